@@ -1,0 +1,76 @@
+"""Batches from a loader or from tensors, under one interface."""
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+
+import torch
+from torch import Tensor
+
+from . import _checks
+
+Batch = tuple[Tensor, ...]
+
+
+class Batches:
+    """Iterates over one epoch of batches, on a device.
+
+    Args:
+        data: A loader of (x, y) batches, or a tuple of tensors with the same number of rows.
+        batch_size: Rows per batch of tensors; None is one batch of all rows.
+        device: Where batches go; None leaves them.
+        generator: Orders the rows of tensors anew at each epoch.
+    """
+
+    def __init__(
+        self,
+        data: Iterable[Sequence[Tensor]] | tuple[Tensor, ...],
+        batch_size: int | None,
+        device: torch.device | None,
+        generator: torch.Generator,
+    ) -> None:
+        self._device, self._generator = device, generator
+        self._tensors = self._loader = None
+        if isinstance(data, (tuple, list)) and all(isinstance(item, Tensor) for item in data):
+            self._tensors = tuple(item.to(device) if device else item for item in data)
+            self._init_tensors(batch_size)
+        else:
+            self._loader = data
+            if batch_size is not None:
+                raise ValueError("`batch_size` goes with a tuple of tensors; a loader has its own.")
+            if not isinstance(data, Sized):
+                raise ValueError(
+                    f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__}, which has no "
+                    "length: the number of batches must be known."
+                )
+            self.num_batches = len(data)
+            if self.num_batches == 0:
+                raise ValueError("the loader is empty: it has no batch to learn from.")
+
+    def _init_tensors(self, batch_size: int | None) -> None:
+        assert self._tensors is not None
+        if not self._tensors:
+            raise ValueError("`data` is an empty tuple; pass (x, y).")
+        self.num_rows = len(self._tensors[0])
+        if self.num_rows == 0:
+            raise ValueError("`data` has no rows to learn from.")
+        for other in self._tensors[1:]:
+            _checks.same_rows(self._tensors[0], other)
+        size = self.num_rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
+        self._batch_size = min(size, self.num_rows)
+        self.num_batches = -(-self.num_rows // self._batch_size)
+
+    @property
+    def tensors(self) -> Batch | None:
+        """The whole data, where it is at hand."""
+        return self._tensors
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._tensors is None:
+            assert self._loader is not None
+            for batch in self._loader:
+                yield tuple(part.to(self._device, non_blocking=True) if self._device else part for part in batch)
+        elif self.num_batches == 1:
+            yield self._tensors
+        else:
+            order = torch.randperm(self.num_rows, generator=self._generator).to(self._tensors[0].device)
+            for rows in order.split(self._batch_size):
+                yield tuple(tensor[rows] for tensor in self._tensors)

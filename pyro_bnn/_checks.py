@@ -1,0 +1,48 @@
+"""Argument checks: say what was got, what was expected, and the remedy."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def positive(name: str, value: float) -> float:
+    """Return `value` if it is a finite number above zero."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"`{name}` must be a finite number above 0, got {value!r}.")
+    return float(value)
+
+
+def between_zero_and_one(name: str, value: float) -> float:
+    """Return `value` if it lies strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"`{name}` must lie strictly between 0 and 1, got {value!r}.")
+    return float(value)
+
+
+def at_least(name: str, value: int, minimum: int) -> int:
+    """Return `value` if it is a whole number no smaller than `minimum`."""
+    if isinstance(value, bool) or int(value) != value or value < minimum:
+        raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {value!r}.")
+    return int(value)
+
+
+def finite(name: str, value: Tensor) -> None:
+    """Raise if a floating-point tensor holds NaN or infinity."""
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        count = int((~torch.isfinite(value)).sum())
+        raise ValueError(
+            f"`{name}` must be finite, got {count} NaN or infinite value(s) of {value.numel()}; "
+            "drop or impute those rows first."
+        )
+
+
+def same_rows(x: Tensor, y: Tensor) -> None:
+    """Raise unless x and y have the same number of rows."""
+    if y.dim() == 0 or len(x) != len(y):
+        raise ValueError(f"`x` and `y` must have the same number of rows, got shapes {shape(x)} and {shape(y)}.")
+
+
+def shape(value: Tensor) -> tuple[int, ...]:
+    """The shape as a plain tuple, which prints short."""
+    return tuple(value.shape)

@@ -1,0 +1,84 @@
+"""Run a module with given tensors in the place of its own parameters."""
+
+import fnmatch
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+
+def matches(glob: str, name: str) -> bool:
+    """Whether a dotted name matches a glob: `*` is any one component (or part of it), `**` any number of them.
+
+    >>> matches("net.*.weight", "net.0.weight"), matches("net.*.weight", "net.block.0.weight")
+    (True, False)
+    >>> matches("**.weight", "net.block.0.weight"), matches("**", "net.0.bias")
+    (True, True)
+    """
+
+    def walk(patterns: list[str], parts: list[str]) -> bool:
+        if not patterns:
+            return not parts
+        if patterns[0] == "**":
+            return any(walk(patterns[1:], parts[i:]) for i in range(len(parts) + 1))
+        return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and walk(patterns[1:], parts[1:])
+
+    return walk(glob.split("."), name.split("."))
+
+
+def parameter_to_buffer(net: nn.Module, path: str) -> None:
+    """Turn one parameter into a buffer, which is no longer learnable but follows the module to its device."""
+    owner, attribute = _owner(net, path)
+    value = owner._parameters.pop(attribute)
+    assert value is not None
+    owner.register_buffer(attribute, value.detach())
+
+
+def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
+    prefix, _, attribute = path.rpartition(".")
+    return net.get_submodule(prefix), attribute
+
+
+def refresh_recurrent_weights(net: nn.Module) -> None:
+    """Make LSTM, GRU and RNN layers look their weights up at each call: they keep a list that swapping would miss."""
+
+    def refresh(layer: nn.Module, _: object) -> None:
+        layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]  # type: ignore
+
+    for layer in net.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.register_forward_pre_hook(refresh)
+
+
+def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The output of `net` with `tensors` (by path) swapped in."""
+    try:
+        output: Tensor = functional_call(net, dict(tensors), (x,), tie_weights=False)
+    except RuntimeError as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"the network cannot take `x` of shape {tuple(x.shape)} and {x.dtype}{_expected(net)}: {error}"
+        ) from error
+    return output
+
+
+def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """One output per draw; tensors have shape `(*draws, *parameter)` or just that of the parameter."""
+    batched = {path: value for path, value in tensors.items() if value.dim() > net.get_buffer(path).dim()}
+    shared = {path: value for path, value in tensors.items() if path not in batched}
+    leads = [value.shape[: value.dim() - net.get_buffer(path).dim()] for path, value in batched.items()]
+    lead = torch.broadcast_shapes(*leads)
+    flat = {p: v.expand(lead + net.get_buffer(p).shape).flatten(0, len(lead) - 1) for p, v in batched.items()}
+    output: Tensor = vmap(lambda draw: call(net, {**shared, **draw}, x), randomness="different")(flat)
+    return output.unflatten(0, lead)
+
+
+def _expected(net: nn.Module) -> str:
+    for name, layer in net.named_modules():
+        features = getattr(layer, "in_features", getattr(layer, "in_channels", None))
+        if features is not None:
+            kind = "features" if hasattr(layer, "in_features") else "channels"
+            return f" (its first layer, {type(layer).__name__} `{name}`, takes {features} {kind})"
+    return ""

@@ -1,0 +1,65 @@
+"""Contexts that change something global and put it back: seeds, train/eval mode, Pyro's parameter store."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyro
+import torch
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
+    """Run with torch's generators seeded, then restore them; with `None` just use them as they are."""
+    if seed is None:
+        yield
+        return
+    cuda = device is not None and device.type == "cuda"
+    index = [torch.cuda.current_device() if device.index is None else device.index] if device and cuda else []
+    with torch.random.fork_rng(devices=index):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put every submodule into eval mode, and each back into the mode it had."""
+    training = [submodule for submodule in module.modules() if submodule.training]
+    try:
+        for submodule in training:
+            submodule.training = False
+        yield
+    finally:
+        for submodule in training:
+            submodule.training = True
+
+
+@contextmanager
+def own_parameters(*modules: object) -> Iterator[None]:
+    """Hide from the modules what the global parameter store holds under their names, then restore the store.
+
+    A `PyroModule` looks its parameters up in the store by name, so a second model of the same shape would be handed
+    those of the first. Other entries stay visible, for guides that are plain functions around `pyro.param`.
+    """
+    names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
+    names |= {name.removesuffix("_unconstrained") for name in names}
+    store = pyro.get_param_store()
+    visible = store.get_state()
+    for key in list(visible["params"]):
+        plain = key.replace("$$$", ".")
+        if any(plain == name or plain.endswith("." + name) for name in names):
+            del visible["params"][key]
+            visible["constraints"].pop(key, None)
+    with store.scope(state=visible):
+        yield
+
+
+def local_param(name: str, parameter: nn.Parameter) -> Tensor:
+    """A `pyro.param` statement for a parameter that its module owns: traced, but kept out of the global store."""
+    parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI asks for it
+    statement = effectful(type="param")(lambda *_, **__: parameter)
+    value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
+    return value

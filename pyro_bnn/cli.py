@@ -1,0 +1,207 @@
+"""The command `pyro-bnn`."""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What Typer raises for a wrong command line; it does not export the class itself."""
+
+app = typer.Typer(
+    help="Bayesian neural networks on Pyro: train, evaluate, and see what the network does not know.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Out = Annotated[Path, typer.Option(help="Folder to write to.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder that holds MNIST/raw and FashionMNIST/raw.  [default: $PYRO_BNN_DATA, else ./data]"),
+]
+Download = Annotated[bool, typer.Option("--download", help="Download missing data into the data folder.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
+
+
+def _integers(text: str, name: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"`{name}` must be whole numbers separated by commas, got {text!r}.") from None
+
+
+def _device(name: str) -> str:
+    import torch
+
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; choose cpu or cuda.") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name} needs a GPU that torch can use, and there is none here; choose cpu.")
+    return name
+
+
+@app.command()
+def demo(
+    out: Out = Path("pyro-bnn-demo"),
+    seed: Annotated[int, typer.Option(help="Of data order, start and draws.")] = 0,
+    force: Force = False,
+) -> None:
+    """Two demonstrations in under a minute, without any download.
+
+    Scikit-learn's digits with 7, 8 and 9 held out as the unknown, and regression on a noisy sine.
+    """
+    from .demo import digits_demo, regression_demo
+
+    start = time.perf_counter()
+    typer.echo("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
+    typer.echo(f"{digits_demo(out, seed=seed, force=force, progress=sys.stderr.isatty())}\n")
+    typer.echo("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
+    for name, value in regression_demo(out, seed=seed).items():
+        typer.echo(f"{name.replace('_', ' '):30s} {value:9.2f}")
+    pictures = ", ".join(sorted(path.name for path in out.glob("*.png")))
+    typer.echo(f"\nDone in {time.perf_counter() - start:.0f} s. Pictures in {out}: {pictures}")
+
+
+@app.command()
+def train(
+    dataset: Annotated[str, typer.Argument(help="fashion-mnist, mnist or digits.")],
+    out: Out,
+    recipe: Annotated[
+        str, typer.Option(help="default, or article: the setting of 'Weight Uncertainty in Neural Networks'.")
+    ] = "default",
+    prior: Annotated[
+        str | None,
+        typer.Option(help="normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN."),
+    ] = None,
+    guide: Annotated[str | None, typer.Option(help="mean-field or auto-normal.")] = None,
+    init: Annotated[str | None, typer.Option(help="uniform, normal, network:SCALE or network:FRACTION*prior.")] = None,
+    inputs: Annotated[str | None, typer.Option(help="raw or standardized pixels.")] = None,
+    hidden: Annotated[str | None, typer.Option(help="Units of each hidden layer, such as 400,400.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant or cosine.")] = None,
+    num_particles: Annotated[int | None, typer.Option(help="Weight draws per step.")] = None,
+    kl_weight: Annotated[
+        str | None,
+        typer.Option(
+            help="Relative to the ELBO: 1 is the ELBO, below 1 a cold posterior; or blundell, per-weight, "
+            "warmup:EPOCHS[,WEIGHT]."
+        ),
+    ] = None,
+    hold_out: Annotated[str | None, typer.Option(help="Classes kept out as the unknown, such as 7,8,9.")] = None,
+    validation: Annotated[
+        int | None, typer.Option(help="Training images set aside; evaluate then uses them, not the test set.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the run repeatable.")] = None,
+    data: Data = None,
+    download: Download = False,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Train a Bayesian network on images and write configuration, history and posterior to a folder.
+
+    What is not given comes from the recipe.
+    """
+    from . import runs
+
+    if (dataset, recipe) not in runs.RECIPES:
+        datasets, recipes = (sorted({key[i] for key in runs.RECIPES}) for i in (0, 1))
+        raise ValueError(
+            f"no recipe {recipe!r} for data set {dataset!r}; choose a data set from {', '.join(datasets)} and a "
+            f"recipe from {', '.join(recipes)}."
+        )
+    given: dict[str, Any] = {
+        "prior": prior,
+        "guide": guide,
+        "init": init,
+        "inputs": inputs,
+        "hidden": None if hidden is None else _integers(hidden, "--hidden"),
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "schedule": schedule,
+        "num_particles": num_particles,
+        "kl_weight": kl_weight,
+        "hold_out": None if hold_out is None else _integers(hold_out, "--hold-out"),
+        "validation": validation,
+        "seed": seed,
+    }
+    config = replace(runs.RECIPES[dataset, recipe], **{k: v for k, v in given.items() if v is not None})
+    device = _device(device)
+    images, _ = runs.load_data(config, root=data, download=download)
+    start = time.perf_counter()
+    _, posterior = runs.train(config, images, out, device=device, force=force, progress=sys.stderr.isatty())
+    last = posterior.history.epochs[-1]
+    typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
+    typer.echo(
+        f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(images.x_train):.4f} nats, "
+        f"KL {last.kl / len(images.x_train):.4f} nats. Saved in {out}; next: pyro-bnn evaluate {out}"
+    )
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder that `train` wrote.")],
+    ood: Annotated[
+        str | None,
+        typer.Option(help="Data set of unknown images.  [default: held-out classes; else (fashion-)mnist's sibling]"),
+    ] = None,
+    num_samples: Annotated[int, typer.Option(help="Weight draws.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    data: Data = None,
+    download: Download = False,
+    device: Device = "cpu",
+) -> None:
+    """Measure a trained network: accuracy, calibration, detection of the unknown; and draw its pictures.
+
+    Results are printed and written into the run's folder.
+    """
+    from . import runs
+    from .data import load_images
+    from .evaluation import evaluate as report_on
+
+    if num_samples < 2:
+        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    config = runs.load_config(run)
+    device = _device(device)
+    images, unknown = runs.load_data(config, root=data, download=download)
+    sibling = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
+    if ood is None and not config.hold_out:
+        ood = sibling.get(config.dataset)
+    if ood is not None:
+        unknown = load_images(ood, root=data, download=download).x_test
+        if unknown.shape[1:] != images.x_test.shape[1:]:
+            raise ValueError(
+                f"{ood} images are {tuple(unknown.shape[1:])} but the run's {tuple(images.x_test.shape[1:])}."
+            )
+    model, posterior = runs.load_run(run, images, device=device)
+    if config.validation:
+        typer.echo(f"(test images: the {config.validation} that were set aside for validation)")
+    typer.echo(str(report_on(model, posterior, images, unknown, run, num_samples=num_samples, seed=seed)))
+    typer.echo(f"\nMetrics and pictures in {run}.")
+
+
+def main() -> None:
+    """Run the command; a mistake of the user's gives one line and exit code 2."""
+    from .svi import NonFiniteError
+
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        _fail(f"{error.format_message().rstrip('.')}. Try --help.")
+    except (ValueError, OSError, NonFiniteError) as error:
+        _fail(str(error))
+    sys.exit(code)
+
+
+def _fail(message: str) -> None:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(2)

@@ -1,0 +1,109 @@
+"""Data sets that commands and examples use, as tensors."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["Images", "MissingDataError", "load_images", "regression_problem"]
+
+IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+
+CLASS_NAMES = {
+    "fashion-mnist": (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    )
+}
+
+
+class MissingDataError(FileNotFoundError):
+    """A data set is not where it was looked for."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set of grey images.
+
+    Args:
+        x_train: Training images, values in [0, 1], shape (N, H, W).
+        y_train: Training labels, shape (N,).
+        x_test: Test images, shape (M, H, W).
+        y_test: Test labels, shape (M,).
+        classes: Name of each class.
+    """
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: tuple[str, ...]
+
+
+def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
+    """MNIST or FashionMNIST through torchvision, or scikit-learn's 8 x 8 digits.
+
+    Args:
+        name: ``mnist``, ``fashion-mnist`` or ``digits`` (which needs no files; a fixed quarter is the test set).
+        root: Folder that holds ``MNIST/raw`` or ``FashionMNIST/raw``; default ``$PYRO_BNN_DATA``, else ``./data``.
+        download: Fetch missing files into `root`.
+
+    Raises:
+        ValueError: If the name is unknown.
+        MissingDataError: If the files are not there.
+    """
+    if name == "digits":
+        return _digits()
+    if name not in IMAGE_SETS:
+        raise ValueError(f"unknown data set {name!r}; choose from {[*IMAGE_SETS, 'digits']}.")
+    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data")
+    from torchvision import datasets  # late, so that the rest of the package works without it
+
+    dataset = getattr(datasets, IMAGE_SETS[name])
+    try:
+        train, test = (dataset(folder, train=is_train, download=download) for is_train in (True, False))
+    except RuntimeError as error:
+        if download:
+            raise
+        raise MissingDataError(
+            f"{IMAGE_SETS[name]} was not found in {(folder / IMAGE_SETS[name] / 'raw').absolute()}; pass its folder "
+            "(--data, or $PYRO_BNN_DATA), or let it be downloaded there (--download)."
+        ) from error
+    classes = CLASS_NAMES.get(name, tuple(str(digit) for digit in range(10)))
+    return Images(train.data / 255, train.targets, test.data / 255, test.targets, classes)
+
+
+def _digits() -> Images:
+    from sklearn.datasets import load_digits  # late: importing it takes longer than all of this package
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    split = train_test_split(digits.images / 16.0, digits.target, test_size=0.25, random_state=0)
+    x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in split)
+    return Images(x_train.float(), y_train, x_test.float(), y_test, tuple(str(digit) for digit in range(10)))
+
+
+def regression_problem(num_data: int = 92, *, noise: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Noisy observations of 10 sin(2 pi x) on [-0.5, 0.5].
+
+    Args:
+        num_data: Number of points, N.
+        noise: Standard deviation of the noise.
+        seed: Of the noise.
+
+    Returns:
+        x and y, each of shape (N, 1), x evenly spaced.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.linspace(-0.5, 0.5, num_data)[:, None]
+    return x, 10 * torch.sin(2 * torch.pi * x) + noise * torch.randn(num_data, 1, generator=generator)

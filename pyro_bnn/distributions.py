@@ -1,0 +1,147 @@
+"""Distributions that Pyro lacks, and moving any distribution to another device or dtype."""
+
+import copy
+import math
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import Distribution, Transform, constraints
+from torch.distributions.utils import broadcast_all
+from torch.nn.functional import logsigmoid
+
+__all__ = ["ScaleMixtureNormal"]
+
+Size = torch.Size | list[int] | tuple[int, ...]
+
+
+class ScaleMixtureNormal(TorchDistribution):
+    r"""Mixture of two zero-mean Gaussians that differ in scale: a spike and a slab with real support.
+
+    .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
+
+    The log-odds of the two components are quadratic in w, so with the wider one, a, as the base,
+
+    .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
+              z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
+
+    which neither underflows in the tails nor cancels, unlike a sum of densities.
+
+    Args:
+        mixing: Weight of the first component, strictly between 0 and 1.
+        scale1: Standard deviation of the first component, above 0.
+        scale2: Standard deviation of the second component, above 0.
+        validate_args: As for any torch distribution.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    References:
+        Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, section 3.3.
+
+    Example:
+        >>> prior = ScaleMixtureNormal(0.5, 1.0, math.exp(-6))
+        >>> prior.log_prob(torch.tensor([0.0, 1000.0]))
+        tensor([ 4.3904e+00, -5.0000e+05])
+    """
+
+    arg_constraints = {  # noqa: RUF012  # torch's own convention
+        "mixing": constraints.unit_interval,
+        "scale1": constraints.positive,
+        "scale2": constraints.positive,
+    }
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self,
+        mixing: float | Tensor,
+        scale1: float | Tensor,
+        scale2: float | Tensor,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.mixing, self.scale1, self.scale2 = broadcast_all(mixing, scale1, scale2)
+        if validate_args if validate_args is not None else Distribution._validate_args:
+            for name, value, upper in (("mixing", self.mixing, 1.0), ("scale1", self.scale1, math.inf)):
+                _check_open_interval(name, value, upper)
+            _check_open_interval("scale2", self.scale2, math.inf)
+        super().__init__(self.mixing.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
+        """The same distribution with a larger batch shape."""
+        new: ScaleMixtureNormal = self._get_checked_instance(ScaleMixtureNormal, _instance)
+        batch_shape = torch.Size(batch_shape)
+        new.mixing = self.mixing.expand(batch_shape)
+        new.scale1 = self.scale1.expand(batch_shape)
+        new.scale2 = self.scale2.expand(batch_shape)
+        super(ScaleMixtureNormal, new).__init__(batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        """Zero, of the batch shape."""
+        return torch.zeros_like(self.scale1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Mixture of the two variances."""
+        return self.mixing * self.scale1.square() + (1 - self.mixing) * self.scale2.square()
+
+    def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws of shape `(*sample_shape, *batch_shape)`; not reparameterised."""
+        shape = self._extended_shape(sample_shape)
+        with torch.no_grad():
+            first = torch.rand(shape, dtype=self.mixing.dtype, device=self.mixing.device) < self.mixing
+            noise = torch.randn(shape, dtype=self.scale1.dtype, device=self.scale1.device)
+            return noise * torch.where(first, self.scale1, self.scale2)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density in nats, with exact gradients in the value and in the three arguments."""
+        if self._validate_args:
+            self._validate_sample(value)
+        first_is_wide = self.scale1 >= self.scale2
+        wide = torch.where(first_is_wide, self.scale1, self.scale2)
+        narrow = torch.where(first_is_wide, self.scale2, self.scale1)
+        log_mixing, log_rest = self.mixing.log(), (-self.mixing).log1p()
+        log_weight_wide = torch.where(first_is_wide, log_mixing, log_rest)
+        log_weight_narrow = torch.where(first_is_wide, log_rest, log_mixing)
+
+        square = value.square()
+        constant = log_weight_narrow - log_weight_wide + wide.log() - narrow.log()
+        log_odds = constant - 0.5 * square * (narrow.pow(-2) - wide.pow(-2))
+        base = log_weight_wide - wide.log() - 0.5 * math.log(2 * math.pi) - 0.5 * square * wide.pow(-2)
+        return base - logsigmoid(-log_odds)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw no larger than the value."""
+        if self._validate_args:
+            self._validate_sample(value)
+        normal_cdf = torch.special.ndtr
+        return self.mixing * normal_cdf(value / self.scale1) + (1 - self.mixing) * normal_cdf(value / self.scale2)
+
+
+def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
+    if not bool(((value > 0) & (value < upper)).all()):
+        expected = "finite and above 0" if upper == math.inf else f"strictly between 0 and {upper:g}"
+        raise ValueError(f"`{name}` must be {expected}, got {value.flatten()[:3].tolist()}.")
+
+
+def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
+    """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
+
+    def move(value: object) -> object:
+        if isinstance(value, Tensor):
+            return value.to(like) if value.is_floating_point() else value.to(like.device)
+        if isinstance(value, (Distribution, Transform)):
+            moved = copy.copy(value)
+            moved.__dict__.update({name: move(item) for name, item in vars(value).items()})
+            return moved
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+            return type(value)(map(move, value))
+        return value
+
+    moved = move(distribution)
+    assert isinstance(moved, Distribution)
+    return moved

@@ -1,0 +1,177 @@
+"""The report on a trained classifier: who votes what, how sure, and whether the unknown is noticed."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from . import metrics, plotting
+from .data import Images
+from .history import History
+from .model import BayesianModel
+from .prediction import predict, predict_point
+from .runs import write_json
+from .svi import SVIPosterior
+from .uncertainty import ClassificationPrediction
+
+__all__ = ["Report", "evaluate"]
+
+SCORES = {
+    "entropy": "total uncertainty: entropy (nats)",
+    "mutual information": "epistemic uncertainty: mutual information (nats)",
+    "maximum probability": "1 - maximum probability",
+    "logit variance": "variance of the logits over draws",
+}
+"""Each out-of-domain score with its axis label; larger means less known."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Scores of one way to predict.
+
+    Args:
+        name: Which.
+        accuracy: Fraction of test images classified correctly.
+        nll: Mean negative log-likelihood, in nats.
+        ece: Expected calibration error with 15 bins.
+        brier: Brier score, summed over classes.
+    """
+
+    name: str
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that an evaluation measures.
+
+    Args:
+        rows: Components, mean weights and ensembles.
+        ood: Detection of out-of-domain images, by score.
+        num_test: Number of test images.
+        num_unknown: Number of out-of-domain images.
+    """
+
+    rows: list[Row]
+    ood: dict[str, metrics.OODScores]
+    num_test: int
+    num_unknown: int
+
+    def __str__(self) -> str:
+        header = f"on {self.num_test} test images"
+        lines = [f"{header:30s} {'accuracy':>9s} {'NLL':>8s} {'ECE':>8s} {'Brier':>8s}"]
+        lines += [f"{r.name:30s} {r.accuracy:9.2%} {r.nll:8.4f} {r.ece:8.4f} {r.brier:8.4f}" for r in self.rows]
+        if self.ood:
+            header = f"against {self.num_unknown} unknown images"
+            lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
+            lines += [f"{name:30s} {s.auroc:9.4f} {s.aupr:8.4f} {s.fpr95:8.4f}" for name, s in self.ood.items()]
+        return "\n".join(lines)
+
+
+def evaluate(
+    model: BayesianModel,
+    posterior: SVIPosterior,
+    images: Images,
+    unknown: Tensor | None,
+    out: Path,
+    *,
+    num_samples: int = 100,
+    num_components: int = 10,
+    seed: int = 0,
+) -> Report:
+    """Measure a trained classifier, and write `metrics.json` and pictures.
+
+    Args:
+        model: The model.
+        posterior: Its fitted guide.
+        images: Data, of which the test part is used.
+        unknown: Out-of-domain images, shape (M, H, W); None leaves that part out.
+        out: Folder for the results.
+        num_samples: Draws of the large ensemble.
+        num_components: Draws whose accuracy is shown one by one.
+        seed: Of the draws.
+    """
+    device = model.device
+    x, y = images.x_test.to(device), images.y_test.to(device)
+    components = _classes(predict(model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed))
+    ensemble = _classes(predict(model, posterior, x, num_samples=num_samples, seed=seed))
+    mean_weights = _classes(predict_point(model, posterior.median(), x))
+    assert components.logits is not None
+    rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
+    rows += [
+        _row("mean weights", mean_weights.probs, y),
+        _row(f"ensemble of {num_components}", components.probs, y),
+        _row(f"ensemble of {num_samples}", ensemble.probs, y),
+    ]
+    foreign, ood = None, {}
+    if unknown is not None and len(unknown):
+        foreign = _classes(predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed))
+        ood = {name: metrics.ood_scores(a, b) for name, (a, b) in _scores(ensemble, foreign).items()}
+    report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
+    write_json(out / "metrics.json", asdict(report))
+    _draw(posterior.history, ensemble, y, images, foreign, unknown, out)
+    return report
+
+
+def _classes(prediction: object) -> ClassificationPrediction:
+    assert isinstance(prediction, ClassificationPrediction)
+    return prediction
+
+
+def _row(name: str, probs: Tensor, y: Tensor) -> Row:
+    return Row(
+        name,
+        metrics.accuracy(probs, y),
+        metrics.negative_log_likelihood(probs, y),
+        metrics.expected_calibration_error(probs, y),
+        metrics.brier_score(probs, y),
+    )
+
+
+def _scores(known: ClassificationPrediction, unknown: ClassificationPrediction) -> dict[str, tuple[Tensor, Tensor]]:
+    def of(p: ClassificationPrediction) -> tuple[Tensor, ...]:
+        return p.total, p.epistemic, 1 - p.max_probability, p.logit_variance
+
+    return dict(zip(SCORES, zip(of(known), of(unknown), strict=True), strict=True))
+
+
+def _draw(
+    history: History,
+    known: ClassificationPrediction,
+    y: Tensor,
+    images: Images,
+    foreign: ClassificationPrediction | None,
+    unknown: Tensor | None,
+    out: Path,
+) -> None:
+    figure = Figure(figsize=(12, 3.2), layout="constrained")
+    plotting.loss_curves(history, figure.subplots(1, 3))
+    figure.savefig(out / "loss.png", dpi=120)
+
+    figure = Figure(figsize=(4, 3.6), layout="constrained")
+    plotting.reliability_diagram(known.probs, y, ax=figure.subplots())
+    figure.savefig(out / "reliability.png", dpi=120)
+    if foreign is None or unknown is None:
+        return
+
+    shown = 5
+    figure = Figure(figsize=(1.7 * 2 * shown, 3.8), layout="constrained")
+    titles = [f"in domain:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown
+    plotting.vote_histograms(
+        torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
+        torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
+        images.classes,
+        titles=titles,
+        axes=figure.subplots(2, 2 * shown),
+    )
+    figure.savefig(out / "votes.png", dpi=120)
+
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
+    for ax, (name, pair) in zip(figure.subplots(2, 2).flat, _scores(known, foreign).items(), strict=True):
+        plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
+    figure.savefig(out / "ood.png", dpi=120)

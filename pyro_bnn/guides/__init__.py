@@ -1,0 +1,9 @@
+"""Guides: approximate posteriors over a model's latent variables."""
+
+from ._auto import auto_normal as auto_normal
+from ._init import Init as Init
+from ._init import NetworkInit as NetworkInit
+from ._init import NormalInit as NormalInit
+from ._init import UniformInit as UniformInit
+from ._mean_field import MeanFieldGuide as MeanFieldGuide
+from ._posterior import GuidePosterior as GuidePosterior

@@ -1,0 +1,90 @@
+"""Where a mean-field guide starts."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+from ._sites import Site
+
+
+class Init(ABC):
+    """Gives the first location and scale of each site, in unconstrained space."""
+
+    @abstractmethod
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """Location and rho, with scale = softplus(rho), both of the site's unconstrained shape."""
+
+
+@dataclass(frozen=True)
+class UniformInit(Init):
+    """Uniform location and rho.
+
+    Args:
+        loc: Range of the location.
+        rho: Range of rho; (-5, -4) means scales from 0.0067 to 0.018.
+    """
+
+    loc: tuple[float, float] = (-0.2, 0.2)
+    rho: tuple[float, float] = (-5.0, -4.0)
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """Two uniform draws."""
+        like = site.unconstrained_start
+        return torch.empty_like(like).uniform_(*self.loc), torch.empty_like(like).uniform_(*self.rho)
+
+
+@dataclass(frozen=True)
+class NormalInit(Init):
+    """Gaussian location and rho.
+
+    Args:
+        loc_scale: Standard deviation of the location around 0.
+        rho: Mean of rho; -3 means a scale of 0.049.
+        rho_scale: Standard deviation of rho.
+    """
+
+    loc_scale: float = 0.1
+    rho: float = -3.0
+    rho_scale: float = 0.0
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """Two Gaussian draws."""
+        like = site.unconstrained_start
+        return self.loc_scale * torch.randn_like(like), self.rho + self.rho_scale * torch.randn_like(like)
+
+
+@dataclass(frozen=True)
+class NetworkInit(Init):
+    """Centred on the network's own weights, fresh or pretrained.
+
+    A latent variable that is no weight starts at its prior's median, estimated from a few draws.
+
+    Args:
+        scale: Initial standard deviation of every weight.
+        prior_fraction: If given, the initial standard deviation is this fraction of the prior's instead, where the
+            prior's is finite.
+    """
+
+    scale: float = 0.01
+    prior_fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+        if self.prior_fraction is not None:
+            _checks.positive("prior_fraction", self.prior_fraction)
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """The network's weights and a small scale."""
+        loc = site.unconstrained_start.clone()
+        scale = torch.full_like(loc, self.scale)
+        if self.prior_fraction is not None and site.transform is None:
+            scale = torch.where(site.prior.stddev.isfinite(), self.prior_fraction * site.prior.stddev, scale)
+        return loc, inverse_softplus(scale)
+
+
+def inverse_softplus(value: Tensor) -> Tensor:
+    """The rho whose softplus is `value`, stable for large and small values."""
+    return value + torch.log(-torch.expm1(-value))

@@ -1,0 +1,48 @@
+"""Any guide as a posterior."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
+
+from .._scope import own_parameters
+from ..posterior import Draw, Posterior, Status
+from ._mean_field import MeanFieldGuide
+
+
+class GuidePosterior(Posterior):
+    """Draws from a guide: one of ours, one of Pyro's, or a function.
+
+    Args:
+        guide: Called with the model's arguments, samples every latent variable.
+        status: How its fit ended.
+    """
+
+    def __init__(self, guide: Callable[..., object], status: Status | None = None) -> None:
+        self.guide = guide
+        self.status = status if status is not None else Status(True, "a guide as it was given.")
+
+    @torch.no_grad()
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Draws one at a time; see :meth:`Posterior.draws`."""
+        for _ in range(num_samples):
+            with own_parameters(self.guide), poutine.block():
+                trace = poutine.trace(self.guide).get_trace(*args)
+            nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
+            yield {name: node["value"] for name, node in nodes.items() if not _is_auxiliary(node)}
+
+    def median(self) -> Draw:
+        """The median of every latent variable, ``{site: shape (*event)}``: for a Gaussian guide the mean weights.
+
+        Raises:
+            ValueError: If the guide has no closed-form median.
+        """
+        if not isinstance(self.guide, (MeanFieldGuide, AutoGuide)):
+            raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`.")
+        return {name: value.detach() for name, value in self.guide.median().items()}
+
+
+def _is_auxiliary(node: Any) -> bool:
+    return bool(node["infer"].get("is_auxiliary"))

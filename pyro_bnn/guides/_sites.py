@@ -1,0 +1,93 @@
+"""What a guide must know of each latent variable."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.infer.autoguide.initialization import init_to_median
+from pyro.poutine.util import prune_subsample_sites
+from torch import Tensor
+from torch.distributions import Transform, biject_to, constraints
+
+from .._scope import own_parameters
+from ..model import BayesianModel
+
+
+@dataclass(frozen=True)
+class Site:
+    """One latent variable of a model.
+
+    Args:
+        name: Site name.
+        prior: Its distribution in the model.
+        start: A value inside the support, constrained: the network's own where there is one, else a prior median.
+        transform: From real numbers to the support; None where the support is the real line already.
+        plates: (name, size, dim) of the plates around it.
+    """
+
+    name: str
+    prior: TorchDistributionMixin
+    start: Tensor
+    transform: Transform | None
+    plates: list[tuple[str, int, int]] = field(default_factory=list)
+
+    @property
+    def unconstrained_start(self) -> Tensor:
+        """The start on the real line."""
+        return self.start if self.transform is None else self.transform.inv(self.start)
+
+    @property
+    def unconstrained_event_dim(self) -> int:
+        """Event dimensions of the unconstrained value, which a simplex or a Cholesky factor changes."""
+        return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
+
+    def enter_plates(self) -> ExitStack:
+        """A context inside the site's plates."""
+        stack = ExitStack()
+        for name, size, dim in self.plates:
+            stack.enter_context(pyro.plate(name, size, dim=dim))
+        return stack
+
+
+def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
+    """The latent variables of a model, in the order in which it draws them.
+
+    Raises:
+        ValueError: If there is none, or one is discrete or lives in a subsampled plate.
+    """
+    latents = model.sample_latents if isinstance(model, BayesianModel) else model
+    with own_parameters(model), torch.no_grad(), poutine.block():
+        trace = prune_subsample_sites(poutine.trace(latents).get_trace(*args, **kwargs))
+    nodes = list(trace.iter_stochastic_nodes())
+    if not nodes:
+        raise ValueError("the model has no latent variable to guide.")
+    return [_site(name, node, model) for name, node in nodes]
+
+
+def _site(name: str, node: Any, model: object) -> Site:
+    prior = node["fn"]
+    support = prior.support
+    if support.is_discrete:
+        raise ValueError(f"a Gaussian guide needs continuous latent variables, but `{name}` is {prior} on {support}.")
+    frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
+    for frame in frames:
+        if (frame.full_size or frame.size) != frame.size:
+            raise ValueError(
+                f"`{name}` has one value per row of the subsampled plate `{frame.name}`; this guide is for latent "
+                "variables shared by all data. If it is the observed site, pass the targets as an example argument."
+            )
+    own = isinstance(model, BayesianModel) and name in model.site_names
+    start = model.initial_value(name) if own and isinstance(model, BayesianModel) else init_to_median(node)
+    transform = None if _is_real(support) else biject_to(support)
+    return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames])
+
+
+def _is_real(support: constraints.Constraint) -> bool:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real

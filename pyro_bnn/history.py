@@ -1,0 +1,81 @@
+"""What happened during a fit, step by step and epoch by epoch."""
+
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+
+__all__ = ["EpochRecord", "History"]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Means over the steps of one epoch.
+
+    Args:
+        epoch: Counted from 0.
+        elbo: Evidence lower bound of the whole data set, in nats.
+        expected_log_likelihood: Its data term, in nats.
+        kl: Its complexity term, in nats; ``elbo = expected_log_likelihood - kl``.
+        kl_weight: Weight of the complexity term in the objective.
+        learning_rate: Of the first parameter group, at the end of the epoch.
+        seconds: Wall time.
+    """
+
+    epoch: int
+    elbo: float
+    expected_log_likelihood: float
+    kl: float
+    kl_weight: float
+    learning_rate: float
+    seconds: float
+
+
+@dataclass
+class History:
+    """The record of a fit.
+
+    Args:
+        num_data: Size of the data set; None for a model that does not say.
+        elbo: Estimated evidence lower bound at each step, in nats, for the whole data set.
+        expected_log_likelihood: Its data term at each step.
+        kl: Its complexity term at each step.
+        kl_weight: The complexity term's weight in the objective at each step.
+        epochs: One record per epoch.
+    """
+
+    num_data: int | None = None
+    elbo: list[float] = field(default_factory=list)
+    expected_log_likelihood: list[float] = field(default_factory=list)
+    kl: list[float] = field(default_factory=list)
+    kl_weight: list[float] = field(default_factory=list)
+    epochs: list[EpochRecord] = field(default_factory=list)
+
+    @property
+    def loss(self) -> list[float]:
+        """What was minimised at each step: the KL weight times the KL, minus the expected log-likelihood, in nats."""
+        terms = zip(self.kl_weight, self.kl, self.expected_log_likelihood, strict=True)
+        return [weight * kl - log_likelihood for weight, kl, log_likelihood in terms]
+
+    def add_step(self, expected_log_likelihood: float, kl: float, kl_weight: float) -> None:
+        """Record one optimisation step."""
+        self.elbo.append(expected_log_likelihood - kl)
+        self.expected_log_likelihood.append(expected_log_likelihood)
+        self.kl.append(kl)
+        self.kl_weight.append(kl_weight)
+
+    def end_epoch(self, num_batches: int, learning_rate: float, seconds: float) -> EpochRecord:
+        """Summarise the last steps as one epoch."""
+        columns = (self.elbo, self.expected_log_likelihood, self.kl, self.kl_weight)
+        elbo, log_likelihood, kl, kl_weight = (fmean(column[-num_batches:]) for column in columns)
+        record = EpochRecord(len(self.epochs), elbo, log_likelihood, kl, kl_weight, learning_rate, seconds)
+        self.epochs.append(record)
+        return record
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain lists and numbers, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "History":
+        """The inverse of :meth:`to_dict`."""
+        records = [EpochRecord(**record) for record in values["epochs"]]
+        return cls(**{**values, "epochs": records})

@@ -1,0 +1,8 @@
+"""Likelihoods: each maps a network's output to the distribution of an observation."""
+
+from ._base import Likelihood as Likelihood
+from ._classification import BernoulliLikelihood as BernoulliLikelihood
+from ._classification import CategoricalLikelihood as CategoricalLikelihood
+from ._regression import GaussianLikelihood as GaussianLikelihood
+from ._regression import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
+from ._regression import PoissonLikelihood as PoissonLikelihood

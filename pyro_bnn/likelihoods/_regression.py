@@ -1,0 +1,126 @@
+"""Likelihoods of numbers."""
+
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroSample
+from torch import Tensor, nn
+from torch.distributions import Distribution, constraints
+from torch.nn.functional import softplus
+
+from .. import _checks
+from .._scope import local_param
+from ..distributions import move_distribution
+from ..uncertainty import Accumulator, MomentAccumulator
+from ._base import Likelihood, lift, require_counts, require_output_dims, require_real, split_last
+
+
+class GaussianLikelihood(Likelihood):
+    """N(output, scale^2), with one noise scale for all data.
+
+    Output and targets have the same shape, (N, O) or (N,).
+
+    Args:
+        scale: Standard deviation of the noise. A number fixes it; None makes it a learnable parameter that starts at
+            1; a distribution over positive numbers (scalar, or with event shape (O,)) makes it a latent variable
+            ``likelihood.scale`` with that prior.
+
+    Raises:
+        ValueError: If a number is not above 0, or a distribution's support is not positive.
+    """
+
+    def __init__(self, scale: float | TorchDistributionMixin | None = None) -> None:
+        super().__init__()
+        self.scale: Any
+        self._scale_event_dim = 0
+        if scale is None:
+            self.rho = nn.Parameter(torch.tensor(0.5413248546129181))  # softplus(rho) = 1
+        elif isinstance(scale, Distribution):
+            self._add_latent_scale(scale)
+        else:
+            self.register_buffer("fixed_scale", torch.tensor(_checks.positive("scale", scale)))
+
+    def _add_latent_scale(self, prior: Distribution) -> None:
+        if not isinstance(prior, TorchDistributionMixin):
+            raise ValueError(f"the prior of `scale` must be one of `pyro.distributions`, got {type(prior)}.")
+        support = prior.support
+        if isinstance(support, constraints.independent):
+            support = support.base_constraint
+        if support not in (constraints.positive, constraints.nonnegative):
+            raise ValueError(f"the prior of `scale` must live on positive numbers, got {prior} on {support}.")
+        if prior.batch_shape:
+            raise ValueError(
+                f"the prior of `scale` must have no batch shape, got {tuple(prior.batch_shape)}; use `.to_event()`."
+            )
+        self._scale_event_dim = prior.event_dim
+        self._scale_prior = prior
+        self.register_buffer("like", torch.zeros(()))  # carries device and dtype
+        self.scale = PyroSample(_moved_scale_prior)
+
+    def noise_scale(self) -> Tensor:
+        """The current standard deviation of the noise; a statement of Pyro's inside a model call."""
+        if "rho" in self._parameters:
+            parameter = self._parameters["rho"]
+            assert parameter is not None
+            name = f"{self._pyro_name}.rho" if self._pyro_name else "rho"
+            return softplus(local_param(name, parameter))
+        return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """Normal(output, scale)."""
+        require_output_dims("GaussianLikelihood", output, 1, "(N,) or (N, O)")
+        return dist.Normal(output, lift(self.noise_scale(), self._scale_event_dim, output), validate_args=False)
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Finite numbers."""
+        require_real("GaussianLikelihood", y)
+
+    def accumulator(self) -> Accumulator:
+        """Averages means and variances."""
+        return MomentAccumulator()
+
+
+def _moved_scale_prior(likelihood: PyroModule) -> TorchDistributionMixin:
+    assert isinstance(likelihood, GaussianLikelihood)
+    prior = move_distribution(likelihood._scale_prior, likelihood.get_buffer("like"))
+    assert isinstance(prior, TorchDistributionMixin)
+    return prior
+
+
+class HeteroscedasticGaussianLikelihood(Likelihood):
+    """N(mean, exp(log variance)), both from the network: its last axis is split into two halves, in that order.
+
+    Output of shape (N, 2 * O) goes with targets of shape (N, O).
+    """
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """Normal(mean, exp(log_variance / 2))."""
+        mean, log_variance = split_last("HeteroscedasticGaussianLikelihood", output, 2)
+        return dist.Normal(mean, (0.5 * log_variance).exp(), validate_args=False)
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Finite numbers."""
+        require_real("HeteroscedasticGaussianLikelihood", y)
+
+    def accumulator(self) -> Accumulator:
+        """Averages means and variances."""
+        return MomentAccumulator()
+
+
+class PoissonLikelihood(Likelihood):
+    """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """Poisson(exp(output))."""
+        require_output_dims("PoissonLikelihood", output, 1, "(N,) or (N, O)")
+        return dist.Poisson(output.exp(), validate_args=False)
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Whole numbers of at least 0."""
+        require_counts("PoissonLikelihood", y)
+
+    def accumulator(self) -> Accumulator:
+        """Averages means and variances."""
+        return MomentAccumulator()

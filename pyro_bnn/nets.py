@@ -1,0 +1,72 @@
+"""Small networks and layers that examples and commands share."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from . import _checks
+
+__all__ = ["Standardize", "mlp"]
+
+
+class Standardize(nn.Module):
+    r"""Subtracts a mean from the inputs and divides by a scale, so that a model carries its own preprocessing.
+
+    Args:
+        mean: Shape that broadcasts to one input.
+        scale: Likewise; above 0.
+
+    Example:
+        >>> import torch
+        >>> Standardize(torch.tensor(1.0), torch.tensor(2.0))(torch.tensor([5.0]))
+        tensor([2.])
+    """
+
+    mean: Tensor
+    inverse_scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        if not bool((scale > 0).all()):
+            raise ValueError(f"`scale` must be above 0 everywhere, got a smallest value of {float(scale.min()):g}.")
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("inverse_scale", scale.reciprocal())
+
+    @classmethod
+    def of(cls, x: Tensor, *, floor: float = 0.0) -> "Standardize":
+        """Per-feature mean and standard deviation of training inputs.
+
+        Args:
+            x: Training inputs, shape (N, ...).
+            floor: Added to every standard deviation, so that nearly constant features are not blown up.
+        """
+        return cls(x.mean(0), x.std(0) + floor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(x - mean) / scale."""
+        return (x - self.mean) * self.inverse_scale
+
+
+def mlp(
+    sizes: Sequence[int], *, activation: Callable[[], nn.Module] = nn.ReLU, first: Sequence[nn.Module] = ()
+) -> nn.Sequential:
+    """A fully connected network.
+
+    Args:
+        sizes: Numbers of inputs, hidden units of each layer, and outputs.
+        activation: Makes the activation between layers.
+        first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
+
+    Example:
+        >>> [tuple(p.shape) for p in mlp([784, 400, 10]).parameters()]
+        [(400, 784), (400,), (10, 400), (10,)]
+    """
+    if len(sizes) < 2:
+        raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
+    for size in sizes:
+        _checks.at_least("sizes", size, 1)
+    layers: list[nn.Module] = []
+    for num_in, num_out in itertools.pairwise(sizes):
+        layers += [nn.Linear(num_in, num_out), activation()]
+    return nn.Sequential(*first, *layers[:-1])

@@ -1,0 +1,162 @@
+"""Prediction: the average of the network over draws from a posterior, and what it says about uncertainty."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from . import _checks
+from ._scope import eval_mode, seeded
+from .guides import GuidePosterior
+from .model import BayesianModel
+from .posterior import Draw, Posterior
+from .uncertainty import Prediction, concatenate
+
+__all__ = ["predict", "predict_point"]
+
+
+def predict(
+    model: BayesianModel,
+    posterior: Posterior | Callable[..., object],
+    x: Tensor | Iterable,
+    *,
+    num_samples: int = 100,
+    y: Tensor | None = None,
+    batch_size: int = 10_000,
+    keep_draws: bool = False,
+    seed: int | None = None,
+) -> Prediction:
+    r"""The posterior predictive distribution at x, by averaging over weight draws.
+
+    .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
+
+    Draws are used one at a time and summed up, so memory does not grow with `num_samples` unless `keep_draws`. All
+    rows of x see the same draws. The network runs in eval mode; its mode is put back afterwards.
+
+    Args:
+        model: The model, whose learnable parameters are used too.
+        posterior: What a fit returned, or any Pyro guide.
+        x: Inputs, shape (N, ...), or a loader of inputs or of (inputs, targets) batches; a loader's targets are used
+            for the log-density, and its batches are moved to the model's device.
+        num_samples: Number of weight draws, S.
+        y: Targets, shape (N, ...), for the log-density; not with a loader.
+        batch_size: Rows per run of the network.
+        keep_draws: Keep each draw's prediction too: logits for classes, mixture components (and so quantiles) for
+            numbers. Memory is then S times as large.
+        seed: Makes the prediction repeatable and leaves torch's generators as they were.
+
+    Returns:
+        A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
+        :class:`~pyro_bnn.uncertainty.RegressionPrediction`.
+
+    Raises:
+        ValueError: If x or y has a wrong shape, device, dtype or value, or a loader is empty.
+    """
+    _checks.at_least("num_samples", num_samples, 1)
+    if not isinstance(posterior, Posterior):
+        posterior = GuidePosterior(posterior)
+    source = posterior
+
+    def draws(x: Tensor) -> Iterator[Draw]:
+        return source.draws(num_samples, x)
+
+    return _predict(model, draws, num_samples, x, y, batch_size, keep_draws, seed)
+
+
+def predict_point(
+    model: BayesianModel,
+    values: Mapping[str, Tensor],
+    x: Tensor | Iterable,
+    *,
+    y: Tensor | None = None,
+    batch_size: int = 10_000,
+) -> Prediction:
+    """The prediction of a single setting of the latent variables, such as the mean weights ``guide.median()``.
+
+    Args:
+        model: The model.
+        values: A value for every latent variable, ``{site: shape (*event)}``.
+        x: As for :func:`predict`.
+        y: As for :func:`predict`.
+        batch_size: Rows per run of the network.
+
+    Returns:
+        A prediction with one draw, whose epistemic part is refused.
+
+    Raises:
+        ValueError: If a latent variable has no value, or as for :func:`predict`.
+    """
+    missing = [name for name in model.site_names if name not in values]
+    if missing:
+        raise ValueError(f"`values` lacks the latent variables {missing}; it has {list(values)}.")
+    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, False, None)
+
+
+def _predict(
+    model: BayesianModel,
+    draws: Callable[[Tensor], Iterator[Draw]],
+    num_samples: int,
+    x: Tensor | Iterable,
+    y: Tensor | None,
+    batch_size: int,
+    keep: bool,
+    seed: int | None,
+) -> Prediction:
+    _checks.at_least("batch_size", batch_size, 1)
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
+        seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
+        if isinstance(x, Tensor):
+            return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
+        if y is not None:
+            raise ValueError("`y` goes with a tensor x; a loader brings its own targets.")
+        parts = [
+            _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
+            for inputs, targets in _loader_batches(x, model.device)
+        ]
+    if not parts:
+        raise ValueError("the loader is empty: it has no inputs to predict.")
+    return concatenate(parts)
+
+
+def _loader_batches(loader: Iterable, device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
+    for batch in loader:
+        x, y = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
+        yield x.to(device), None if y is None else y.to(device)
+
+
+def _predict_tensor(
+    model: BayesianModel,
+    draws: Callable[[Tensor], Iterator[Draw]],
+    seeds: list[int],
+    x: Tensor,
+    y: Tensor | None,
+    batch_size: int,
+    keep: bool,
+) -> Prediction:
+    _checks.finite("x", x)
+    if y is not None:
+        model.check_targets(x, y)
+    rows = [slice(start, start + batch_size) for start in range(0, max(len(x), 1), batch_size)]
+    sums = [model.likelihood.accumulator() for _ in rows]
+    log_density: list[Tensor | None] = [None for _ in rows]
+    source = draws(x)
+    for seed in seeds:
+        torch.manual_seed(seed)
+        draw = next(source)
+        for index, part in enumerate(rows):
+            with poutine.block(), poutine.condition(data=draw):
+                observation = model.observation(x[part])
+            sums[index].add(observation, keep=keep)
+            if y is not None:
+                log_prob = observation.log_prob(y[part]).reshape(len(y[part]), -1).sum(-1)  # (N,)
+                previous = log_density[index]
+                log_density[index] = log_prob if previous is None else torch.logaddexp(previous, log_prob)
+    log_num_samples = torch.tensor(float(len(seeds))).log().item()
+    parts = [
+        total.prediction(None if density is None else density - log_num_samples)
+        for total, density in zip(sums, log_density, strict=True)
+    ]
+    return concatenate(parts)

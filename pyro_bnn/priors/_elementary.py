@@ -1,0 +1,102 @@
+"""Priors with the same two or three numbers for every parameter."""
+
+import math
+from dataclasses import dataclass
+
+import pyro.distributions as dist
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from .. import _checks
+from ..distributions import ScaleMixtureNormal
+from ._base import Prior
+
+
+@dataclass(frozen=True)
+class NormalPrior(Prior):
+    """Independent N(0, scale^2) on every element.
+
+    Args:
+        scale: Standard deviation.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(0, scale^2)."""
+        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.scale))
+
+
+@dataclass(frozen=True)
+class LaplacePrior(Prior):
+    r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
+
+    Args:
+        scale: Mean absolute deviation, b in exp(-|w| / b) / (2 b).
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """Laplace(0, scale)."""
+        return dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(self.scale))
+
+
+@dataclass(frozen=True)
+class ScaleMixturePrior(Prior):
+    """Independent :class:`~pyro_bnn.distributions.ScaleMixtureNormal` on every element.
+
+    Args:
+        mixing: Weight of the first component.
+        scale1: Standard deviation of the first component.
+        scale2: Standard deviation of the second component.
+
+    References:
+        Blundell et al. (2015), https://arxiv.org/abs/1505.05424, equation 7.
+    """
+
+    mixing: float = 0.5
+    scale1: float = 1.0
+    scale2: float = math.exp(-6)
+
+    def __post_init__(self) -> None:
+        _checks.between_zero_and_one("mixing", self.mixing)
+        _checks.positive("scale1", self.scale1)
+        _checks.positive("scale2", self.scale2)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The two-component mixture."""
+        return ScaleMixtureNormal(*(parameter.new_tensor(v) for v in (self.mixing, self.scale1, self.scale2)))
+
+
+@dataclass(frozen=True)
+class FanInNormalPrior(Prior):
+    r"""N(0, gain^2 / fan_in), which keeps the prior variance of the pre-activations free of the layer's width.
+
+    The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
+    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` where there is one of at
+    least two dimensions, and otherwise has standard deviation `gain` (normalisation layers).
+
+    Args:
+        gain: :math:`\sqrt 2` keeps the second moment of ReLU activations.
+
+    References:
+        Neal (1996), Bayesian Learning for Neural Networks, chapter 2.
+    """
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("gain", self.gain)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(0, gain^2 / fan_in)."""
+        weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
+        fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
+        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.gain / math.sqrt(fan_in)))

@@ -1,0 +1,365 @@
+"""Training runs on image data that can be described in a small file, repeated and evaluated later."""
+
+import functools
+import json
+import math
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from . import kl
+from .checkpoint import load_state, save_state
+from .data import Images, load_images
+from .guides import Init, MeanFieldGuide, NetworkInit, NormalInit, UniformInit, auto_normal
+from .history import History
+from .kl import KLWeight
+from .likelihoods import CategoricalLikelihood
+from .model import BayesianModel
+from .nets import Standardize, mlp
+from .posterior import Status
+from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, ScaleMixturePrior
+from .svi import SVIPosterior, fit_svi
+
+__all__ = ["RECIPES", "RunConfig", "build", "known_classes", "load_run", "make_kl_weight", "make_prior", "train"]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a training run depends on.
+
+    Args:
+        dataset: ``fashion-mnist``, ``mnist`` or ``digits``.
+        prior: ``normal:SCALE``, ``mixture:MIXING,SCALE1,SCALE2``, ``laplace:SCALE`` or ``fan-in:GAIN``.
+        guide: ``mean-field`` or ``auto-normal``.
+        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
+            ``network:FRACTION*prior``.
+        inputs: ``raw`` pixels in [0, 1], or ``standardized`` pixel by pixel.
+        hidden: Units of each hidden layer.
+        epochs: Passes over the training set.
+        batch_size: Images per step.
+        lr: Learning rate of Adam.
+        schedule: ``constant`` or ``cosine``.
+        num_particles: Weight draws per step.
+        kl_weight: A number relative to the ELBO, ``blundell``, ``per-weight`` or ``warmup:EPOCHS[,WEIGHT]``.
+        hold_out: Classes kept out of training, as the unknown.
+        validation: Size of the validation set taken off the end of the shuffled training set; 0 trains on all.
+        seed: Of initialisation, batch order and weight draws.
+    """
+
+    dataset: str
+    prior: str
+    guide: str
+    init: str
+    inputs: str
+    hidden: tuple[int, ...]
+    epochs: int
+    batch_size: int
+    lr: float
+    schedule: str
+    num_particles: int
+    kl_weight: str
+    hold_out: tuple[int, ...] = ()
+    validation: int = 0
+    seed: int = 0
+
+
+ARTICLE = RunConfig(
+    dataset="fashion-mnist",
+    prior=f"mixture:0.5,1,{math.exp(-6)!r}",
+    guide="mean-field",
+    init="uniform",
+    inputs="raw",
+    hidden=(400, 400),
+    epochs=20,
+    batch_size=100,
+    lr=1e-3,
+    schedule="constant",
+    num_particles=2,
+    kl_weight="1",
+)
+
+DEFAULT = replace(
+    ARTICLE,
+    prior="normal:0.1",
+    init="network:0.01",
+    inputs="standardized",
+    epochs=20,
+    batch_size=128,
+    schedule="cosine",
+    num_particles=1,
+    kl_weight="0.5",
+)
+
+DIGITS = replace(
+    DEFAULT,
+    dataset="digits",
+    prior="normal:0.3",
+    hidden=(100,),
+    epochs=60,
+    batch_size=64,
+    lr=1e-2,
+    hold_out=(7, 8, 9),
+)
+
+RECIPES: dict[tuple[str, str], RunConfig] = {
+    ("fashion-mnist", "default"): DEFAULT,
+    ("mnist", "default"): replace(DEFAULT, dataset="mnist"),
+    ("digits", "default"): DIGITS,
+    ("fashion-mnist", "article"): ARTICLE,
+    ("mnist", "article"): replace(ARTICLE, dataset="mnist"),
+    ("digits", "article"): replace(ARTICLE, dataset="digits", hold_out=(7, 8, 9)),
+}
+"""The settings of a run that says nothing else, by data set and recipe."""
+
+
+def _numbers(spec: str, text: str, count: int) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count:
+        raise ValueError(f"{spec!r} needs {count} number(s) after the colon, separated by commas.")
+    return numbers
+
+
+def make_prior(spec: str) -> Prior:
+    """The prior that a specification names.
+
+    Raises:
+        ValueError: If there is no such prior or a number is out of range.
+
+    Example:
+        >>> make_prior("mixture:0.5,1,0.0025")
+        ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)
+    """
+    kinds: dict[str, tuple[type[Prior], int]] = {
+        "normal": (NormalPrior, 1),
+        "mixture": (ScaleMixturePrior, 3),
+        "laplace": (LaplacePrior, 1),
+        "fan-in": (FanInNormalPrior, 1),
+    }
+    name, _, numbers = spec.partition(":")
+    if name not in kinds:
+        raise ValueError(
+            f"unknown prior {spec!r}; choose normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN."
+        )
+    prior, count = kinds[name]
+    return prior(*_numbers(spec, numbers, count)) if numbers else prior()
+
+
+def make_init(spec: str) -> Init:
+    """The initialisation that a specification names.
+
+    Raises:
+        ValueError: If there is no such initialisation.
+
+    Example:
+        >>> make_init("network:0.3*prior").prior_fraction
+        0.3
+    """
+    name, _, rest = spec.partition(":")
+    if name == "uniform":
+        return UniformInit()
+    if name == "normal":
+        return NormalInit()
+    if name != "network":
+        raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
+    if rest.endswith("*prior"):
+        return NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
+    return NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
+
+
+def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
+    """The KL weight that a specification names.
+
+    Raises:
+        ValueError: If there is no such weight.
+
+    Example:
+        >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
+        (0.5, 0.1)
+    """
+    name, _, rest = spec.partition(":")
+    if name == "blundell":
+        return kl.blundell()
+    if name == "per-weight":
+        return kl.per_weight(num_weights)
+    if name == "warmup":
+        epochs, *weight = _numbers(spec, rest, rest.count(",") + 1)
+        return kl.linear_warmup(int(epochs), *weight)
+    try:
+        return kl.constant(float(spec))
+    except ValueError as error:
+        raise ValueError(
+            f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
+        ) from error
+
+
+def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
+    """Split off some classes as the unknown.
+
+    Args:
+        images: The data set.
+        hold_out: Labels of the unknown classes.
+
+    Returns:
+        The data set of the remaining classes, relabelled 0, 1, ..., and the test images of the unknown ones.
+
+    Raises:
+        ValueError: If fewer than two classes remain or a label does not exist.
+    """
+    num_classes = len(images.classes)
+    kept = [label for label in range(num_classes) if label not in hold_out]
+    if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
+        raise ValueError(f"held-out classes must be among 0, ..., {num_classes - 1} and leave two, got {hold_out}.")
+    new_label = torch.full((num_classes,), -1)
+    new_label[kept] = torch.arange(len(kept))
+    train, test = new_label[images.y_train], new_label[images.y_test]
+    known = Images(
+        x_train=images.x_train[train >= 0],
+        y_train=train[train >= 0],
+        x_test=images.x_test[test >= 0],
+        y_test=test[test >= 0],
+        classes=tuple(images.classes[label] for label in kept),
+    )
+    return known, images.x_test[test < 0]
+
+
+def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Images, Tensor]:
+    """The run's data, and its held-out test images; with a validation set, that takes the place of the test set."""
+    images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
+    if not config.validation:
+        return images, unknown
+    if not 0 < config.validation < len(images.x_train):
+        raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
+    order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
+    train, validation = order[: -config.validation], order[-config.validation :]
+    split = replace(
+        images,
+        x_train=images.x_train[train],
+        y_train=images.y_train[train],
+        x_test=images.x_train[validation],
+        y_test=images.y_train[validation],
+    )
+    return split, unknown
+
+
+def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
+    """The untrained model and guide of a run; the same seed gives the same start.
+
+    Raises:
+        ValueError: If the configuration names something that does not exist.
+    """
+    if config.guide not in ("mean-field", "auto-normal"):
+        raise ValueError(f"unknown guide {config.guide!r}; choose mean-field or auto-normal.")
+    if config.inputs not in ("raw", "standardized"):
+        raise ValueError(f"unknown inputs {config.inputs!r}; choose raw or standardized.")
+    first: list[nn.Module] = [nn.Flatten()]
+    if config.inputs == "standardized":
+        first.append(Standardize.of(images.x_train.flatten(1), floor=PIXEL_SCALE_FLOOR))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        net = mlp([images.x_train[0].numel(), *config.hidden, len(images.classes)], first=first)
+        model = BayesianModel(
+            net, prior=make_prior(config.prior), likelihood=CategoricalLikelihood(), num_data=len(images.x_train)
+        )
+        init = make_init(config.init)
+        guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model)
+    return model, guide
+
+
+PIXEL_SCALE_FLOOR = 0.003
+"""Added to the standard deviation of each pixel; about one grey level, so that no constant pixel is blown up."""
+
+
+def train(
+    config: RunConfig,
+    images: Images,
+    out: str | Path,
+    *,
+    device: str = "cpu",
+    force: bool = False,
+    progress: bool = False,
+) -> tuple[BayesianModel, SVIPosterior]:
+    """Train as the configuration says, and write configuration, history and posterior to a folder.
+
+    Args:
+        config: The run.
+        images: Its data, from :func:`load_data`.
+        out: Folder to create.
+        device: Where to compute.
+        force: Replace an existing folder.
+        progress: Show a progress bar.
+
+    Raises:
+        FileExistsError: If the folder exists and `force` is not given.
+    """
+    out = Path(out)
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+    model, guide = build(config, images)
+    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
+    schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
+    if config.schedule not in schedules:
+        raise ValueError(f"unknown schedule {config.schedule!r}; choose constant or cosine.")
+    posterior = fit_svi(
+        model,
+        guide,
+        (images.x_train, images.y_train),
+        optimizer=functools.partial(torch.optim.Adam, lr=config.lr),
+        num_epochs=config.epochs,
+        batch_size=config.batch_size,
+        num_particles=config.num_particles,
+        kl_weight=make_kl_weight(config.kl_weight, num_weights),
+        scheduler=schedules[config.schedule],
+        progress=progress,
+        device=device,
+        seed=config.seed,
+    )
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    write_json(out / "config.json", asdict(config))
+    write_json(out / "history.json", posterior.history.to_dict())
+    save_state(out / "posterior.pt", model, guide)
+    return model, posterior
+
+
+def load_config(run: str | Path) -> RunConfig:
+    """The configuration of a run.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+    """
+    path = Path(run) / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{run} holds no training run: there is no {path}; make one with `pyro-bnn train`.")
+    values: dict[str, Any] = json.loads(path.read_text())
+    return RunConfig(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[BayesianModel, SVIPosterior]:
+    """The trained model and posterior of a run.
+
+    Args:
+        run: Folder that :func:`train` wrote.
+        images: The run's data, from :func:`load_data`.
+        device: Where to put them.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+    """
+    model, guide = build(load_config(run), images)
+    load_state(Path(run) / "posterior.pt", model, guide)
+    history = History.from_dict(json.loads((Path(run) / "history.json").read_text()))
+    return model.to(device), SVIPosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write plain data as readable JSON."""
+    path.write_text(json.dumps(value, indent=1) + "\n")

@@ -1,0 +1,354 @@
+"""Stochastic variational inference: any model and guide, any ELBO of Pyro's, any optimizer of torch's."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from tqdm import tqdm
+
+from . import _checks
+from ._batches import Batch, Batches
+from ._scope import own_parameters, seeded
+from .guides import GuidePosterior
+from .history import EpochRecord, History
+from .kl import KLWeight, constant
+from .model import BayesianModel
+from .posterior import Status
+
+__all__ = ["NonFiniteError", "SVIPosterior", "fit_svi"]
+
+SMALLEST_DIVISOR = 1e-3
+"""Heuristic: with a smaller KL weight the KL is read off the draws; a division would magnify rounding errors."""
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient was not finite; the parameters are still those of the last finite step."""
+
+
+class SVIPosterior(GuidePosterior):
+    """A fitted guide.
+
+    Args:
+        guide: The guide, fitted in place.
+        status: How the fit ended.
+        history: What happened on the way.
+    """
+
+    def __init__(self, guide: nn.Module, status: Status, history: History) -> None:
+        super().__init__(guide, status)
+        self.history = history
+
+
+def fit_svi(
+    model: nn.Module,
+    guide: nn.Module,
+    data: Iterable[Sequence[Tensor]] | tuple[Tensor, ...],
+    *,
+    optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    num_epochs: int,
+    batch_size: int | None = None,
+    elbo: type[ELBO] = Trace_ELBO,
+    num_particles: int = 1,
+    kl_weight: float | KLWeight = 1.0,
+    scheduler: Callable[[Optimizer], LRScheduler | ReduceLROnPlateau] | None = None,
+    clip_norm: float | None = None,
+    callbacks: Sequence[Callable[[History], bool | None]] = (),
+    progress: bool = False,
+    device: torch.device | str | None = None,
+    seed: int | None = None,
+) -> SVIPosterior:
+    r"""Fit a guide, and the model's learnable parameters, by maximising the ELBO.
+
+    .. math:: \mathrm{ELBO} = E_q[\log p(y \mid w)] - \mathrm{KL}(q(w) \,\|\, p(w)),
+
+    in nats, for the whole data set whatever the batch. Every quantity recorded in the history is of that scale.
+
+    Args:
+        model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model that is a module, called as ``model(*batch)``.
+        guide: Any Pyro guide that is a module and owns its parameters. It is fitted in place.
+        data: A loader of (x, y) batches, or a tuple of tensors (x, y).
+        optimizer: From parameters to a torch optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        num_epochs: Passes over the data.
+        batch_size: Rows per batch when `data` is tensors; None uses all rows at once.
+        elbo: Which of Pyro's ELBO estimators. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
+        num_particles: Weight draws per step.
+        kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
+        scheduler: From the optimizer to a learning-rate scheduler, which is stepped once an epoch.
+        clip_norm: Largest norm of the whole gradient.
+        callbacks: Called with the history after each epoch; a true result ends the fit.
+        progress: Show a progress bar with the ELBO and its two terms.
+        device: Where to compute; model and guide are moved there and batches follow. None leaves all where it is.
+        seed: Makes the fit repeatable and leaves torch's generators as they were.
+
+    Returns:
+        The fitted guide as a posterior with `history` and `status`.
+
+    Raises:
+        ValueError: If the arguments make no sense together.
+        NonFiniteError: If a loss or gradient is not finite; the last finite parameters stay in place.
+    """
+    _checks.at_least("num_epochs", num_epochs, 1)
+    _checks.at_least("num_particles", num_particles, 1)
+    if clip_norm is not None:
+        _checks.positive("clip_norm", clip_norm)
+    weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
+    for name, module in (("model", model), ("guide", guide)):
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"`{name}` must be a module, got {type(module).__name__}: a plain function keeps its parameters in "
+                "Pyro's global store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
+            )
+    device = torch.device(device) if device is not None else None
+    if device is not None:
+        model.to(device)
+        guide.to(device)
+    with ExitStack() as stack:
+        stack.enter_context(seeded(seed, device or _device_of(guide)))
+        stack.enter_context(own_parameters(model, guide))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
+        generator = torch.Generator()
+        batches = Batches(data, batch_size, device, generator)
+        if batches.num_batches > 1:
+            generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
+        _check_data(model, batches)
+        parameters = _prepare_guide(model, guide, elbo, next(iter(batches)))
+        step = _Step(model, guide, elbo(num_particles=num_particles), parameters, optimizer(parameters), clip_norm)
+        schedule = scheduler(step.optimizer) if scheduler is not None else None
+        return _run(step, batches, num_epochs, weight_at, schedule, callbacks, progress)
+
+
+def _run(
+    step: "_Step",
+    batches: Batches,
+    num_epochs: int,
+    weight_at: KLWeight,
+    schedule: LRScheduler | ReduceLROnPlateau | None,
+    callbacks: Sequence[Callable[[History], bool | None]],
+    progress: bool,
+) -> SVIPosterior:
+    num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
+    history = History(num_data)
+    stopped = False
+    with tqdm(range(num_epochs), disable=not progress, unit="epoch") as bar:
+        for epoch in bar:
+            start, rows = time.perf_counter(), 0
+            for index, batch in enumerate(batches):
+                if epoch == 0:
+                    _check_first_time(step.model, batch, batches)
+                weight = weight_at(epoch, index, batches.num_batches)
+                history.add_step(*step(batch, weight, f"epoch {epoch}, batch {index}"), weight)
+                rows += len(batch[0])
+            record = history.end_epoch(
+                batches.num_batches, step.optimizer.param_groups[0]["lr"], time.perf_counter() - start
+            )
+            if epoch == 0 and num_data is not None and rows <= num_data - rows / batches.num_batches:
+                warnings.warn(
+                    f"`num_data` is {num_data} but an epoch has {rows} rows: the ELBO is that of {num_data} rows. "
+                    "Set `num_data` to the size of the training set.",
+                    stacklevel=4,
+                )
+            _show(bar, record, num_data)
+            if isinstance(schedule, ReduceLROnPlateau):
+                schedule.step(-record.elbo)
+            elif schedule is not None:
+                schedule.step()
+            if sum(bool(callback(history)) for callback in callbacks):  # every one is called
+                stopped = True
+                break
+    return SVIPosterior(step.guide, _status(history, num_epochs, stopped), history)
+
+
+def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:
+    unit = num_data or 1
+    terms = {"ELBO": record.elbo, "NLL": -record.expected_log_likelihood, "KL": record.kl}
+    shown = {f"{name}/N" if num_data else name: f"{value / unit:.4g}" for name, value in terms.items()}
+    bar.set_postfix(shown, refresh=False)
+
+
+def _status(history: History, num_epochs: int, stopped: bool) -> Status:
+    first, last = history.epochs[0], history.epochs[-1]
+    done = f"{'stopped by a callback' if stopped else 'completed'} after {len(history.epochs)} of {num_epochs} epochs"
+    if len(history.epochs) > 1 and first.kl_weight == last.kl_weight:
+        objectives = [r.expected_log_likelihood - r.kl_weight * r.kl for r in (first, last)]
+        if objectives[1] < objectives[0]:
+            return Status(
+                False,
+                f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
+                "learning rate, or set `clip_norm`.",
+            )
+    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats.")
+
+
+@dataclass
+class _Step:
+    """One optimisation step, with the loss split into its two terms."""
+
+    model: nn.Module
+    guide: nn.Module
+    elbo: Any  # an ELBO; its base class lacks the methods that all of them have
+    parameters: list[nn.Parameter]
+    optimizer: Optimizer
+    clip_norm: float | None
+
+    def __post_init__(self) -> None:
+        self._traces: list[tuple[Trace, Trace]] = []
+        get_trace = self.elbo._get_trace
+
+        def recorded(*args: object, **kwargs: object) -> tuple[Trace, Trace]:
+            self._traces.append(get_trace(*args, **kwargs))
+            return self._traces[-1]
+
+        self.elbo._get_trace = recorded
+
+    def __call__(self, batch: Batch, weight: float, where: str) -> tuple[float, float]:
+        """Update the parameters; returns the expected log-likelihood and the KL, in nats."""
+        self.optimizer.zero_grad()
+        if weight == 1.0:
+            loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
+        else:
+            with _ScaleLatents(weight):
+                loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
+        try:
+            self._require_finite(torch.as_tensor(loss), where)
+            expected_log_likelihood, kl = self._terms(float(loss), weight)
+        finally:
+            self._traces.clear()
+        if self.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        self.optimizer.step()
+        return expected_log_likelihood, kl
+
+    def _terms(self, loss: float, weight: float) -> tuple[float, float]:
+        log_likelihood = sum(_sum_observed(model_trace) for model_trace, _ in self._traces) / self.elbo.num_particles
+        if weight >= SMALLEST_DIVISOR:
+            return log_likelihood, (loss + log_likelihood) / weight
+        kl = sum(_sampled_kl(model, guide) for model, guide in self._traces) / self.elbo.num_particles
+        return log_likelihood, kl
+
+    def _require_finite(self, loss: Tensor, where: str) -> None:
+        norms = [parameter.grad.norm() for parameter in self.parameters if parameter.grad is not None]
+        if bool(torch.isfinite(torch.stack([loss.to(norms[0]), *norms])).all() if norms else torch.isfinite(loss)):
+            return
+        what, site = ("loss", self._bad_site()) if not torch.isfinite(loss) else ("gradient", self._bad_gradient())
+        self.optimizer.zero_grad()
+        raise NonFiniteError(
+            f"the {what} is not finite at {where}; the first bad site is {site}. The parameters are those of the last "
+            "finite step. Try a lower learning rate, `clip_norm`, a smaller initial scale, or inputs of unit scale."
+        )
+
+    def _bad_site(self) -> str:
+        for model_trace, guide_trace in self._traces:
+            for node in [*guide_trace.nodes.values(), *model_trace.nodes.values()]:
+                if node["type"] != "sample":
+                    continue
+                if not bool(torch.isfinite(torch.as_tensor(node["value"])).all()):
+                    return f"`{node['name']}` (its value)"
+                if not bool(torch.isfinite(torch.as_tensor(node.get("log_prob_sum", 0.0)))):
+                    return f"`{node['name']}` (its log-density)"
+        return "unknown (every site is finite by itself)"
+
+    def _bad_gradient(self) -> str:
+        for owner in (self.guide, self.model):
+            for name, parameter in owner.named_parameters():
+                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+                    return f"`{name}`"
+        return "unknown"
+
+
+class _ScaleLatents(Messenger):
+    """Multiplies the weight of latent sites, and so of the KL term, in model and guide alike."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self._weight = weight
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self._weight
+
+
+def _sum_observed(trace: Trace) -> float:
+    return sum(trace.nodes[name]["log_prob_sum"].item() for name in trace.observation_nodes)
+
+
+def _sampled_kl(model_trace: Trace, guide_trace: Trace) -> float:
+    def log_density(trace: Trace) -> float:
+        return sum(trace.nodes[n]["unscaled_log_prob"].sum().item() for n in trace.stochastic_nodes)
+
+    return log_density(guide_trace) - log_density(model_trace)
+
+
+def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: Batch) -> list[nn.Parameter]:
+    """All parameters to learn, after a trial run of the guide that shows what kind it is."""
+    with seeded(0, batch[0].device), torch.no_grad(), poutine.block():
+        trace = poutine.trace(guide).get_trace(*batch)
+    latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
+    if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):
+        raise ValueError(
+            "the guide draws the observed site `obs`: it was first called without targets. Build it with "
+            "`auto_normal`, or call it once as `guide(x, y)` before anything else."
+        )
+    auxiliary = any((node["infer"] or {}).get("is_auxiliary") for node in latent)
+    if auxiliary and issubclass(elbo, TraceMeanField_ELBO):
+        raise ValueError(
+            f"{type(guide).__name__} samples auxiliary variables, for which TraceMeanField_ELBO has no closed form and "
+            "loses the Jacobian of constrained sites; use `elbo=Trace_ELBO`, or MeanFieldGuide."
+        )
+    owned = [p for module in (guide, model) for p in module.parameters() if p.requires_grad]
+    parameters = list(dict.fromkeys(owned))
+    known = {id(parameter) for parameter in parameters}
+    for name, node in trace.nodes.items():
+        if node["type"] == "param" and id(_unconstrained(node["value"])) not in known:
+            raise ValueError(
+                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; declare it as a "
+                "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
+            )
+    if not parameters:
+        raise ValueError("neither guide nor model has a parameter to learn.")
+    return parameters
+
+
+def _unconstrained(value: Any) -> object:
+    return value.unconstrained()
+
+
+def _check_data(model: nn.Module, batches: Batches) -> None:
+    if isinstance(model, BayesianModel) and batches.tensors is not None:
+        x = batches.tensors[0]
+        if len(batches.tensors) != 2:
+            raise ValueError(f"`data` must be a tuple (x, y), got {len(batches.tensors)} tensors.")
+        if len(x) != model.num_data:
+            raise ValueError(
+                f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; the KL would be weighted "
+                "for the wrong size of data set."
+            )
+        _checks.finite("x", x)
+
+
+def _check_first_time(model: nn.Module, batch: Batch, batches: Batches) -> None:
+    """What is too dear for every step: NaN in the inputs, and on a GPU the values of the targets."""
+    if not isinstance(model, BayesianModel):
+        return
+    if len(batch) != 2:
+        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} parts.")
+    if batches.tensors is None:
+        _checks.finite("x", batch[0])
+    if batch[1].is_cuda:
+        with seeded(0, batch[0].device):
+            model.check_targets(*batch)
+
+
+def _device_of(module: nn.Module) -> torch.device | None:
+    return next((parameter.device for parameter in module.parameters()), None)
