@@ -340,7 +340,8 @@ def load_config(run: str | Path) -> RunConfig:
     if not path.is_file():
         raise FileNotFoundError(f"{run} holds no training run: there is no {path}; make one with `pyro-bnn train`.")
     values: dict[str, Any] = json.loads(path.read_text())
-    return RunConfig(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    values |= {name: tuple(values[name]) for name in ("hidden", "hold_out")}
+    return RunConfig(**values)
 
 
 def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[BayesianModel, SVIPosterior]:
