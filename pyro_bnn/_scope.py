@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pyro
 import torch
+from pyro.nn import PyroModule
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -46,15 +47,23 @@ def own_parameters(*modules: object) -> Iterator[None]:
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
+    prefixes = tuple(f"{m._pyro_name}." for m in modules if isinstance(m, PyroModule) and m._pyro_name)
     store = pyro.get_param_store()
     visible = store.get_state()
     for key in list(visible["params"]):
-        plain = key.replace("$$$", ".")
-        if any(plain == name or plain.endswith("." + name) for name in names):
+        if key.replace("$$$", ".") in names or key.startswith(prefixes):
             del visible["params"][key]
             visible["constraints"].pop(key, None)
     with store.scope(state=visible):
         yield
+
+
+def allow_local_mode(module: PyroModule) -> None:
+    """Let a module work whichever way Pyro's setting `module_local_params` stands, then and later.
+
+    A `PyroModule` is otherwise bound to the setting under which it was made, and fails under the other.
+    """
+    vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:

@@ -1,14 +1,14 @@
 """What happened during a fit, step by step and epoch by epoch."""
 
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from math import fsum
 
 __all__ = ["EpochRecord", "History"]
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over the steps of one epoch.
+    """Means over the rows of one epoch.
 
     Args:
         epoch: Counted from 0.
@@ -62,10 +62,15 @@ class History:
         self.kl.append(kl)
         self.kl_weight.append(kl_weight)
 
-    def end_epoch(self, num_batches: int, learning_rate: float, seconds: float) -> EpochRecord:
-        """Summarise the last steps as one epoch."""
+    def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
+        """Summarise the last steps as one epoch; a step counts by its rows, so that every row counts the same."""
+
+        def mean(column: list[float]) -> float:
+            steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)
+            return fsum(value * size for value, size in steps) / sum(batch_sizes)
+
         columns = (self.elbo, self.expected_log_likelihood, self.kl, self.kl_weight)
-        elbo, log_likelihood, kl, kl_weight = (fmean(column[-num_batches:]) for column in columns)
+        elbo, log_likelihood, kl, kl_weight = map(mean, columns)
         record = EpochRecord(len(self.epochs), elbo, log_likelihood, kl, kl_weight, learning_rate, seconds)
         self.epochs.append(record)
         return record

@@ -12,7 +12,7 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 
 from . import _checks, _functional
-from ._scope import local_param
+from ._scope import allow_local_mode, local_param
 from .likelihoods import Likelihood
 from .priors import Prior
 
@@ -68,7 +68,10 @@ class BayesianModel(PyroModule):
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
         self.net = copy.deepcopy(net)
-        self.likelihood = copy.deepcopy(likelihood)
+        likelihood = copy.deepcopy(likelihood)
+        for module in (self, likelihood):
+            allow_local_mode(module)
+        self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
         self._priors: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
         self._paths = self._make_random([where] if isinstance(where, str) else list(where))
@@ -101,17 +104,24 @@ class BayesianModel(PyroModule):
 
     def _prior_of(self, name: str, path: str) -> TorchDistributionMixin:
         """The prior for the parameter's current device and dtype, made once for each."""
-        parameter = self.net.get_buffer(path)
+        parameter = self._network.get_buffer(path)
         cached = self._priors.get(name)
         if cached is None or cached[0].dtype != parameter.dtype or cached[0].device != parameter.device:
-            owner = self.net.get_submodule(path.rpartition(".")[0])
+            owner = self._network.get_submodule(path.rpartition(".")[0])
             cached = self._priors[name] = (parameter.new_empty(0), self.prior(name, parameter, owner))
         return cached[1]
 
     def _like(self) -> Tensor:
         """A tensor with the device and dtype of the network."""
         path = next(iter(self._paths.values()))[0]
-        return self.net.get_buffer(path)
+        return self._network.get_buffer(path)
+
+    @property
+    def _network(self) -> nn.Module:
+        """The private copy; inside a call, reading `self.net` would put its parameters into Pyro's global store."""
+        net = self._modules["net"]
+        assert net is not None
+        return net
 
     @property
     def device(self) -> torch.device:
@@ -125,7 +135,7 @@ class BayesianModel(PyroModule):
 
     def initial_value(self, name: str) -> Tensor:
         """The value that the parameter of a site had in the caller's network."""
-        return self.net.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
+        return self._network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
@@ -199,8 +209,7 @@ class BayesianModel(PyroModule):
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """The distribution of the targets, the network's output, and how many leading axes are weight draws."""
         self._check_input(x)
-        net = self._modules["net"]  # not `self.net`: reading that puts its parameters into Pyro's global store
-        assert net is not None
+        net = self._network
         for path, parameter in net.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from .. import _checks
-from .._scope import local_param
+from .._scope import allow_local_mode, local_param
 from ._init import Init, NetworkInit
 from ._sites import Site, find_sites
 
@@ -54,6 +54,7 @@ class MeanFieldGuide(PyroModule):
 
     def __init__(self, model: Callable[..., object], *args: object, init: Init | None = None, **kwargs: object) -> None:
         super().__init__()
+        allow_local_mode(self)
         self._sites = find_sites(model, args, kwargs)
         init = NetworkInit() if init is None else init
         starts = {site.name: init(site) for site in self._sites}

@@ -1,0 +1,59 @@
+"""One row per member: every generic test runs over these tables."""
+
+import math
+
+import pyro.distributions as dist
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+
+PRIORS = {
+    "normal": pb.NormalPrior(0.7),
+    "mixture": pb.ScaleMixturePrior(),
+    "laplace": pb.LaplacePrior(0.5),
+    "fan-in": pb.FanInNormalPrior(math.sqrt(2)),
+    "by-name": pb.PriorByName({"net.**.bias": pb.NormalPrior(1.0), "**": pb.LaplacePrior(0.2)}),
+}
+
+# name -> (likelihood, number of network outputs, targets for n rows)
+LIKELIHOODS = {
+    "categorical": (pb.CategoricalLikelihood(), 3, lambda n: torch.arange(n) % 3),
+    "bernoulli": (pb.BernoulliLikelihood(), 2, lambda n: torch.rand(n, 2).round()),
+    "gaussian-fixed": (pb.GaussianLikelihood(0.5), 2, lambda n: torch.randn(n, 2)),
+    "gaussian-learned": (pb.GaussianLikelihood(), 1, lambda n: torch.randn(n, 1)),
+    "gaussian-latent": (pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0)), 2, lambda n: torch.randn(n, 2)),
+    "gaussian-latent-vector": (
+        pb.GaussianLikelihood(dist.Gamma(torch.full((2,), 2.0), 1.0).to_event(1)),
+        2,
+        lambda n: torch.randn(n, 2),
+    ),
+    "heteroscedastic": (pb.HeteroscedasticGaussianLikelihood(), 4, lambda n: torch.randn(n, 2)),
+    "poisson": (pb.PoissonLikelihood(), 1, lambda n: torch.randint(5, (n, 1)).double()),
+}
+
+GUIDES = {
+    "uniform": lambda model: pb.MeanFieldGuide(model, init=pb.UniformInit()),
+    "normal": lambda model: pb.MeanFieldGuide(model, init=pb.NormalInit(rho_scale=0.1)),
+    "network": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
+    "prior-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
+    "auto-normal": pb.auto_normal,
+}
+
+
+def small_net(num_outputs=3):
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, num_outputs))
+
+
+def small_model(*, prior=None, likelihood="categorical", num_data=20, net=None, **kwargs):
+    """A model of four inputs, with six rows of data that fit it."""
+    member, num_outputs, targets = LIKELIHOODS[likelihood]
+    model = pb.BayesianModel(
+        net if net is not None else small_net(num_outputs),
+        prior=prior or pb.NormalPrior(0.7),
+        likelihood=member,
+        num_data=num_data,
+        **kwargs,
+    )
+    x = torch.randn(6, 4)
+    return model, x, targets(6)

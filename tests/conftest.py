@@ -1,0 +1,61 @@
+"""Every test is seeded, runs in float64 on one thread, and must leave all global state as it found it."""
+
+import os
+import random
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pyro
+import pytest
+import torch
+
+mpl.use("Agg")
+
+SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
+
+
+def global_state():
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "grad enabled": torch.is_grad_enabled(),
+        "validation": torch.distributions.Distribution._validate_args,
+        "pyro settings": pyro.settings.get(),
+        "parameter store": sorted(pyro.get_param_store().keys()),
+        "numpy": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "python": random.getstate(),
+        "threads": torch.get_num_threads(),
+        "open figures": plt.get_fignums(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def clean_slate(request):
+    """Seeds before; afterwards, asserts that no global changed (a test may mark itself `uses_param_store`)."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(SEED)
+    before = global_state()
+    yield
+    if "uses_param_store" in request.keywords:
+        pyro.clear_param_store()
+    after = global_state()
+    torch.set_default_dtype(torch.float32)
+    changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    assert not changed
+
+
+@pytest.fixture
+def real_data():
+    """The folder with MNIST and FashionMNIST."""
+    folder = os.environ.get("PYRO_BNN_DATA")
+    if not folder or not (Path(folder) / "MNIST" / "raw").is_dir():
+        pytest.skip("needs the real data: set PYRO_BNN_DATA to the folder that holds MNIST/raw and FashionMNIST/raw")
+    return Path(folder)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,152 @@
+"""Bayesian linear regression: posterior and evidence in closed form, so that every number has a right answer."""
+
+import functools
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import scipy.stats
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.nn import PyroModule
+from torch import nn
+
+import pyro_bnn as pb
+
+from .tolerances import agrees_in_mean, assert_identical
+
+PRIOR_SCALE, NOISE, N, D = 1.3, 0.6, 12, 3
+
+
+class Problem:
+    """y = x w + noise with w ~ N(0, PRIOR_SCALE^2): model, data, posterior N(mean, inverse precision), evidence."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(7)
+        self.x = torch.randn(N, D, generator=generator) @ torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.8], [0.0, 0.0, 1.0]])
+        self.y = self.x @ torch.tensor([[1.0], [-2.0], [0.5]]) + NOISE * torch.randn(N, 1, generator=generator)
+        self.precision = self.x.T @ self.x / NOISE**2 + torch.eye(D) / PRIOR_SCALE**2
+        self.mean = torch.linalg.solve(self.precision, self.x.T @ self.y / NOISE**2).T  # (1, D), like the weight
+        covariance = NOISE**2 * torch.eye(N) + PRIOR_SCALE**2 * self.x @ self.x.T
+        self.log_evidence = scipy.stats.multivariate_normal.logpdf(self.y.flatten(), cov=covariance.numpy())
+        self.model = pb.BayesianModel(
+            nn.Linear(D, 1, bias=False),
+            prior=pb.NormalPrior(PRIOR_SCALE),
+            likelihood=pb.GaussianLikelihood(NOISE),
+            num_data=N,
+        )
+
+
+@pytest.fixture
+def problem():
+    return Problem()
+
+
+class ExactGuide(PyroModule):
+    def __init__(self, problem, shift=0.0):
+        super().__init__()
+        self.problem, self.shift = problem, shift
+
+    def forward(self, x=None, y=None):
+        flat = dist.MultivariateNormal(self.problem.mean.flatten() + self.shift, precision_matrix=self.problem.precision)
+        transform = dist.transforms.ReshapeTransform((D,), (1, D))
+        return pyro.sample("net.weight", dist.TransformedDistribution(flat, [transform]))
+
+
+def test_every_draw_of_the_exact_guide_has_the_log_evidence_as_its_elbo(problem):
+    guide = ExactGuide(problem)
+    elbos = [-Trace_ELBO().loss(problem.model, guide, problem.x, problem.y) for _ in range(20)]
+    assert_identical(elbos, [problem.log_evidence] * 20)
+
+
+def test_a_shifted_guide_does_not(problem):
+    guide = ExactGuide(problem, shift=0.1)
+    elbos = torch.tensor([-Trace_ELBO().loss(problem.model, guide, problem.x, problem.y) for _ in range(20)])
+    assert elbos.std() > 1e-3
+    assert elbos.mean() < problem.log_evidence
+
+
+def mean_field_at_its_optimum(problem):
+    """Mean of the posterior, variance 1 / Lambda_ii: not the marginal variance."""
+    guide = pb.MeanFieldGuide(problem.model)
+    scale = problem.precision.diagonal().rsqrt().reshape(1, D)
+    with torch.no_grad():
+        guide.loc.net.weight.copy_(problem.mean)
+        guide.rho.net.weight.copy_(scale.expm1().log())
+    return guide, scale
+
+
+def test_the_mean_field_optimum_has_zero_gradient_on_average(problem):
+    guide, _ = mean_field_at_its_optimum(problem)
+    gradients = []
+    for _ in range(4000):
+        guide.zero_grad()
+        TraceMeanField_ELBO().differentiable_loss(problem.model, guide, problem.x, problem.y).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in guide.parameters()]).clone())
+    assert agrees_in_mean(torch.stack(gradients), 0.0)
+
+
+def test_the_marginal_variance_is_no_optimum(problem):
+    guide, _ = mean_field_at_its_optimum(problem)
+    marginal = torch.linalg.inv(problem.precision).diagonal().sqrt().reshape(1, D)
+    with torch.no_grad():
+        guide.rho.net.weight.copy_(marginal.expm1().log())
+    gradients = []
+    for _ in range(4000):
+        guide.zero_grad()
+        TraceMeanField_ELBO().differentiable_loss(problem.model, guide, problem.x, problem.y).backward()
+        gradients.append(guide.rho.net.weight.grad.flatten().clone())
+    assert not agrees_in_mean(torch.stack(gradients), 0.0)
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
+    guide = pb.MeanFieldGuide(problem.model)
+    posterior = pb.fit_svi(
+        problem.model,
+        guide,
+        (problem.x, problem.y),
+        optimizer=functools.partial(torch.optim.Adam, lr=0.05),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.998 if batch_size is None else 0.993),
+        num_epochs=2000 if batch_size is None else 700,
+        batch_size=batch_size,
+        elbo=elbo,
+        num_particles=4,
+        seed=0,
+    )
+    _, scale = mean_field_at_its_optimum(problem)
+    torch.testing.assert_close(guide.median()["net.weight"], problem.mean, atol=0.05, rtol=0)
+    torch.testing.assert_close(guide.scales()["net.weight"], scale, atol=0, rtol=0.12)
+    elbos = torch.tensor([record.elbo for record in posterior.history.epochs[-200:]])
+    assert elbos.mean() - 5 * elbos.std() / 200**0.5 < problem.log_evidence
+    assert elbos.mean() > problem.log_evidence - 1.0
+
+
+def test_the_bound_at_the_optimum_is_the_evidence_minus_the_known_gap(problem):
+    """KL(mean field || exact) = (sum log Lambda_ii - log det Lambda) / 2."""
+    guide, _ = mean_field_at_its_optimum(problem)
+    gap = 0.5 * (problem.precision.diagonal().log().sum() - torch.logdet(problem.precision))
+    elbos = torch.tensor([-Trace_ELBO().loss(problem.model, guide, problem.x, problem.y) for _ in range(4000)])
+    assert agrees_in_mean(elbos, problem.log_evidence - gap)
+    assert not agrees_in_mean(elbos, problem.log_evidence)
+
+
+def test_prediction_from_the_exact_guide_has_the_exact_moments(problem):
+    x = torch.randn(4, D)
+    prediction = pb.predict(problem.model, ExactGuide(problem), x, num_samples=4000, keep_draws=True, seed=1)
+    exact_mean = x @ problem.mean.T
+    exact_epistemic = ((x @ torch.linalg.inv(problem.precision)) * x).sum(-1, keepdim=True)
+    assert agrees_in_mean(prediction.components.mean, exact_mean)
+    deviations = (prediction.components.mean - exact_mean).square()
+    assert agrees_in_mean(deviations, exact_epistemic)
+    torch.testing.assert_close(prediction.epistemic, exact_epistemic, rtol=0.15, atol=0)
+    assert_identical(prediction.aleatoric, torch.full((4, 1), NOISE**2))
+    y = exact_mean + 0.3
+    exact = dist.Normal(exact_mean, (exact_epistemic + NOISE**2).sqrt()).log_prob(y).flatten()
+    likelihoods = prediction.components.log_prob(y).squeeze(-1).exp()
+    assert agrees_in_mean(likelihoods, exact.exp())
+    with_targets = pb.predict(problem.model, ExactGuide(problem), x, y=y, num_samples=4000, seed=1)
+    assert_identical(with_targets.log_density, likelihoods.mean(0).log())
+    assert math.isclose(with_targets.nll, float(-with_targets.log_density.mean()))
