@@ -4,7 +4,6 @@ import functools
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 
 from . import plotting
 from .data import regression_problem
@@ -68,10 +67,9 @@ def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
     prediction = predict(model, posterior, grid, num_samples=100, seed=seed)
     assert isinstance(prediction, RegressionPrediction)
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    ax = plotting.regression_bands(grid, prediction, data=(x, y), ax=figure.subplots())
+    ax = plotting.regression_bands(grid, prediction, data=(x, y))
     ax.set(ylim=(-40, 40), title="10 sin(2πx) + noise, KL weight 1/12")
-    figure.savefig(out / "regression.png", dpi=120)
+    plotting.save(ax, out / "regression.png")
 
     inside = grid.flatten().abs() <= 0.5
     epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()

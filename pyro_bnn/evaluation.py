@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from . import metrics, plotting
@@ -149,29 +148,21 @@ def _draw(
     unknown: Tensor | None,
     out: Path,
 ) -> None:
-    figure = Figure(figsize=(12, 3.2), layout="constrained")
-    plotting.loss_curves(history, figure.subplots(1, 3))
-    figure.savefig(out / "loss.png", dpi=120)
-
-    figure = Figure(figsize=(4, 3.6), layout="constrained")
-    plotting.reliability_diagram(known.probs, y, ax=figure.subplots())
-    figure.savefig(out / "reliability.png", dpi=120)
+    plotting.save(plotting.loss_curves(history)[0], out / "loss.png")
+    plotting.save(plotting.reliability_diagram(known.probs, y), out / "reliability.png")
     if foreign is None or unknown is None:
         return
 
     shown = 5
-    figure = Figure(figsize=(1.7 * 2 * shown, 3.8), layout="constrained")
-    titles = [f"in domain:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown
-    plotting.vote_histograms(
+    votes = plotting.vote_histograms(
         torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
         torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
         images.classes,
-        titles=titles,
-        axes=figure.subplots(2, 2 * shown),
+        titles=[f"in domain:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
     )
-    figure.savefig(out / "votes.png", dpi=120)
+    plotting.save(votes[0, 0], out / "votes.png")
 
-    figure = Figure(figsize=(9, 6.4), layout="constrained")
-    for ax, (name, pair) in zip(figure.subplots(2, 2).flat, _scores(known, foreign).items(), strict=True):
+    axes = plotting.new_axes(2, 2, size=(9, 6.4)).flatten()
+    for ax, (name, pair) in zip(axes, _scores(known, foreign).items(), strict=True):
         plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
-    figure.savefig(out / "ood.png", dpi=120)
+    plotting.save(axes[0], out / "ood.png")

@@ -1,23 +1,61 @@
 """Pictures of fits, predictions and uncertainty.
 
-Every function draws on the axes that it is given, or on new ones, and returns them.
+Every function draws on the axes that it is given, or on new ones, and returns them; :func:`save` writes the picture.
+New axes belong to a figure of their own that pyplot does not know, so nothing global changes and nothing
+piles up; to see a window, pass axes made with pyplot.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from .history import History
 from .metrics import calibration_bins
 from .uncertainty import RegressionPrediction
 
-__all__ = ["loss_curves", "regression_bands", "reliability_diagram", "score_histograms", "vote_histograms"]
+__all__ = [
+    "loss_curves",
+    "new_axes",
+    "regression_bands",
+    "reliability_diagram",
+    "save",
+    "score_histograms",
+    "vote_histograms",
+]
 
 IN_DOMAIN, OUT_OF_DOMAIN, EPISTEMIC, ALEATORIC = "tab:blue", "tab:orange", "tab:blue", "tab:green"
+
+
+def new_axes(rows: int, columns: int, *, size: tuple[float, float]) -> np.ndarray:
+    """A grid of axes on a figure of its own.
+
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+        size: Width and height of the whole figure, in inches.
+
+    Returns:
+        Array of axes, shape (rows, columns).
+    """
+    return Figure(figsize=size, layout="constrained").subplots(rows, columns, squeeze=False)
+
+
+def save(ax: Axes, path: str | Path) -> None:
+    """Write the figure that axes belong to.
+
+    Args:
+        ax: Any axes of the figure.
+        path: The file; its ending chooses the format.
+    """
+    figure = ax.figure
+    while isinstance(figure, SubFigure):
+        figure = figure.figure
+    figure.savefig(path, dpi=120)
 
 
 def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
@@ -28,7 +66,7 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequenc
         axes: Three axes: ELBO, data cost, complexity cost.
     """
     if axes is None:
-        axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")[1]
+        axes = new_axes(1, 3, size=(12, 3.2))[0]
     epochs = [record.epoch + 1 for record in history.epochs]
     per_datum = history.num_data or 1
     unit = "nats per data point" if history.num_data else "nats"
@@ -57,16 +95,15 @@ def vote_histograms(
         axes: Array of axes of shape (2, M).
     """
     if axes is None:
-        size = (1.7 * len(images), 3.6)
-        axes = plt.subplots(2, len(images), figsize=size, layout="constrained", squeeze=False)[1]
+        axes = new_axes(2, len(images), size=(1.7 * len(images), 3.8))
     total = int(votes.sum(-1).max())
     for column, (image, vote) in enumerate(zip(images, votes, strict=True)):
         picture, bars = axes[0, column], axes[1, column]
-        picture.imshow(image.cpu(), cmap="gray_r")
+        picture.imshow(image.cpu().numpy(), cmap="gray_r")
         picture.set_axis_off()
         if titles:
             picture.set_title(titles[column], fontsize=8)
-        bars.bar(range(len(classes)), vote.cpu())
+        bars.bar(range(len(classes)), vote.cpu().numpy())
         bars.set_ylim(0, 1.05 * total)
         bars.set_xticks(range(len(classes)), classes, rotation=90, fontsize=6)
         bars.tick_params(axis="y", labelsize=6)
@@ -86,7 +123,7 @@ def score_histograms(in_domain: Tensor, out_of_domain: Tensor, *, score: str, ax
         score: Name and unit of the score, for the axis.
         ax: Axes to draw on.
     """
-    ax = ax or plt.subplots(figsize=(4.5, 3.2), layout="constrained")[1]
+    ax = ax or new_axes(1, 1, size=(4.5, 3.2))[0, 0]
     edges = np.histogram_bin_edges(torch.cat([in_domain, out_of_domain]).cpu().numpy(), bins=50)
     for values, label, color in (
         (in_domain, "in domain", IN_DOMAIN),
@@ -107,13 +144,20 @@ def reliability_diagram(probs: Tensor, y: Tensor, *, num_bins: int = 15, ax: Axe
         num_bins: Bins of equal width.
         ax: Axes to draw on.
     """
-    ax = ax or plt.subplots(figsize=(4, 3.6), layout="constrained")[1]
+    ax = ax or new_axes(1, 1, size=(4, 3.6))[0, 0]
     bins = calibration_bins(probs, y, num_bins=num_bins)
     left, width = bins.edges[:-1].numpy(), 1 / num_bins
     share = (bins.counts / bins.counts.sum()).cpu().numpy()
     ax.bar(left, bins.accuracy.nan_to_num(0).cpu().numpy(), width, align="edge", alpha=0.6, edgecolor="white")
     ax.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
-    ax.plot(bins.confidence.cpu(), bins.accuracy.cpu(), "o-", color="tab:red", markersize=3, label="accuracy")
+    ax.plot(
+        bins.confidence.cpu().numpy(),
+        bins.accuracy.cpu().numpy(),
+        "o-",
+        color="tab:red",
+        markersize=3,
+        label="accuracy",
+    )
     ax.step([*left, 1], [*share, share[-1]], where="post", color="0.5", linewidth=1, label="share of inputs")
     ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
     ax.legend(fontsize=8, loc="upper left")
@@ -137,7 +181,7 @@ def regression_bands(
         num_scales: Half-width of both bands in standard deviations.
         ax: Axes to draw on.
     """
-    ax = ax or plt.subplots(figsize=(6, 4), layout="constrained")[1]
+    ax = ax or new_axes(1, 1, size=(6, 4))[0, 0]
     grid = x.flatten().cpu().numpy()
     mean = prediction.mean.flatten().cpu().numpy()
     inner = num_scales * prediction.epistemic.sqrt().flatten().cpu().numpy()
@@ -147,7 +191,8 @@ def regression_bands(
     ax.fill_between(grid, mean - inner, mean + inner, color=EPISTEMIC, alpha=0.4, label=f"{band}, epistemic")
     ax.plot(grid, mean, color="black", linewidth=1.2, label="mean")
     if data is not None:
-        ax.plot(data[0].flatten().cpu(), data[1].flatten().cpu(), "x", color="tab:red", markersize=4, label="data")
+        points = (part.flatten().cpu().numpy() for part in data)
+        ax.plot(*points, "x", color="tab:red", markersize=4, label="data")
     ax.set(xlabel="x", ylabel="y")
     ax.legend(fontsize=8)
     return ax

@@ -158,7 +158,9 @@ def test_any_distribution_can_change_its_dtype(name):
     value = distribution.sample()
     assert moved.sample().dtype == torch.float32
     assert value.dtype == distribution.sample().dtype == torch.float64  # the original is as it was
-    torch.testing.assert_close(moved.log_prob(value.float()).double(), distribution.log_prob(value), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        moved.log_prob(value.float()).double(), distribution.log_prob(value), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_is_a_prior_for_our_guide():

@@ -24,7 +24,9 @@ class Problem:
 
     def __init__(self):
         generator = torch.Generator().manual_seed(7)
-        self.x = torch.randn(N, D, generator=generator) @ torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.8], [0.0, 0.0, 1.0]])
+        self.x = torch.randn(N, D, generator=generator) @ torch.tensor(
+            [[1.0, 0.5, 0.0], [0.0, 1.0, 0.8], [0.0, 0.0, 1.0]]
+        )
         self.y = self.x @ torch.tensor([[1.0], [-2.0], [0.5]]) + NOISE * torch.randn(N, 1, generator=generator)
         self.precision = self.x.T @ self.x / NOISE**2 + torch.eye(D) / PRIOR_SCALE**2
         self.mean = torch.linalg.solve(self.precision, self.x.T @ self.y / NOISE**2).T  # (1, D), like the weight
@@ -49,7 +51,9 @@ class ExactGuide(PyroModule):
         self.problem, self.shift = problem, shift
 
     def forward(self, x=None, y=None):
-        flat = dist.MultivariateNormal(self.problem.mean.flatten() + self.shift, precision_matrix=self.problem.precision)
+        flat = dist.MultivariateNormal(
+            self.problem.mean.flatten() + self.shift, precision_matrix=self.problem.precision
+        )
         transform = dist.transforms.ReshapeTransform((D,), (1, D))
         return pyro.sample("net.weight", dist.TransformedDistribution(flat, [transform]))
 
@@ -109,7 +113,9 @@ def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
         guide,
         (problem.x, problem.y),
         optimizer=functools.partial(torch.optim.Adam, lr=0.05),
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.998 if batch_size is None else 0.993),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(
+            optimizer, 0.998 if batch_size is None else 0.993
+        ),
         num_epochs=2000 if batch_size is None else 700,
         batch_size=batch_size,
         elbo=elbo,

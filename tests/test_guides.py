@@ -21,7 +21,9 @@ OURS = [name for name in GUIDES if name != "auto-normal"]
 
 def draw_of(guide, *args):
     trace = poutine.trace(guide).get_trace(*args)
-    return {name: node["value"] for name, node in trace.iter_stochastic_nodes() if not node["infer"].get("is_auxiliary")}
+    return {
+        name: node["value"] for name, node in trace.iter_stochastic_nodes() if not node["infer"].get("is_auxiliary")
+    }
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian-latent", "gaussian-latent-vector"])
@@ -111,7 +113,7 @@ def test_quantiles_and_median_of_a_constrained_site_are_those_of_its_draws():
 @pytest.mark.parametrize("prior", ["normal", "fan-in", "laplace"])
 def test_mean_field_elbo_uses_closed_form_divergences(prior):
     """A pure KL (no data term) then has no Monte Carlo error at all; AutoNormal's has (trap 1)."""
-    model, x, _ = small_model(prior=PRIORS[prior])
+    model, _x, _ = small_model(prior=PRIORS[prior])
     guide = pb.MeanFieldGuide(model, init=pb.NormalInit())
 
     def kls(g):
@@ -135,7 +137,10 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
 def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood)
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
-    losses = [torch.tensor([elbo().loss(model, guide, x, y) for _ in range(300)]) for elbo in (Trace_ELBO, TraceMeanField_ELBO)]
+    losses = [
+        torch.tensor([elbo().loss(model, guide, x, y) for _ in range(300)])
+        for elbo in (Trace_ELBO, TraceMeanField_ELBO)
+    ]
     error = math.sqrt(sum(float(loss.var()) / 300 for loss in losses))
     assert abs(float(losses[0].mean() - losses[1].mean())) < STANDARD_ERRORS * error
 
@@ -253,7 +258,7 @@ def test_local_and_discrete_latents_are_refused_with_a_reason():
 
 
 def test_auto_normal_is_centred_on_the_network_and_never_draws_obs():
-    model, x, y = small_model(likelihood="gaussian-latent")
+    model, x, _y = small_model(likelihood="gaussian-latent")
     guide = pb.auto_normal(model, init_scale=0.02)
     with pb._scope.own_parameters(guide):
         assert set(draw_of(guide, x)) == {*model.site_names, "likelihood.scale"}

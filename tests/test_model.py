@@ -7,7 +7,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import MCMC, NUTS, Predictive, SVI, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import (
     AutoDelta,
     AutoLaplaceApproximation,
@@ -53,7 +53,11 @@ def test_the_joint_density_is_prior_plus_scaled_likelihood(prior, likelihood):
     expected = sum(trace.nodes[name]["fn"].log_prob(value).sum() for name, value in draw.items())
     output = functional_call(small_net(LIKELIHOODS[likelihood][1]), weights, (x,))
     with poutine.condition(data=draw), poutine.block():
-        observation = model.likelihood(output) if "likelihood.scale" not in draw else dist.Normal(output, draw["likelihood.scale"])
+        observation = (
+            model.likelihood(output)
+            if "likelihood.scale" not in draw
+            else dist.Normal(output, draw["likelihood.scale"])
+        )
     expected = expected + 30 / 6 * observation.log_prob(y).sum()
     assert_identical(total, expected)
 
@@ -364,8 +368,16 @@ def test_wrong_shape_of_x_names_what_the_first_layer_takes():
 @pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [
-        ("categorical", lambda: torch.zeros(6, 1, dtype=torch.long), r"expects `y` of shape \(6,\), got \(6, 1\).*squeeze"),
-        ("categorical", lambda: torch.zeros(5, dtype=torch.long), r"same number of rows, got shapes \(6, 4\) and \(5,\)"),
+        (
+            "categorical",
+            lambda: torch.zeros(6, 1, dtype=torch.long),
+            r"expects `y` of shape \(6,\), got \(6, 1\).*squeeze",
+        ),
+        (
+            "categorical",
+            lambda: torch.zeros(5, dtype=torch.long),
+            r"same number of rows, got shapes \(6, 4\) and \(5,\)",
+        ),
         ("categorical", lambda: torch.tensor([0, 1, 2, 3, 0, 1]), r"lie in 0, ..., 2 .*got 0 to 3"),
         ("categorical", lambda: torch.tensor([0, 1, 2, -1, 0, 1]), r"got -1 to 2"),
         ("categorical", lambda: torch.zeros(6), r"must be integers, got torch.float64.*y.long"),

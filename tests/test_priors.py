@@ -38,7 +38,9 @@ def test_densities_are_those_of_the_textbook():
 def test_fan_in_scales_weights_and_biases_alike(layer, fan_in):
     prior = pb.FanInNormalPrior(2.0)
     for name, parameter in layer.named_parameters():
-        assert_identical(prior(name, parameter.detach(), layer).stddev, torch.full_like(parameter, 2 / math.sqrt(fan_in)))
+        assert_identical(
+            prior(name, parameter.detach(), layer).stddev, torch.full_like(parameter, 2 / math.sqrt(fan_in))
+        )
 
 
 def test_fan_in_of_a_normalisation_layer_is_one():

@@ -1,4 +1,5 @@
 import functools
+import itertools
 import math
 import warnings
 
@@ -125,7 +126,9 @@ def test_a_stock_guide_does_not_start_from_a_namesake_in_the_store():
     fit(model, fresh, x, y, optimizer=functools.partial(torch.optim.SGD, lr=0.0))
     assert float(dict(fresh.named_parameters())["scales.net.0.bias_unconstrained"].detach().std()) < 1e-6
     store = pyro.get_param_store()
-    assert float(store["AutoNormal.scales.net.0.bias"].detach().std()) > 1e-3  # the other guide's values are still there
+    assert (
+        float(store["AutoNormal.scales.net.0.bias"].detach().std()) > 1e-3
+    )  # the other guide's values are still there
 
 
 def test_the_generator_is_left_as_it_was_when_a_seed_is_given():
@@ -196,7 +199,7 @@ def test_blundell_weights_sum_to_the_number_of_batches_for_any_number():
     for num_batches in (1, 2, 10, 600, 5000):
         weights = [pb.kl.blundell()(0, batch, num_batches) for batch in range(num_batches)]
         assert math.fsum(weights) == pytest.approx(num_batches, rel=1e-12)
-        assert all(a >= b >= 0 for a, b in zip(weights, weights[1:], strict=False))
+        assert all(a >= b >= 0 for a, b in itertools.pairwise(weights))
     weights = [pb.kl.blundell()(0, batch, 4) / 4 for batch in range(4)]
     assert_identical(weights, [8 / 15, 4 / 15, 2 / 15, 1 / 15])  # 2^(M-i) / (2^M - 1)
 
@@ -299,7 +302,9 @@ def test_a_users_own_pyro_module_can_be_fitted():
 def test_a_loss_that_explodes_stops_with_the_last_finite_parameters():
     model, x, y = whole("poisson")
     guide = pb.MeanFieldGuide(model)
-    with pytest.raises(pb.NonFiniteError, match=r"not finite at epoch \d+, batch 0; the first bad site is `.*Try a lower"):
+    with pytest.raises(
+        pb.NonFiniteError, match=r"not finite at epoch \d+, batch 0; the first bad site is `.*Try a lower"
+    ):
         fit(model, guide, x, y, optimizer=functools.partial(torch.optim.SGD, lr=1e6), num_epochs=50)
     assert all(torch.isfinite(p).all() for p in guide.parameters())
 
@@ -325,14 +330,18 @@ def test_a_gradient_that_is_not_finite_is_named():
     model, x, y = whole(net=Net())
     guide = pb.MeanFieldGuide(model)
     before = [p.detach().clone() for p in guide.parameters()]
-    with pytest.raises(pb.NonFiniteError, match=r"the gradient is not finite at epoch 0, batch 0.*`loc.net.layer.weight`"):
+    with pytest.raises(
+        pb.NonFiniteError, match=r"the gradient is not finite at epoch 0, batch 0.*`loc.net.layer.weight`"
+    ):
         fit(model, guide, x, y)
     assert all(torch.equal(a, b) for a, b in zip(guide.parameters(), before, strict=True))
 
 
 def test_a_falling_objective_is_reported_with_its_remedy():
     model, x, y = whole("gaussian-fixed")
-    posterior = fit(model, pb.MeanFieldGuide(model), x, y, optimizer=functools.partial(torch.optim.SGD, lr=0.5), num_epochs=2)
+    posterior = fit(
+        model, pb.MeanFieldGuide(model), x, y, optimizer=functools.partial(torch.optim.SGD, lr=0.5), num_epochs=2
+    )
     assert not posterior.status.ok
     assert "lower the learning rate" in posterior.status.message
 

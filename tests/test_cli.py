@@ -1,0 +1,220 @@
+"""The commands, as a user types them."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyro_bnn import ScaleMixturePrior, predict, runs
+from pyro_bnn.cli import main
+from pyro_bnn.data import load_images
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def pyro_bnn(monkeypatch, capsys):
+    """Runs a command line; returns exit code, standard output and standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pyro-bnn", *map(str, arguments)])
+        torch.set_default_dtype(torch.float32)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        torch.set_default_dtype(torch.float64)
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):
+    run = tmp_path / "run"
+    code, out, err = pyro_bnn("train", "digits", "--epochs", 40, "--seed", 3, "--out", run)
+    assert (code, err) == (0, "")
+    assert f"pyro-bnn evaluate {run}" in out
+    assert {path.name for path in run.iterdir()} == {"config.json", "history.json", "posterior.pt"}
+    config = json.loads((run / "config.json").read_text())
+    assert (config["seed"], config["epochs"], config["hold_out"]) == (3, 40, [7, 8, 9])
+    assert len(json.loads((run / "history.json").read_text())["epochs"]) == 40
+
+    code, out, err = pyro_bnn("evaluate", run, "--num-samples", 20)
+    assert (code, err) == (0, "")
+    for row in ("component 0", "component 9", "mean weights", "ensemble of 10", "ensemble of 20", "mutual information"):
+        assert row in out
+    metrics = json.loads((run / "metrics.json").read_text())
+    accuracy = {row["name"]: row["accuracy"] for row in metrics["rows"]}
+    assert accuracy["ensemble of 20"] > 0.95
+    assert metrics["ood"]["entropy"]["auroc"] > 0.85
+    for picture in ("loss.png", "votes.png", "ood.png", "reliability.png"):
+        assert (run / picture).read_bytes().startswith(PNG)
+    first = (run / "metrics.json").read_text()
+    pyro_bnn("evaluate", run, "--num-samples", 20)
+    assert (run / "metrics.json").read_text() == first  # the same seed, the same figures
+
+
+@pytest.mark.parametrize("guide", ["mean-field", "auto-normal"])
+def test_a_reloaded_run_predicts_as_the_trained_one(tmp_path, guide):
+    torch.set_default_dtype(torch.float32)
+    config = replace(runs.RECIPES["digits", "default"], epochs=2, guide=guide)
+    images, _ = runs.load_data(config, root=None)
+    model, posterior = runs.train(config, images, tmp_path / "run")
+    again = runs.load_run(tmp_path / "run", images)
+    a, b = (predict(*pair, images.x_test, num_samples=5, seed=1).probs for pair in ((model, posterior), again))
+    torch.set_default_dtype(torch.float64)
+    assert torch.equal(a, b)
+
+
+def test_a_run_is_never_overwritten_without_force(pyro_bnn, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "precious.txt").write_text("keep me")
+    code, out, err = pyro_bnn("train", "digits", "--epochs", 1, "--out", run)
+    assert (code, out) == (2, "")
+    assert "exists; choose another --out, or pass --force" in err
+    assert (run / "precious.txt").exists()
+    assert pyro_bnn("train", "digits", "--epochs", 1, "--out", run, "--force")[0] == 0
+
+
+def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        pyro_bnn("train", "digits", "--epochs", 1, "--out", tmp_path / name, "--seed", seed)
+    a, b, c = ((tmp_path / name / "history.json").read_text() for name in "abc")
+    a, b, c = (json.loads(text)["elbo"] for text in (a, b, c))
+    assert a == b
+    assert a != c
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["train", "cifar", "--out", "r"],
+            "no recipe 'default' for data set 'cifar'; choose a data set from digits, fash",
+        ),
+        (["train", "digits", "--out", "r", "--recipe", "x"], "no recipe 'x'"),
+        (["train", "digits", "--out", "r", "--prior", "cauchy:1"], "unknown prior 'cauchy:1'; choose normal:SCALE"),
+        (
+            ["train", "digits", "--out", "r", "--prior", "normal:-1"],
+            "`scale` must be a finite number above 0, got -1.0",
+        ),
+        (["train", "digits", "--out", "r", "--prior", "mixture:1"], "needs 3 number(s) after the colon"),
+        (
+            ["train", "digits", "--out", "r", "--guide", "flow"],
+            "unknown guide 'flow'; choose mean-field or auto-normal",
+        ),
+        (["train", "digits", "--out", "r", "--init", "zeros"], "unknown initialisation 'zeros'"),
+        (["train", "digits", "--out", "r", "--inputs", "white"], "unknown inputs 'white'; choose raw or standardized"),
+        (["train", "digits", "--out", "r", "--schedule", "x"], "unknown schedule 'x'; choose constant or cosine"),
+        (["train", "digits", "--out", "r", "--kl-weight", "warm"], "bad KL weight 'warm'; choose a number"),
+        (["train", "digits", "--out", "r", "--kl-weight", "-1"], "bad KL weight '-1'"),
+        (["train", "digits", "--out", "r", "--hidden", "a,b"], "`--hidden` must be whole numbers separated by commas"),
+        (["train", "digits", "--out", "r", "--hidden", "0"], "`sizes` must be a whole number of at least 1, got 0"),
+        (["train", "digits", "--out", "r", "--epochs", "0"], "`num_epochs` must be a whole number of at least 1"),
+        (["train", "digits", "--out", "r", "--epochs", "many"], "--epochs"),
+        (["train", "digits", "--out", "r", "--hold-out", "11"], "held-out classes must be among 0, ..., 9"),
+        (["train", "digits", "--out", "r", "--validation", "5000"], "`validation` must lie between 1 and"),
+        (["train", "digits", "--out", "r", "--device", "abacus"], "unknown device 'abacus'"),
+        (["train", "mnist", "--out", "r", "--data", "nowhere"], "MNIST was not found in"),
+        (["train", "digits"], "Missing option '--out'"),
+        (["trian", "digits"], "No such command 'trian'"),
+        (["evaluate", "nowhere"], "nowhere holds no training run"),
+        (["evaluate", "nowhere", "--num-samples", "1"], "--num-samples must be at least 2"),
+        ([], "Missing command"),
+    ],
+)
+def test_mistakes_give_one_line_and_exit_code_two(pyro_bnn, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYRO_BNN_DATA", raising=False)
+    code, out, err = pyro_bnn(*arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_asking_for_a_missing_gpu(pyro_bnn, tmp_path):
+    code, _, err = pyro_bnn("train", "digits", "--out", tmp_path / "r", "--device", "cuda")
+    assert code == 2
+    assert "needs a GPU that torch can use, and there is none here; choose cpu" in err
+
+
+def test_out_of_domain_images_must_have_the_same_size(pyro_bnn, tmp_path, real_data):
+    pyro_bnn("train", "digits", "--epochs", 1, "--out", tmp_path / "r")
+    code, _, err = pyro_bnn("evaluate", tmp_path / "r", "--ood", "mnist", "--data", real_data)
+    assert code == 2
+    assert "mnist images are (28, 28) but the run's (8, 8)" in err
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["evaluate"]])
+def test_help_names_every_option(pyro_bnn, command):
+    code, out, err = pyro_bnn(*command, "--help")
+    assert (code, err) == (0, "")
+    assert "Usage" in out
+    for option in {"train": ["--prior", "--kl-weight", "--recipe"], "evaluate": ["--ood"]}.get("".join(command), []):
+        assert option in out
+
+
+def test_module_and_script_are_the_same_command(tmp_path):
+    results = [
+        subprocess.run([*command, "evaluate", "nowhere"], capture_output=True, text=True, cwd=tmp_path, check=False)
+        for command in ([sys.executable, "-m", "pyro_bnn"], [str(Path(sys.executable).parent / "pyro-bnn")])
+    ]
+    assert results[0].returncode == results[1].returncode == 2
+    assert results[0].stderr == results[1].stderr
+    assert "Traceback" not in results[0].stderr
+
+
+@pytest.mark.slow
+def test_the_demo_shows_what_it_promises(pyro_bnn, tmp_path):
+    out = tmp_path / "demo"
+    code, text, _ = pyro_bnn("demo", "--out", out)
+    assert code == 0
+    assert {path.name for path in out.glob("*.png")} == {
+        "loss.png",
+        "ood.png",
+        "regression.png",
+        "reliability.png",
+        "votes.png",
+    }
+    metrics = json.loads((out / "metrics.json").read_text())
+    accuracy = {row["name"]: row["accuracy"] for row in metrics["rows"]}
+    assert accuracy["ensemble of 100"] >= max(a for name, a in accuracy.items() if name.startswith("component"))
+    assert metrics["ood"]["entropy"]["auroc"] > 0.9
+    regression = json.loads((out / "regression.json").read_text())
+    assert regression["epistemic_scale_outside"] > 3 * regression["epistemic_scale_inside"]
+    assert abs(regression["aleatoric_scale_inside"] - 2.0) < 0.7
+    assert "Pictures in" in text
+
+
+def test_held_out_classes_are_never_trained_on():
+    images = load_images("digits")
+    known, unknown = runs.known_classes(images, (7, 8, 9))
+    assert len(unknown) == int((images.y_test >= 7).sum())
+    assert set(known.y_train.tolist()) == set(range(7))
+    assert len(known.x_train) == int((images.y_train < 7).sum())
+    assert known.classes == tuple("0123456")
+    middle, _ = runs.known_classes(images, (0,))
+    assert middle.classes[int(middle.y_test[0])] == str(int(images.y_test[images.y_test > 0][0]))
+
+
+def test_a_validation_set_takes_the_place_of_the_test_set():
+    config = replace(runs.RECIPES["digits", "default"], validation=100, hold_out=())
+    split, _ = runs.load_data(config, root=None)
+    everything = load_images("digits")
+    assert (len(split.x_train), len(split.x_test)) == (1247, 100)
+    together = torch.cat([split.x_train, split.x_test]).sum()
+    torch.testing.assert_close(together, everything.x_train.sum())
+
+
+def test_the_articles_recipe_is_the_articles():
+    article = runs.RECIPES["fashion-mnist", "article"]
+    assert runs.make_prior(article.prior) == ScaleMixturePrior()
+    assert (article.hidden, article.epochs, article.batch_size, article.lr) == ((400, 400), 20, 100, 1e-3)
+    assert (article.num_particles, article.kl_weight, article.inputs, article.init) == (2, "1", "raw", "uniform")

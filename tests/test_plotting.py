@@ -1,0 +1,82 @@
+import functools
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn import plotting
+
+from .cases import small_model
+
+
+@pytest.fixture
+def figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def history():
+    model, x, y = small_model(num_data=6)
+    optimizer = functools.partial(torch.optim.Adam, lr=0.01)
+    return pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=optimizer, num_epochs=4, seed=0).history
+
+
+@pytest.mark.usefixtures("figures")
+def test_loss_curves_show_what_was_recorded(history):
+    axes = plotting.loss_curves(history)
+    for ax, sign, column in zip(axes, (1, -1, 1), ("elbo", "expected_log_likelihood", "kl"), strict=True):
+        expected = [sign * getattr(record, column) / 6 for record in history.epochs]
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), expected)
+        assert ax.get_ylabel() == "nats per data point"
+
+
+@pytest.mark.usefixtures("figures")
+def test_vote_histograms_stand_under_their_images():
+    votes = torch.tensor([[10, 0, 0], [3, 3, 4]])
+    axes = plotting.vote_histograms(torch.rand(2, 5, 5), votes, ["a", "b", "c"], titles=["sure", "torn"])
+    assert axes.shape == (2, 2)
+    assert [bar.get_height() for bar in axes[1, 1].patches] == [3, 3, 4]
+    assert [label.get_text() for label in axes[1, 0].get_xticklabels()] == ["a", "b", "c"]
+    assert axes[0, 0].get_title() == "sure"
+
+
+@pytest.mark.usefixtures("figures")
+def test_score_histograms_show_both_sets_on_the_same_bins():
+    ax = plotting.score_histograms(torch.rand(100), 1 + torch.rand(100), score="entropy (nats)")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["in domain", "out of domain"]
+    assert ax.get_xlabel() == "entropy (nats)"
+    assert len(ax.patches) == 100
+
+
+@pytest.mark.usefixtures("figures")
+def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
+    probs = torch.randn(20_000, 3).softmax(-1)
+    y = torch.distributions.Categorical(probs).sample()
+    ax = plotting.reliability_diagram(probs, y, num_bins=10)
+    x, height = ax.lines[1].get_data()
+    filled = ~np.isnan(np.asarray(x, dtype=float))
+    np.testing.assert_allclose(np.asarray(height)[filled], np.asarray(x)[filled], atol=0.05)
+
+
+@pytest.mark.usefixtures("figures")
+def test_regression_bands_are_two_around_the_mean():
+    model, x, y = small_model(likelihood="gaussian-learned", net=pb.nets.mlp([1, 5, 1]))
+    grid = torch.linspace(-1, 1, 20)[:, None]
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
+    prediction = pb.predict(model, guide, grid, num_samples=20, seed=0)
+    ax = plotting.regression_bands(grid, prediction, data=(x[:, :1], y), num_scales=2)
+    outer, inner = (band.get_paths()[0].vertices[:, 1] for band in ax.collections)
+    assert outer.max() == pytest.approx(float((prediction.mean + 2 * prediction.total.sqrt()).max()))
+    assert inner.max() == pytest.approx(float((prediction.mean + 2 * prediction.epistemic.sqrt()).max()))
+    assert len(ax.get_legend().get_texts()) == 4
+
+
+@pytest.mark.usefixtures("figures")
+def test_given_axes_are_used_and_returned(history):
+    axes = plt.subplots(1, 3)[1]
+    assert plotting.loss_curves(history, axes) is axes
+    ax = plt.subplots()[1]
+    assert plotting.score_histograms(torch.rand(5), torch.rand(5), score="s", ax=ax) is ax

@@ -1,0 +1,327 @@
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoNormal
+from torch import nn
+from torch.func import functional_call
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyro_bnn as pb
+from pyro_bnn.uncertainty import entropy, expected_entropy, mutual_information, predictive_entropy
+
+from .cases import GUIDES, LIKELIHOODS, small_model, small_net
+from .tolerances import assert_identical
+
+CLASSES = ["categorical", "bernoulli"]
+
+
+def wide_guide(model):
+    return pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
+
+
+def brute_force(model, guide, x, num_samples, seed, num_outputs):
+    """Observation distribution of each draw, by hand, from the very draws that `predict` uses."""
+    draws = []
+
+    class Recorder(pb.Posterior):
+        status = pb.Status(True, "")
+
+        def draws(self, num_samples, *args):
+            for draw in pb.GuidePosterior(guide).draws(num_samples, *args):
+                draws.append(draw)
+                yield draw
+
+    prediction = pb.predict(model, Recorder(), x, num_samples=num_samples, seed=seed, keep_draws=True)
+    outputs = []
+    for draw in draws:
+        weights = {name.removeprefix("net."): value for name, value in draw.items() if name.startswith("net.")}
+        outputs.append(functional_call(small_net(num_outputs), weights, (x,)))
+    return prediction, torch.stack(outputs), draws
+
+
+# --- classes ----------------------------------------------------------------------------------------------------------
+
+
+def test_class_prediction_is_the_average_over_draws():
+    model, x, y = small_model()
+    prediction, logits, _ = brute_force(model, wide_guide(model), x, 30, 1, 3)
+    probs = logits.softmax(-1)
+    assert_identical(prediction.probs, probs.mean(0))
+    assert_identical(prediction.total, predictive_entropy(logits))
+    assert_identical(prediction.aleatoric, expected_entropy(logits))
+    assert_identical(prediction.epistemic, mutual_information(logits))
+    assert_identical(prediction.votes, nn.functional.one_hot(logits.argmax(-1), 3).sum(0))
+    centred = logits - logits.mean(-1, keepdim=True)
+    assert_identical(prediction.logit_variance, centred.var(0).mean(-1))
+    assert_identical(prediction.logits, logits.log_softmax(-1))
+    assert_identical(prediction.labels, probs.mean(0).argmax(-1))
+    with_targets = pb.predict(model, wide_guide(model), x, y=y, num_samples=30, seed=1)
+    expected = with_targets.probs.gather(-1, y[:, None]).log().flatten()
+    assert_identical(with_targets.log_density, expected)
+    assert with_targets.nll == pytest.approx(-float(expected.mean()))
+
+
+def test_yes_or_no_predictions_have_two_classes():
+    model, x, _ = small_model(likelihood="bernoulli")
+    prediction, logits, _ = brute_force(model, wide_guide(model), x, 20, 1, 2)
+    yes = logits.sigmoid()
+    assert_identical(prediction.probs, torch.stack([1 - yes.mean(0), yes.mean(0)], -1))
+    assert_identical(prediction.aleatoric, entropy(torch.stack([1 - yes, yes], -1)).mean(0))
+    assert (prediction.epistemic >= 0).all()
+
+
+def test_uncertainty_of_certain_and_of_disagreeing_draws():
+    sure = torch.tensor([[[1000.0, 0.0]], [[1000.0, 0.0]]])
+    torn = torch.tensor([[[1000.0, 0.0]], [[0.0, 1000.0]]])
+    assert_identical(mutual_information(sure), [0.0])
+    assert_identical(mutual_information(torn), [math.log(2)])
+    assert_identical(expected_entropy(torn), [0.0])
+    assert_identical(predictive_entropy(torch.zeros(5, 1, 4)), [math.log(4)])
+    accumulator = pb.uncertainty.ClassAccumulator()
+    for logits in torn:
+        accumulator.add(dist.Categorical(logits=logits), keep=False)
+    assert_identical(accumulator.prediction(None).epistemic, [math.log(2)])
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", [n for n in LIKELIHOODS if n not in CLASSES])
+def test_regression_moments_are_those_of_the_mixture(likelihood):
+    model, x, y = small_model(likelihood=likelihood)
+    guide = wide_guide(model)
+    prediction, outputs, draws = brute_force(model, guide, x, 25, 2, LIKELIHOODS[likelihood][1])
+    if likelihood == "poisson":
+        components = dist.Poisson(outputs.exp())
+    elif likelihood == "heteroscedastic":
+        components = dist.Normal(outputs[..., :2], (outputs[..., 2:] / 2).exp())
+    else:
+        if likelihood == "gaussian-latent-vector" or likelihood == "gaussian-latent":
+            scale = torch.stack([d["likelihood.scale"].reshape(1, -1) for d in draws])
+        else:
+            scale = model.likelihood.noise_scale().detach()
+        components = dist.Normal(outputs, scale)
+    assert_identical(prediction.mean, components.mean.mean(0))
+    assert_identical(prediction.epistemic, components.mean.var(0))
+    assert_identical(prediction.aleatoric, components.variance.mean(0))
+    assert_identical(prediction.total, components.mean.var(0) + components.variance.mean(0))
+    assert prediction.mean.shape == y.shape
+    with_targets = pb.predict(model, guide, x, y=y, num_samples=25, seed=2)
+    per_draw = components.log_prob(y).flatten(2).sum(-1)
+    assert_identical(with_targets.log_density, per_draw.logsumexp(0) - math.log(25))
+    assert pb.metrics.mixture_log_likelihood(per_draw) == pytest.approx(-with_targets.nll)
+
+
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", "gaussian-latent", "poisson"])
+@pytest.mark.parametrize("q", [0.001, 0.1, 0.5, 0.975])
+def test_quantiles_invert_the_mixtures_cdf(likelihood, q):
+    model, x, _ = small_model(likelihood=likelihood)
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=25, seed=2, keep_draws=True)
+    quantile = prediction.quantile(q)
+    if likelihood == "poisson":
+        assert (prediction.cdf(quantile) >= q).all()
+        assert (prediction.cdf(quantile - 1) < q).all()
+        assert torch.equal(quantile, quantile.round())
+    else:
+        torch.testing.assert_close(prediction.cdf(quantile), torch.full_like(quantile, q), rtol=1e-9, atol=1e-12)
+
+
+def test_count_cdf_is_the_sum_of_probabilities():
+    rate = torch.tensor([[[0.3], [4.0]]])
+    accumulator = pb.uncertainty.MomentAccumulator()
+    accumulator.add(dist.Poisson(rate[0]), keep=True)
+    prediction = accumulator.prediction(None)
+    for value in (0.0, 3.0, 3.7):
+        expected = sum(dist.Poisson(rate[0]).log_prob(torch.tensor(float(k))).exp() for k in range(int(value) + 1))
+        assert_identical(prediction.cdf(torch.tensor(value)), expected)
+    assert_identical(prediction.cdf(torch.tensor(-1.0)), torch.zeros(2, 1))
+
+
+def test_quantiles_cover_as_they_claim():
+    """Draws from the predictive mixture itself fall below its q-quantile with probability q."""
+    model, x, _ = small_model(likelihood="heteroscedastic")
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=40, seed=2, keep_draws=True)
+    draws = torch.cat([prediction.components.sample() for _ in range(200)])  # (8000, 6, 2)
+    for q in (0.05, 0.5, 0.95):
+        below = (draws < prediction.quantile(q)).double().mean(0)
+        assert ((below - q).abs() < 5 * math.sqrt(q * (1 - q) / 8000)).all()
+        assert not ((below - q - 0.05).abs() < 5 * math.sqrt(q * (1 - q) / 8000)).all()
+
+
+# --- draws, batches, seeds --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_batches_and_loaders_change_nothing(likelihood):
+    model, x, y = small_model(likelihood=likelihood)
+    guide = wide_guide(model)
+
+    def fields(prediction):
+        tensors = {name: value for name, value in vars(prediction).items() if isinstance(value, torch.Tensor)}
+        return {**tensors, "total": prediction.total, "epistemic": prediction.epistemic}
+
+    whole = fields(pb.predict(model, guide, x, y=y, num_samples=8, seed=4))
+    batched = fields(pb.predict(model, guide, x, y=y, num_samples=8, seed=4, batch_size=4))
+    loader = DataLoader(TensorDataset(x, y), batch_size=5)
+    loaded = fields(pb.predict(model, guide, loader, num_samples=8, seed=4))
+    for name, value in whole.items():
+        assert_identical(batched[name], value)
+        assert_identical(loaded[name], value)
+    inputs_only = pb.predict(model, guide, DataLoader(x, batch_size=5), num_samples=8, seed=4)
+    assert inputs_only.log_density is None
+
+
+@pytest.mark.parametrize("keep", [True])
+def test_kept_draws_of_a_loader_are_joined_along_the_data(keep):
+    model, x, y = small_model()
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    assert pb.predict(model, wide_guide(model), loader, num_samples=3, keep_draws=keep).logits.shape == (3, 6, 3)
+    model, x, y = small_model(likelihood="heteroscedastic")
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    prediction = pb.predict(model, wide_guide(model), loader, num_samples=3, keep_draws=keep)
+    assert prediction.components.batch_shape == (3, 6, 2)
+    assert prediction.quantile(0.5).shape == (6, 2)
+    assert len(prediction) == 6
+
+
+def test_seeds_make_predictions_repeatable_and_leave_the_generator():
+    model, x, _ = small_model()
+    guide = wide_guide(model)
+    state = torch.get_rng_state()
+    a, b, c = (pb.predict(model, guide, x, num_samples=5, seed=seed).probs for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    unseeded = [pb.predict(model, guide, x, num_samples=5).probs for _ in range(2)]
+    assert not torch.equal(*unseeded)
+
+
+def test_modes_are_put_back_and_dropout_is_off():
+    model, x, _ = small_model(net=nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3)))
+    model.net[1].train()
+    model.net[0].eval()
+    point = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-12))
+    prediction = pb.predict(model, point, x, num_samples=5)
+    assert float(prediction.epistemic.max()) < 1e-9
+    assert (model.net[0].training, model.net[1].training, model.training) == (False, True, True)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_guide_of_ours_predicts(name):
+    model, x, y = small_model(likelihood="gaussian-latent")
+    assert math.isfinite(pb.predict(model, GUIDES[name](model), x, y=y, num_samples=4).nll)
+    assert dict(pyro.get_param_store()) == {}
+
+
+@pytest.mark.uses_param_store
+@pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta, AutoLowRankMultivariateNormal])
+def test_every_guide_of_pyros_predicts_with_what_it_learned(autoguide):
+    x = torch.randn(60, 4)
+    y = (x[:, 0] > 0).long()
+    model, _, _ = small_model(num_data=60, prior=pb.NormalPrior(3.0))
+    guide = autoguide(model)
+    posterior = pb.fit_svi(
+        model, guide, (x, y), optimizer=lambda p: torch.optim.Adam(p, lr=0.1), num_epochs=300, seed=0
+    )
+    nll = pb.predict(model, posterior, x, y=y, num_samples=50, seed=0).nll
+    assert nll == pb.predict(model, guide, x, y=y, num_samples=50, seed=0).nll
+    assert nll < 0.5 * math.log(3)
+
+
+@pytest.mark.uses_param_store
+def test_a_function_guide_predicts_with_its_parameters_from_the_store():
+    model, x, _ = small_model(net=nn.Linear(4, 3, bias=False))
+
+    def guide(x, y=None):
+        loc = pyro.param("loc", torch.zeros(3, 4))
+        pyro.sample("net.weight", dist.Normal(loc, 1e-9).to_event(2))
+
+    guide(x)
+    with torch.no_grad():
+        pyro.param("loc").fill_(2.0)
+    prediction = pb.predict(model, guide, x, num_samples=2)
+    torch.testing.assert_close(prediction.probs, torch.full((6, 3), 1 / 3))
+    with torch.no_grad():
+        pyro.param("loc")[0].fill_(5.0)
+    expected = (x @ pyro.param("loc").detach().T).softmax(-1)
+    torch.testing.assert_close(pb.predict(model, guide, x, num_samples=2).probs, expected)
+
+
+def test_the_point_prediction_is_the_network_at_those_weights():
+    model, x, y = small_model()
+    guide = wide_guide(model)
+    prediction = pb.predict_point(model, guide.median(), x, y=y)
+    weights = {name.removeprefix("net."): value for name, value in guide.median().items()}
+    probs = functional_call(small_net(), weights, (x,)).softmax(-1)
+    assert_identical(prediction.probs, probs)
+    assert prediction.nll == pytest.approx(pb.metrics.negative_log_likelihood(probs, y))
+    with pytest.raises(ValueError, match=r"lacks the latent variables \['net.2.bias'\]"):
+        pb.predict_point(model, {n: v for n, v in guide.median().items() if n != "net.2.bias"}, x)
+
+
+def test_posterior_samples_are_stacked_and_seeded():
+    model, _, _ = small_model(likelihood="gaussian-latent")
+    posterior = pb.GuidePosterior(wide_guide(model))
+    samples = posterior.sample(7, seed=0)
+    assert samples["net.0.weight"].shape == (7, 5, 4)
+    assert samples["likelihood.scale"].shape == (7,)
+    assert torch.equal(samples["net.2.bias"], posterior.sample(7, seed=0)["net.2.bias"])
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "heteroscedastic"])
+def test_one_draw_has_no_epistemic_part(likelihood):
+    model, x, _ = small_model(likelihood=likelihood)
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=1)
+    assert torch.isfinite(prediction.aleatoric).all()
+    with pytest.raises(ValueError, match="at least 2 to estimate an epistemic uncertainty, got 1"):
+        _ = prediction.epistemic
+
+
+def test_what_was_not_asked_for_is_refused_with_the_remedy():
+    model, x, _ = small_model(likelihood="heteroscedastic")
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=3)
+    with pytest.raises(ValueError, match=r"call `predict\(..., keep_draws=True\)`"):
+        prediction.quantile(0.5)
+    with pytest.raises(ValueError, match=r"call `predict\(..., y=y\)`"):
+        _ = prediction.nll
+    with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 1"):
+        pb.predict(model, wide_guide(model), x, num_samples=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (lambda x: x[:, :3], None, r"cannot take `x` of shape \(6, 3\)"),
+        (lambda x: x * math.nan, None, "`x` must be finite"),
+        (lambda x: x[:0], None, "`x` must have at least one row"),
+        (lambda x: x.float(), None, "`x` is torch.float32"),
+        (lambda x: [], None, "the loader is empty"),
+        (lambda x: DataLoader(x), lambda: torch.zeros(6), "`y` goes with a tensor x"),
+        (lambda x: x, lambda: torch.zeros(5, dtype=torch.long), "same number of rows"),
+        (lambda x: x, lambda: torch.full((6,), 3), "class labels must lie in"),
+    ],
+)
+def test_bad_input_is_named(x, y, message):
+    model, inputs, _ = small_model()
+    with pytest.raises(ValueError, match=message):
+        pb.predict(model, wide_guide(model), x(inputs), y=y() if y else None, num_samples=2)
+
+
+def test_memory_does_not_grow_with_the_number_of_draws():
+    import tracemalloc
+
+    model, x, _ = small_model()
+    guide = wide_guide(model)
+    peaks = []
+    for num_samples in (50, 500):
+        tracemalloc.start()
+        pb.predict(model, guide, x, num_samples=num_samples)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]
