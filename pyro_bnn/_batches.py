@@ -36,12 +36,7 @@ class Batches:
             self._loader = data
             if batch_size is not None:
                 raise ValueError("`batch_size` goes with a tuple of tensors; a loader has its own.")
-            if not isinstance(data, Sized):
-                raise ValueError(
-                    f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__}, which has no "
-                    "length: the number of batches must be known."
-                )
-            self.num_batches = len(data)
+            self.num_batches = _length(data)
             if self.num_batches == 0:
                 raise ValueError("the loader is empty: it has no batch to learn from.")
 
@@ -74,3 +69,16 @@ class Batches:
             order = torch.randperm(self.num_rows, generator=self._generator).to(self._tensors[0].device)
             for rows in order.split(self._batch_size):
                 yield tuple(tensor[rows] for tensor in self._tensors)
+
+
+def _length(loader: object) -> int:
+    """Number of batches; a DataLoader over an iterable data set looks as if it had a length, but has none."""
+    try:
+        if isinstance(loader, Sized):
+            return len(loader)
+    except TypeError:
+        pass
+    raise ValueError(
+        f"`data` must be a DataLoader or a tuple of tensors, got {type(loader).__name__}, which has no length: the "
+        "number of batches must be known."
+    )

@@ -18,11 +18,17 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
     if seed is None:
         yield
         return
-    cuda = device is not None and device.type == "cuda"
-    index = [torch.cuda.current_device() if device.index is None else device.index] if device and cuda else []
-    with torch.random.fork_rng(devices=index):
-        torch.manual_seed(seed)
+    on_cuda = device is not None and device.type == "cuda"
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_cuda else []):
+        reseed(seed, device)
         yield
+
+
+def reseed(seed: int, device: torch.device | None) -> None:
+    """Seed the generators that work on a device draws from, and no others."""
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
 
 
 @contextmanager

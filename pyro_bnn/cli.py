@@ -42,6 +42,8 @@ def _device(name: str) -> str:
         kind = torch.device(name).type
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}; choose cpu or cuda.") from None
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {name!r}; choose cpu or cuda.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name} needs a GPU that torch can use, and there is none here; choose cpu.")
     return name

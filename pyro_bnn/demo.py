@@ -1,6 +1,7 @@
 """Two short demonstrations that need no download: digits with three unknown classes, and a noisy sine."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ def digits_demo(out: Path, *, seed: int = 0, force: bool = False, progress: bool
         force: Replace an existing folder.
         progress: Show a progress bar.
     """
-    config = RECIPES["digits", "default"]
+    config = replace(RECIPES["digits", "default"], seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = train(config, images, out, force=force, progress=progress)
     return evaluate(model, posterior, images, unknown, out, seed=seed)

@@ -22,9 +22,19 @@ def constant(weight: float) -> KLWeight:
         >>> constant(0.1)(0, 3, 100)
         0.1
     """
-    if not 0 <= weight < float("inf"):
-        raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
+    check(weight)
     return lambda epoch, batch, num_batches: weight
+
+
+def check(weight: float) -> float:
+    """Return a KL weight if it is one.
+
+    Raises:
+        ValueError: If it is not a finite number of at least 0.
+    """
+    if isinstance(weight, str) or not 0 <= weight < float("inf"):
+        raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
+    return weight
 
 
 def blundell() -> KLWeight:

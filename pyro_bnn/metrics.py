@@ -48,7 +48,7 @@ def negative_log_likelihood(probs: Tensor, y: Tensor) -> float:
         y: Labels, shape (N,).
     """
     _check_classes(probs, y)
-    return float(-probs.gather(-1, y[:, None]).log().mean())
+    return float(-probs.gather(-1, y.long()[:, None]).log().mean())
 
 
 def brier_score(probs: Tensor, y: Tensor) -> float:
@@ -66,7 +66,7 @@ def brier_score(probs: Tensor, y: Tensor) -> float:
         0.25
     """
     _check_classes(probs, y)
-    return float((probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean())
+    return float((probs - one_hot(y.long(), probs.shape[-1])).square().sum(-1).mean())
 
 
 @dataclass(frozen=True)

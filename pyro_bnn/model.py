@@ -12,7 +12,7 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 
 from . import _checks, _functional
-from ._scope import allow_local_mode, local_param
+from ._scope import allow_local_mode, eval_mode, local_param, seeded
 from .likelihoods import Likelihood
 from .priors import Prior
 
@@ -65,6 +65,14 @@ class BayesianModel(PyroModule):
         where: str | Sequence[str] = "**",
     ) -> None:
         super().__init__()
+        _require(isinstance(net, nn.Module), "net", "a torch.nn.Module", net)
+        _require(isinstance(prior, Prior), "prior", "a Prior, such as NormalPrior(1.0)", prior)
+        _require(
+            isinstance(likelihood, Likelihood),
+            "likelihood",
+            "a Likelihood, such as CategoricalLikelihood()",
+            likelihood,
+        )
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
         self.net = copy.deepcopy(net)
@@ -83,10 +91,17 @@ class BayesianModel(PyroModule):
         for path, parameter in self.net.named_parameters(remove_duplicate=False):
             aliases.setdefault(id(parameter), []).append(path)
         sites = {f"{SITE_PREFIX}.{paths[0]}": paths for paths in aliases.values()}
+        chosen: dict[str, list[str]] = {}
         for glob in globs:
-            if not any(_functional.matches(glob, name) for name in sites):
+            hit = [
+                n for n, paths in sites.items() if any(_functional.matches(glob, f"{SITE_PREFIX}.{p}") for p in paths)
+            ]
+            if not hit:
                 raise ValueError(f"`where` glob {glob!r} matches none of the network's parameters: {list(sites)}.")
-        chosen = {n: p for n, p in sites.items() if any(_functional.matches(glob, n) for glob in globs)}
+            chosen |= {name: sites[name] for name in hit}
+        if not chosen:
+            raise ValueError('`where` is empty and selects no parameter; the default "**" selects all.')
+        chosen = {name: sites[name] for name in sites if name in chosen}  # in the order of the network
         for name, paths in chosen.items():
             for path in paths:
                 _functional.parameter_to_buffer(self.net, path)
@@ -124,14 +139,30 @@ class BayesianModel(PyroModule):
         return net
 
     @property
+    def _likelihood(self) -> Likelihood:
+        likelihood = self._modules["likelihood"]
+        assert isinstance(likelihood, Likelihood)
+        return likelihood
+
+    @property
     def device(self) -> torch.device:
         """Where the model computes."""
         return self._like().device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The network's floating-point type."""
+        return self._like().dtype
+
+    @property
     def site_names(self) -> tuple[str, ...]:
         """Names of the network's sample sites, in the order in which they are drawn."""
         return tuple(self._paths)
+
+    @property
+    def latent_names(self) -> tuple[str, ...]:
+        """Names of all latent variables: the network's sites, then the likelihood's."""
+        return (*self._paths, *(f"likelihood.{name}" for name in self._likelihood._pyro_samples))
 
     def initial_value(self, name: str) -> Tensor:
         """The value that the parameter of a site had in the caller's network."""
@@ -144,10 +175,8 @@ class BayesianModel(PyroModule):
         A model in its own right, with all sample sites of the full model but `obs`: what a guide needs to know.
         """
         self._draw_weights()
-        likelihood = self._modules["likelihood"]
-        assert isinstance(likelihood, Likelihood)
-        for name in likelihood._pyro_samples:
-            getattr(likelihood, name)
+        for name in self._likelihood._pyro_samples:
+            getattr(self._likelihood, name)
 
     def _draw_weights(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self._paths}
@@ -189,7 +218,8 @@ class BayesianModel(PyroModule):
                     "whole data set."
                 )
             if not y.is_cuda:  # reading values of a CUDA tensor waits for the device; `fit_svi` does it once
-                self.likelihood.check_values(output, y)
+                self._likelihood.check_values(output, y)
+            y = self._likelihood.as_targets(y, output.dtype)
         observation = distribution.to_event(len(distribution.batch_shape) - num_lead - 1)
         with pyro.poutine.scale(scale=self.num_data / len(x)), pyro.plate("data", len(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
@@ -197,10 +227,10 @@ class BayesianModel(PyroModule):
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; runs the network on the first row only."""
-        with pyro.poutine.block(), torch.no_grad():
+        with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
             distribution, output, num_lead = self._observed(x[:1])
         self._check_shapes(torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]]), x, y)
-        self.likelihood.check_values(output, y)
+        self._likelihood.check_values(output, y)
 
     @pyro_method
     def _observed(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
@@ -220,9 +250,10 @@ class BayesianModel(PyroModule):
             raise ValueError(
                 f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."
             )
-        likelihood = self._modules["likelihood"]
-        assert isinstance(likelihood, Likelihood)
-        return likelihood(output), output, num_lead
+        noise_draws = self._likelihood.draw_shape()
+        if len(noise_draws) > num_lead:  # the noise is drawn many times, the weights are not
+            output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
+        return self._likelihood(output), output, num_lead
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """Vectorised particles have shape (S, 1, *parameter), the 1 for the data axis; `Predictive` leaves it out."""
@@ -230,6 +261,7 @@ class BayesianModel(PyroModule):
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
     def _check_input(self, x: Tensor) -> None:
+        _require(isinstance(x, Tensor), "x", "a tensor", x)
         like = self._like()
         if x.device != like.device:
             raise ValueError(
@@ -251,8 +283,14 @@ class BayesianModel(PyroModule):
             remedy = ""
             if y.numel() == expected.numel():
                 remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
-            name = type(self._modules["likelihood"]).__name__
+            name = type(self._likelihood).__name__
             raise ValueError(f"{name} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")
+
+
+def _require(ok: bool, name: str, expected: str, value: object) -> None:
+    if not ok:
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise ValueError(f"`{name}` must be {expected}, got {got}.")
 
 
 @dataclass(frozen=True)

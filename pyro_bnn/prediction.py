@@ -7,7 +7,7 @@ from pyro import poutine
 from torch import Tensor
 
 from . import _checks
-from ._scope import eval_mode, seeded
+from ._scope import eval_mode, reseed, seeded
 from .guides import GuidePosterior
 from .model import BayesianModel
 from .posterior import Draw, Posterior
@@ -87,9 +87,6 @@ def predict_point(
     Raises:
         ValueError: If a latent variable has no value, or as for :func:`predict`.
     """
-    missing = [name for name in model.site_names if name not in values]
-    if missing:
-        raise ValueError(f"`values` lacks the latent variables {missing}; it has {list(values)}.")
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, False, None)
 
 
@@ -110,6 +107,8 @@ def _predict(
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
         if isinstance(x, Tensor):
             return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
+        if isinstance(x, tuple) or not isinstance(x, Iterable):
+            raise ValueError(f"`x` must be a tensor or a loader, got {type(x).__name__}; targets go to `y`.")
         if y is not None:
             raise ValueError("`y` goes with a tensor x; a loader brings its own targets.")
         parts = [
@@ -121,8 +120,23 @@ def _predict(
     return concatenate(parts)
 
 
+def _check_draw(model: BayesianModel, draw: Draw) -> None:
+    """A latent variable without a value would be drawn from its prior, without a word."""
+    missing = [name for name in model.latent_names if name not in draw]
+    if missing:
+        raise ValueError(f"the posterior lacks the latent variables {missing}; it has {list(draw)}.")
+    for name in model.site_names:
+        if draw[name].shape != model.initial_value(name).shape:
+            raise ValueError(
+                f"the posterior's `{name}` has shape {_checks.shape(draw[name])} but the model's "
+                f"{_checks.shape(model.initial_value(name))}: it belongs to another model."
+            )
+
+
 def _loader_batches(loader: Iterable, device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
     for batch in loader:
+        if not isinstance(batch, (Tensor, tuple, list)):
+            raise ValueError(f"a batch must be a tensor or a pair of tensors, got {type(batch).__name__}.")
         x, y = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
         yield x.to(device), None if y is None else y.to(device)
 
@@ -139,13 +153,16 @@ def _predict_tensor(
     _checks.finite("x", x)
     if y is not None:
         model.check_targets(x, y)
+        y = model.likelihood.as_targets(y, model.dtype)
     rows = [slice(start, start + batch_size) for start in range(0, max(len(x), 1), batch_size)]
     sums = [model.likelihood.accumulator() for _ in rows]
     log_density: list[Tensor | None] = [None for _ in rows]
     source = draws(x)
     for seed in seeds:
-        torch.manual_seed(seed)
+        reseed(seed, model.device)
         draw = next(source)
+        if seed == seeds[0]:
+            _check_draw(model, draw)
         for index, part in enumerate(rows):
             with poutine.block(), poutine.condition(data=draw):
                 observation = model.observation(x[part])

@@ -163,9 +163,9 @@ def make_init(spec: str) -> Init:
         0.3
     """
     name, _, rest = spec.partition(":")
-    if name == "uniform":
+    if spec == "uniform":
         return UniformInit()
-    if name == "normal":
+    if spec == "normal":
         return NormalInit()
     if name != "network":
         raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
@@ -190,7 +190,7 @@ def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
     if name == "per-weight":
         return kl.per_weight(num_weights)
     if name == "warmup":
-        epochs, *weight = _numbers(spec, rest, rest.count(",") + 1)
+        epochs, *weight = _numbers(spec, rest, 2 if "," in rest else 1)
         return kl.linear_warmup(int(epochs), *weight)
     try:
         return kl.constant(float(spec))
@@ -300,8 +300,7 @@ def train(
         FileExistsError: If the folder exists and `force` is not given.
     """
     out = Path(out)
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+    _check_target(out, force)
     model, guide = build(config, images)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
@@ -323,11 +322,21 @@ def train(
     )
     if out.exists():
         shutil.rmtree(out)
-    out.mkdir(parents=True)
+    out.mkdir()
     write_json(out / "config.json", asdict(config))
     write_json(out / "history.json", posterior.history.to_dict())
     save_state(out / "posterior.pt", model, guide)
     return model, posterior
+
+
+def _check_target(out: Path, force: bool) -> None:
+    """Before hours of training: can the folder be made, and may what is there be replaced?"""
+    if out.exists():
+        if not force:
+            raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+        if not (out / "config.json").is_file():
+            raise FileExistsError(f"{out} is no training run (it has no config.json); --force will not replace it.")
+    out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def load_config(run: str | Path) -> RunConfig:
@@ -339,9 +348,12 @@ def load_config(run: str | Path) -> RunConfig:
     path = Path(run) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{run} holds no training run: there is no {path}; make one with `pyro-bnn train`.")
-    values: dict[str, Any] = json.loads(path.read_text())
-    values |= {name: tuple(values[name]) for name in ("hidden", "hold_out")}
-    return RunConfig(**values)
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+        values |= {name: tuple(values[name]) for name in ("hidden", "hold_out")}
+        return RunConfig(**values)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
 
 
 def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[BayesianModel, SVIPosterior]:

@@ -22,14 +22,17 @@ from ._batches import Batch, Batches
 from ._scope import own_parameters, seeded
 from .guides import GuidePosterior
 from .history import EpochRecord, History
-from .kl import KLWeight, constant
+from .kl import KLWeight, check, constant
 from .model import BayesianModel
 from .posterior import Status
 
 __all__ = ["NonFiniteError", "SVIPosterior", "fit_svi"]
 
+SMALLEST_WEIGHT = 1e-30
+"""What a KL weight of 0 is computed with, so that the KL can still be read off; no gradient feels it."""
+
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: with a smaller KL weight the KL is read off the draws; a division would magnify rounding errors."""
+"""Heuristic: with a smaller weight a closed-form KL is not divided out of the loss, which would magnify rounding."""
 
 
 NOTABLE_FALL = 0.05
@@ -106,6 +109,10 @@ def fit_svi(
     _checks.at_least("num_particles", num_particles, 1)
     if clip_norm is not None:
         _checks.positive("clip_norm", clip_norm)
+    if not (isinstance(elbo, type) and issubclass(elbo, ELBO)) or elbo.__name__.startswith("Jit"):
+        raise ValueError(
+            f"`elbo` must be a class such as pyro.infer.Trace_ELBO, not an instance and not a Jit one, got {elbo!r}."
+        )
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
     for name, module in (("model", model), ("guide", guide)):
         if not isinstance(module, nn.Module):
@@ -151,12 +158,12 @@ def _run(
             for index, batch in enumerate(batches):
                 if epoch == 0:
                     _check_first_time(step.model, batch, batches)
-                weight = weight_at(epoch, index, batches.num_batches)
+                weight = check(weight_at(epoch, index, batches.num_batches))
                 history.add_step(*step(batch, weight, f"epoch {epoch}, batch {index}"), weight)
                 sizes.append(len(batch[0]))
             record = history.end_epoch(sizes, step.optimizer.param_groups[0]["lr"], time.perf_counter() - start)
             rows = sum(sizes)
-            if epoch == 0 and num_data is not None and abs(rows - num_data) >= max(sizes):
+            if epoch == 0 and num_data is not None and (rows > num_data or num_data - rows >= max(sizes)):
                 warnings.warn(
                     f"`num_data` is {num_data} but an epoch has {rows} rows: the ELBO is that of {num_data} rows. "
                     "Set `num_data` to the size of the training set.",
@@ -218,6 +225,7 @@ class _Step:
     def __call__(self, batch: Batch, weight: float, where: str) -> tuple[float, float]:
         """Update the parameters; returns the expected log-likelihood and the KL, in nats."""
         self.optimizer.zero_grad()
+        weight = max(weight, SMALLEST_WEIGHT)
         if weight == 1.0:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         else:
@@ -234,11 +242,12 @@ class _Step:
         return expected_log_likelihood, kl
 
     def _terms(self, loss: float, weight: float) -> tuple[float, float]:
-        log_likelihood = sum(_sum_observed(model_trace) for model_trace, _ in self._traces) / self.elbo.num_particles
-        if weight >= SMALLEST_DIVISOR:
+        pairs, num_particles = self._traces, self.elbo.num_particles
+        log_likelihood = sum(_log_prob(model, model.observation_nodes) for model, _ in pairs) / num_particles
+        if isinstance(self.elbo, TraceMeanField_ELBO) and weight >= SMALLEST_DIVISOR:
             return log_likelihood, (loss + log_likelihood) / weight
-        kl = sum(_sampled_kl(model, guide) for model, guide in self._traces) / self.elbo.num_particles
-        return log_likelihood, kl
+        kl = sum(_log_prob(g, g.stochastic_nodes) - _log_prob(m, m.stochastic_nodes) for m, g in pairs)
+        return log_likelihood, kl / weight / num_particles
 
     def _require_finite(self, loss: Tensor, where: str) -> None:
         norms = [parameter.grad.norm() for parameter in self.parameters if parameter.grad is not None]
@@ -282,20 +291,14 @@ class _ScaleLatents(Messenger):
             msg["scale"] = msg["scale"] * self._weight
 
 
-def _sum_observed(trace: Trace) -> float:
-    return sum(trace.nodes[name]["log_prob_sum"].item() for name in trace.observation_nodes)
-
-
-def _sampled_kl(model_trace: Trace, guide_trace: Trace) -> float:
-    def log_density(trace: Trace) -> float:
-        return sum(trace.nodes[n]["unscaled_log_prob"].sum().item() for n in trace.stochastic_nodes)
-
-    return log_density(guide_trace) - log_density(model_trace)
+def _log_prob(trace: Trace, names: list[str]) -> float:
+    return sum(trace.nodes[name]["log_prob_sum"].item() for name in names)
 
 
 def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: Batch) -> list[nn.Parameter]:
     """All parameters to learn, after a trial run of the guide that shows what kind it is."""
-    with seeded(0, batch[0].device), torch.no_grad(), poutine.block():
+    is_ready = any(True for _ in guide.parameters())  # if not, its first call makes them, with the fit's own seed
+    with seeded(0 if is_ready else None, batch[0].device), torch.no_grad(), poutine.block():
         trace = poutine.trace(guide).get_trace(*batch)
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):

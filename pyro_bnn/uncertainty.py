@@ -282,7 +282,7 @@ class ClassAccumulator(Accumulator):
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
         """Take in one draw's class probabilities."""
-        log_probs = _log_probs(observation)
+        log_probs = _at_least_single(_log_probs(observation))
         probs = log_probs.exp()
         centred = log_probs - log_probs.mean(-1, keepdim=True)
         if self.num_samples == 0:
@@ -318,7 +318,7 @@ class MomentAccumulator(Accumulator):
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
         """Take in one draw's means and variances."""
-        mean, variance = observation.mean, observation.variance
+        mean, variance = _at_least_single(observation.mean), _at_least_single(observation.variance)
         if self.num_samples == 0:
             self._mean, self._square = torch.zeros_like(mean), torch.zeros_like(mean)
             self._aleatoric = torch.zeros_like(variance)
@@ -345,6 +345,11 @@ def _welford(mean: Tensor, square: Tensor, value: Tensor, count: int) -> None:
     deviation = value - mean
     mean += deviation / count
     square += deviation * (value - mean)
+
+
+def _at_least_single(value: Tensor) -> Tensor:
+    """Sums of many half-precision numbers need more digits than they have."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def _log_probs(observation: Distribution) -> Tensor:

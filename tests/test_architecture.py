@@ -69,7 +69,8 @@ def test_imports_point_strictly_down(path):
 
 def test_the_layering_test_sees_relative_absolute_and_late_imports(tmp_path):
     folder = PACKAGE / "priors"
-    source = "from ..svi import fit_svi\nfrom .. import kl\nimport pyro_bnn.cli\ndef f():\n    from ..model import BayesianModel\n"
+    late = "def f():\n    from ..model import BayesianModel\n"
+    source = f"from ..svi import fit_svi\nfrom .. import kl\nimport pyro_bnn.cli\n{late}"
     path = folder / "_never_written.py"
 
     class Fake(type(path)):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.distributions import kl_divergence
 
@@ -146,7 +147,7 @@ def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
 
 
 def test_a_constrained_latent_keeps_its_jacobian_under_both_elbos():
-    """LogNormal(0, 1) prior, q = LogNormal(1, s): KL is that of the Gaussians. AutoNormal loses the Jacobian (trap 1)."""
+    """LogNormal(0, 1) prior, q = LogNormal(1, s): KL is that of the Gaussians. AutoNormal loses the Jacobian."""
 
     def model():
         pyro.sample("scale", dist.LogNormal(0.0, 1.0))
@@ -270,3 +271,46 @@ def test_auto_normal_is_centred_on_the_network_and_never_draws_obs():
 def test_posterior_median_needs_a_guide_that_has_one():
     with pytest.raises(ValueError, match=r"has no `median\(\)`"):
         pb.GuidePosterior(lambda: None).median()
+
+
+# --- found by trying to break it --------------------------------------------------------------------------------------
+
+
+def test_several_latents_may_share_a_plate():
+    def model():
+        with pyro.plate("a", 4):
+            pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("s", dist.Gamma(2.0, 2.0))
+
+    draw = draw_of(pb.MeanFieldGuide(model))
+    assert draw["z"].shape == draw["s"].shape == (4,)
+
+
+def test_site_names_that_no_parameter_can_have():
+    def model():
+        pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.sample("w.bias", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match=r"cannot name a parameter after the site `w.bias`.*rename the site"):
+        pb.MeanFieldGuide(model)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_building_a_guide_from_the_network_moves_no_generator(name):
+    model, _, _ = small_model(likelihood="gaussian-latent")
+    state = torch.get_rng_state()
+    GUIDES[name](model)
+    if name not in ("uniform", "normal"):
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.uses_param_store
+def test_auto_normal_does_not_inherit_from_a_namesake_in_the_store():
+    model, x, y = small_model()
+    stale = AutoNormal(model)
+    svi = SVI(model, stale, pyro.optim.Adam({"lr": 0.5}), Trace_ELBO())
+    for _ in range(10):
+        svi.step(x, y)
+    fresh = pb.auto_normal(model)
+    assert not {id(p) for p in fresh.parameters()} & {id(p) for p in stale.parameters()}
+    assert_identical(fresh.median()["net.0.weight"], model.initial_value("net.0.weight"))

@@ -460,3 +460,133 @@ def test_prior_draws_have_the_priors_variance():
     outputs = torch.stack([model(x) for _ in range(3000)])
     assert agrees_in_mean(outputs.square(), 0.49 * x.square().sum(-1, keepdim=True))
     assert not agrees_in_mean(outputs.square(), 0.45 * x.square().sum(-1, keepdim=True))
+
+
+# --- found by trying to break it --------------------------------------------------------------------------------------
+
+
+def test_a_partly_random_model_leaves_the_parameter_store_alone():
+    model, x, y = small_model(where="**.weight")
+    model(x, y)
+    pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=2)
+    assert dict(pyro.get_param_store()) == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.uint8, torch.bool, torch.float32])
+def test_yes_or_no_targets_of_any_type(dtype):
+    model, x, y = small_model(likelihood="bernoulli")
+    reference = log_joint(poutine.condition(model, data={n: model.initial_value(n) for n in model.site_names}), x, y)[1]
+    same = log_joint(
+        poutine.condition(model, data={n: model.initial_value(n) for n in model.site_names}), x, y.to(dtype)
+    )[1]
+    assert_identical(same, reference)
+    guide = pb.MeanFieldGuide(model)
+    assert pb.predict(model, guide, x, y=y.to(dtype), num_samples=3, seed=0).nll == pytest.approx(
+        pb.predict(model, guide, x, y=y, num_samples=3, seed=0).nll
+    )
+
+
+def test_checking_targets_leaves_batch_norm_and_the_generator_alone():
+    model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    before, state = model.net[1].running_mean.clone(), torch.get_rng_state()
+    model.check_targets(x, y)
+    assert torch.equal(model.net[1].running_mean, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian-latent", "gaussian-latent-vector"])
+def test_vectorised_noise_with_fixed_weights_belongs_to_draws_not_to_rows(likelihood):
+    model, x, _ = small_model(likelihood=likelihood)
+    weights = {name: model.initial_value(name) for name in model.site_names}
+    scales = torch.tensor([1e-6, 1.0, 1e3])
+    shape = (3, 1) if likelihood == "gaussian-latent" else (3, 1, 2)
+    noise = scales.reshape(3, *[1] * (len(shape) - 1)).expand(shape)
+    with pyro.plate("particles", 3, dim=-2):
+        trace = poutine.trace(poutine.condition(model, data={**weights, "likelihood.scale": noise})).get_trace(x)
+    assert_identical(trace.nodes["obs"]["fn"].base_dist.scale, scales.reshape(3, 1, 1).expand(3, 6, 2))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_vectorised_particles_run_on_any_network(name):
+    make, shape = NETS[name]
+    x = torch.randint(6, (5, 3)) if shape == "tokens" else torch.randn(shape)
+    model = pb.BayesianModel(
+        make(), prior=pb.NormalPrior(0.3), likelihood=pb.GaussianLikelihood(1.0), num_data=5
+    ).eval()
+    y = torch.zeros_like(model(x))
+    elbo = Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1)
+    guide = pb.MeanFieldGuide(model)
+    elbo.differentiable_loss(model, guide, x, y).backward()
+    assert all(torch.isfinite(p.grad).all() for p in guide.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_nuts_can_compile_the_model():
+    model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
+    kernel = NUTS(model, max_tree_depth=3, jit_compile=True, ignore_jit_warnings=True)
+    mcmc = MCMC(kernel, num_samples=3, warmup_steps=3, disable_progbar=True)
+    mcmc.run(x, y)
+    assert mcmc.get_samples()["net.0.weight"].shape == (3, 5, 4)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize("name", ["lstm", "conv"])
+def test_models_of_every_likelihood_can_be_pickled(name, likelihood):
+    model, x, y = small_model(likelihood=likelihood)
+    twin = pickle.loads(pickle.dumps(model))
+    draw = {n: model.initial_value(n) for n in model.site_names}
+    assert_identical(*(poutine.condition(m, data=draw)(x, y) for m in (model, twin)))
+    pickle.loads(
+        pickle.dumps(
+            pb.BayesianModel(NETS[name][0](), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=5)
+        )
+    )
+
+
+def test_noise_scales_are_exact_in_double_precision():
+    assert float(pb.GaussianLikelihood(0.1).double().noise_scale()) == 0.1
+    assert float(pb.GaussianLikelihood().noise_scale().detach()) == pytest.approx(1.0, rel=1e-15)
+
+
+def test_tied_weights_answer_to_every_name():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    net = nn.Sequential(first, second)
+    model = pb.BayesianModel(
+        net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=2, where="net.1.weight"
+    )
+    assert model.site_names == ("net.0.weight",)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"where": []}, "`where` is empty"),
+        ({"net": lambda x: x}, "`net` must be a torch.nn.Module, got function"),
+        ({"prior": 1.0}, "`prior` must be a Prior, such as NormalPrior"),
+        ({"likelihood": pb.CategoricalLikelihood}, "`likelihood` must be a Likelihood.* got the class CategoricalLike"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(change, message):
+    arguments = {
+        "net": small_net(),
+        "prior": pb.NormalPrior(),
+        "likelihood": pb.CategoricalLikelihood(),
+        "num_data": 6,
+        **change,
+    }
+    with pytest.raises(ValueError, match=message):
+        pb.BayesianModel(arguments.pop("net"), **arguments)
+
+
+def test_inputs_and_outputs_of_the_wrong_kind():
+    model, x, _ = small_model()
+    with pytest.raises(ValueError, match="`x` must be a tensor, got ndarray"):
+        model(x.numpy())
+    recurrent = pb.BayesianModel(
+        nn.LSTM(3, 4, batch_first=True), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=5
+    )
+    with pytest.raises(ValueError, match="must return one tensor, got tuple"):
+        recurrent(torch.randn(5, 7, 3))

@@ -325,3 +325,32 @@ def test_memory_does_not_grow_with_the_number_of_draws():
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 2 * peaks[0]
+
+
+def test_a_guide_of_another_model_is_refused():
+    """Pyro would draw the missing latent variables from their prior without a word."""
+    model, x, _ = small_model(likelihood="gaussian-latent")
+    with pytest.raises(ValueError, match=r"lacks the latent variables \['net.0.weight'"):
+        pb.predict(model, lambda *args: None, x, num_samples=2)
+    weights = {name: model.initial_value(name) for name in model.site_names}
+    with pytest.raises(ValueError, match=r"lacks the latent variables \['likelihood.scale'\]"):
+        pb.predict_point(model, weights, x)
+    values = {**weights, "likelihood.scale": torch.tensor(1.0), "net.0.weight": torch.zeros(1, 5, 4)}
+    with pytest.raises(ValueError, match=r"`net.0.weight` has shape \(1, 5, 4\) but the model's \(5, 4\)"):
+        pb.predict_point(model, values, x)
+
+
+def test_a_tuple_is_no_loader():
+    model, x, y = small_model()
+    with pytest.raises(ValueError, match="`x` must be a tensor or a loader, got tuple; targets go to `y`"):
+        pb.predict(model, wide_guide(model), (x, y), num_samples=2)
+
+
+def test_half_precision_draws_are_summed_in_single():
+    probs = torch.rand(2000, 1, 2).bfloat16()
+    accumulator = pb.uncertainty.ClassAccumulator()
+    for logits in probs.log():
+        accumulator.add(dist.Categorical(logits=logits, validate_args=False), keep=True)
+    prediction = accumulator.prediction(None)
+    assert prediction.probs.dtype == torch.float32
+    torch.testing.assert_close(prediction.probs, prediction.logits.float().exp().mean(0), rtol=1e-3, atol=1e-3)

@@ -70,7 +70,7 @@ def test_the_first_matching_glob_wins():
         return float(prior(name, layer.bias.detach(), layer).stddev)
 
     assert [scale(n) for n in ("net.0.bias", "net.1.bias", "net.1.weight")] == [1.0, 2.0, 3.0]
-    with pytest.raises(ValueError, match='matches `net.9.bias`; add a last entry "\\*\\*"'):
+    with pytest.raises(ValueError, match=r'matches `net.9.bias`; add a last entry "\*\*"'):
         pb.PriorByName({"net.0.*": pb.NormalPrior()})("net.9.bias", layer.bias.detach(), layer)
 
 

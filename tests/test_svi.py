@@ -7,8 +7,9 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import SVI, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoLowRankMultivariateNormal, AutoNormal
+from pyro.infer.autoguide.initialization import init_to_uniform
 from pyro.nn import PyroModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -384,7 +385,47 @@ def test_bad_loaders_are_named(make, message):
         pb.fit_svi(model, pb.MeanFieldGuide(model), make(x, y), optimizer=ADAM, num_epochs=1)
 
 
+def test_a_kl_weight_that_turns_negative_is_refused():
+    model, x, y = whole()
+    with pytest.raises(ValueError, match="finite number of at least 0, got -1"):
+        fit(model, pb.MeanFieldGuide(model), x, y, kl_weight=lambda epoch, batch, num_batches: -1)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO(), pyro.infer.JitTrace_ELBO])
+def test_elbos_must_be_classes_that_work(elbo):
+    model, x, y = whole()
+    with pytest.raises(ValueError, match="`elbo` must be a class such as pyro.infer.Trace_ELBO"):
+        fit(model, pb.MeanFieldGuide(model), x, y, elbo=elbo)
+
+
+def test_the_history_of_another_bound_is_still_that_of_the_elbo():
+    """Renyi's bound is no sum of two terms; the record keeps the ELBO's own."""
+    model, x, y = whole()
+    freeze = functools.partial(torch.optim.SGD, lr=0.0)
+    guide = pb.MeanFieldGuide(model, init=pb.NormalInit())
+    kls = {
+        elbo: fit(model, guide, x, y, optimizer=freeze, elbo=elbo, num_particles=2, num_epochs=200).history.kl
+        for elbo in (Trace_ELBO, RenyiELBO)
+    }
+    assert_identical(kls[Trace_ELBO], kls[RenyiELBO])
+
+
+def test_the_seed_reaches_a_guide_that_sets_itself_up_on_first_call():
+    starts = []
+    for seed in (0, 0, 1):
+        model, x, y = whole()
+        guide = AutoNormal(model, init_loc_fn=init_to_uniform)
+        freeze = functools.partial(torch.optim.SGD, lr=0.0)
+        pb.fit_svi(model, guide, (x, y), optimizer=freeze, num_epochs=1, seed=seed)
+        starts.append(guide.median()["net.0.weight"])
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
 def test_a_loader_of_another_size_than_num_data_is_warned_about():
+    model, x, y = small_model(num_data=7)
+    with pytest.warns(UserWarning, match="`num_data` is 7 but an epoch has 12 rows"):
+        pb.fit_svi(model, pb.MeanFieldGuide(model), [(x, y), (x, y)], optimizer=ADAM, num_epochs=1)
     model, x, y = small_model(num_data=100)
     with pytest.warns(UserWarning, match="`num_data` is 100 but an epoch has 6 rows"):
         pb.fit_svi(model, pb.MeanFieldGuide(model), [(x, y)], optimizer=ADAM, num_epochs=1)

@@ -4,7 +4,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 
-from .._scope import own_parameters
+from .._scope import own_parameters, seeded
 from ..model import BayesianModel
 
 
@@ -30,6 +30,6 @@ def auto_normal(model: BayesianModel, *, init_scale: float = 0.01) -> AutoNormal
         return value
 
     guide = AutoNormal(model.sample_latents, init_loc_fn=init_loc, init_scale=init_scale)
-    with own_parameters(guide):
+    with own_parameters(guide), seeded(0):  # one seed, one start
         guide()
     return guide

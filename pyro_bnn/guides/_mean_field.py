@@ -67,9 +67,10 @@ class MeanFieldGuide(PyroModule):
         Returns:
             ``{site: value}``.
         """
-        draws = {}
+        draws: dict[str, Tensor] = {}
+        plates: dict[str, object] = {}
         for site in self._sites:
-            with site.enter_plates():
+            with site.enter(plates):
                 draws[site.name] = pyro.sample(site.name, self._distribution(site))
         return draws
 
@@ -121,9 +122,15 @@ def _tree(values: dict[str, Tensor]) -> nn.Module:
     for name, value in values.items():
         *path, leaf = name.split(".")
         module = root
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, nn.Module())
-            module = module.get_submodule(part)
-        module.register_parameter(leaf, nn.Parameter(value.detach().clone()))
+        try:
+            for part in path:
+                if part not in module._modules:
+                    module.add_module(part, nn.Module())
+                module = module.get_submodule(part)
+            module.register_parameter(leaf, nn.Parameter(value.detach().clone()))
+        except KeyError as error:
+            raise ValueError(
+                f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site, so that it is "
+                "neither an attribute of nn.Module nor the beginning of another site's name."
+            ) from error
     return root

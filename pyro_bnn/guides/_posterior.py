@@ -15,6 +15,9 @@ from ._mean_field import MeanFieldGuide
 class GuidePosterior(Posterior):
     """Draws from a guide: one of ours, one of Pyro's, or a function.
 
+    A guide that is a module uses its own parameters, whatever Pyro's global store holds under their names; so after
+    ``pyro.get_param_store().load(...)`` call such a guide once, which copies them over.
+
     Args:
         guide: Called with the model's arguments, samples every latent variable.
         status: How its fit ended.

@@ -14,7 +14,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
-from .._scope import own_parameters
+from .._scope import own_parameters, seeded
 from ..model import BayesianModel
 
 
@@ -46,11 +46,13 @@ class Site:
         """Event dimensions of the unconstrained value, which a simplex or a Cholesky factor changes."""
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
-    def enter_plates(self) -> ExitStack:
-        """A context inside the site's plates."""
+    def enter(self, plates: dict[str, Any]) -> ExitStack:
+        """A context inside the site's plates, which are made on first use and shared between the sites of a call."""
         stack = ExitStack()
         for name, size, dim in self.plates:
-            stack.enter_context(pyro.plate(name, size, dim=dim))
+            if name not in plates:
+                plates[name] = pyro.plate(name, size, dim=dim)
+            stack.enter_context(plates[name])
         return stack
 
 
@@ -61,12 +63,12 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
         ValueError: If there is none, or one is discrete or lives in a subsampled plate.
     """
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
-    with own_parameters(model), torch.no_grad(), poutine.block():
+    with own_parameters(model), torch.no_grad(), poutine.block(), seeded(0):  # one seed, one start
         trace = prune_subsample_sites(poutine.trace(latents).get_trace(*args, **kwargs))
-    nodes = list(trace.iter_stochastic_nodes())
-    if not nodes:
+        sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
+    if not sites:
         raise ValueError("the model has no latent variable to guide.")
-    return [_site(name, node, model) for name, node in nodes]
+    return sites
 
 
 def _site(name: str, node: Any, model: object) -> Site:

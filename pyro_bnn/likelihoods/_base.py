@@ -40,6 +40,14 @@ class Likelihood(PyroModule, metaclass=_AbstractPyroModule):  # type: ignore[met
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise if a target has a dtype or value that cannot be observed; shapes are checked by the model."""
 
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """The targets as the log-density wants them, given the dtype of the network's output."""
+        return y
+
+    def draw_shape(self) -> torch.Size:
+        """Leading axes of vectorised draws that the likelihood's own latent variables have; none by default."""
+        return torch.Size()
+
     @abstractmethod
     def accumulator(self) -> Accumulator:
         """A fresh sum over weight draws, which ends in a prediction."""

@@ -55,6 +55,10 @@ class BernoulliLikelihood(Likelihood):
                 f"targets of BernoulliLikelihood must be 0 or 1, got {float(y.min())} to {float(y.max())}."
             )
 
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """Floating point, as the output."""
+        return y.to(dtype)
+
     def accumulator(self) -> Accumulator:
         """Averages probabilities."""
         return ClassAccumulator()

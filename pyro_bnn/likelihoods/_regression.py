@@ -1,5 +1,6 @@
 """Likelihoods of numbers."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pyro.distributions as dist
@@ -36,11 +37,11 @@ class GaussianLikelihood(Likelihood):
         self.scale: Any
         self._scale_event_dim = 0
         if scale is None:
-            self.rho = nn.Parameter(torch.tensor(0.5413248546129181))  # softplus(rho) = 1
+            self.rho = nn.Parameter(torch.tensor(0.5413248546129181, dtype=torch.float64))  # softplus(rho) = 1
         elif isinstance(scale, Distribution):
             self._add_latent_scale(scale)
         else:
-            self.register_buffer("fixed_scale", torch.tensor(_checks.positive("scale", scale)))
+            self.register_buffer("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
 
     def _add_latent_scale(self, prior: Distribution) -> None:
         if not isinstance(prior, TorchDistributionMixin):
@@ -55,9 +56,8 @@ class GaussianLikelihood(Likelihood):
                 f"the prior of `scale` must have no batch shape, got {tuple(prior.batch_shape)}; use `.to_event()`."
             )
         self._scale_event_dim = prior.event_dim
-        self._scale_prior = prior
         self.register_buffer("like", torch.zeros(()))  # carries device and dtype
-        self.scale = PyroSample(_moved_scale_prior)
+        self.scale = PyroSample(_MovedPrior(prior))
 
     def noise_scale(self) -> Tensor:
         """The current standard deviation of the noise; a statement of Pyro's inside a model call."""
@@ -67,6 +67,13 @@ class GaussianLikelihood(Likelihood):
             name = f"{self._pyro_name}.rho" if self._pyro_name else "rho"
             return softplus(local_param(name, parameter))
         return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale
+
+    def draw_shape(self) -> torch.Size:
+        """That of a latent scale; vectorised particles add a 1 for the data axis, which is left out."""
+        if "scale" not in self._pyro_samples:
+            return torch.Size()
+        lead = self.scale.shape[: self.scale.dim() - self._scale_event_dim]
+        return lead[:-1] if len(lead) > 1 else lead
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Normal(output, scale)."""
@@ -82,11 +89,16 @@ class GaussianLikelihood(Likelihood):
         return MomentAccumulator()
 
 
-def _moved_scale_prior(likelihood: PyroModule) -> TorchDistributionMixin:
-    assert isinstance(likelihood, GaussianLikelihood)
-    prior = move_distribution(likelihood._scale_prior, likelihood.get_buffer("like"))
-    assert isinstance(prior, TorchDistributionMixin)
-    return prior
+@dataclass(frozen=True)
+class _MovedPrior:
+    """What the `PyroSample` of the scale calls: the prior on the likelihood's present device and dtype."""
+
+    prior: Distribution
+
+    def __call__(self, likelihood: PyroModule) -> TorchDistributionMixin:
+        moved = move_distribution(self.prior, likelihood.get_buffer("like"))
+        assert isinstance(moved, TorchDistributionMixin)
+        return moved
 
 
 class HeteroscedasticGaussianLikelihood(Likelihood):
@@ -120,6 +132,10 @@ class PoissonLikelihood(Likelihood):
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Whole numbers of at least 0."""
         require_counts("PoissonLikelihood", y)
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """Floating point, as the output."""
+        return y.to(dtype)
 
     def accumulator(self) -> Accumulator:
         """Averages means and variances."""
