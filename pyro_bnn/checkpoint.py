@@ -1,6 +1,6 @@
 """Saving and loading what a fit learned."""
 
-import pickle
+import zipfile
 from pathlib import Path
 
 import torch
@@ -35,10 +35,9 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
     Raises:
         ValueError: If the file does not fit the model or the guide.
     """
-    try:
-        states = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
-        raise ValueError(f"{path} is no file that `save_state` wrote: {error}") from error
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no file that `save_state` wrote.")
+    states = torch.load(path, map_location="cpu", weights_only=True)
     for name, module in (("model", model), ("guide", guide)):
         try:
             module.load_state_dict(states[name])

@@ -80,7 +80,10 @@ def train(
     ] = "default",
     prior: Annotated[
         str | None,
-        typer.Option(help="normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN."),
+        typer.Option(
+            help="normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN; or by parameter name, "
+            "GLOB=PRIOR;GLOB=PRIOR."
+        ),
     ] = None,
     guide: Annotated[str | None, typer.Option(help="mean-field or auto-normal.")] = None,
     init: Annotated[str | None, typer.Option(help="uniform, normal, network:SCALE or network:FRACTION*prior.")] = None,

@@ -117,19 +117,19 @@ def expected_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) 
         Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
 
     Example:
-        >>> expected_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0]))
+        >>> round(expected_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
         0.2
     """
     bins = calibration_bins(probs, y, num_bins=num_bins)
     gap = (bins.confidence - bins.accuracy).abs().nan_to_num(0.0)
-    return round(float((gap * bins.counts).sum() / bins.counts.sum()), 12)
+    return float((gap * bins.counts).sum() / bins.counts.sum())
 
 
 def root_mean_squared_error(mean: Tensor, y: Tensor) -> float:
     """Square root of the mean squared error, in the units of y.
 
     Args:
-        mean: Predictive means, shape (N, *O).
+        mean: Predictive means, shape ``(N, *O)``.
         y: Targets of the same shape.
     """
     _check_same(mean, y)
@@ -149,7 +149,7 @@ def interval_coverage(lower: Tensor, upper: Tensor, y: Tensor) -> float:
     """Fraction of targets inside their predictive interval, ends included.
 
     Args:
-        lower: Lower ends, shape (N, *O).
+        lower: Lower ends, shape ``(N, *O)``.
         upper: Upper ends, same shape.
         y: Targets, same shape.
     """

@@ -189,7 +189,7 @@ class BayesianModel(PyroModule):
             x: Inputs, shape (N, ...).
 
         Returns:
-            A distribution of batch shape (*draws, N, ...).
+            A distribution of batch shape ``(*draws, N, ...)``.
 
         Raises:
             ValueError: If x is on another device or has another dtype or shape than the network expects.
@@ -204,7 +204,7 @@ class BayesianModel(PyroModule):
             y: Targets, shape (B, ...).
 
         Returns:
-            The network's output, shape (*draws, B, ...).
+            The network's output, shape ``(*draws, B, ...)``.
 
         Raises:
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.

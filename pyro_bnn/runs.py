@@ -22,7 +22,7 @@ from .likelihoods import CategoricalLikelihood
 from .model import BayesianModel
 from .nets import Standardize, mlp
 from .posterior import Status
-from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, ScaleMixturePrior
+from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
 from .svi import SVIPosterior, fit_svi
 
 __all__ = ["RECIPES", "RunConfig", "build", "known_classes", "load_run", "make_kl_weight", "make_prior", "train"]
@@ -34,7 +34,8 @@ class RunConfig:
 
     Args:
         dataset: ``fashion-mnist``, ``mnist`` or ``digits``.
-        prior: ``normal:SCALE``, ``mixture:MIXING,SCALE1,SCALE2``, ``laplace:SCALE`` or ``fan-in:GAIN``.
+        prior: ``normal:SCALE``, ``mixture:MIXING,SCALE1,SCALE2``, ``laplace:SCALE``, ``fan-in:GAIN``, or different ones
+            by parameter name, ``GLOB=PRIOR;GLOB=PRIOR``, of which the first match counts.
         guide: ``mean-field`` or ``auto-normal``.
         init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
             ``network:FRACTION*prior``.
@@ -136,7 +137,12 @@ def make_prior(spec: str) -> Prior:
     Example:
         >>> make_prior("mixture:0.5,1,0.0025")
         ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)
+        >>> make_prior("**.bias=normal:1;**=normal:0.1")
+        PriorByName(priors={'**.bias': NormalPrior(scale=1.0), '**': NormalPrior(scale=0.1)})
     """
+    if "=" in spec:
+        pairs = [part.partition("=") for part in spec.split(";")]
+        return PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
     kinds: dict[str, tuple[type[Prior], int]] = {
         "normal": (NormalPrior, 1),
         "mixture": (ScaleMixturePrior, 3),
@@ -146,7 +152,8 @@ def make_prior(spec: str) -> Prior:
     name, _, numbers = spec.partition(":")
     if name not in kinds:
         raise ValueError(
-            f"unknown prior {spec!r}; choose normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN."
+            f"unknown prior {spec!r}; choose normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN, "
+            "or different ones by parameter name: GLOB=PRIOR;GLOB=PRIOR."
         )
     prior, count = kinds[name]
     return prior(*_numbers(spec, numbers, count)) if numbers else prior()

@@ -44,7 +44,7 @@ def entropy(probs: Tensor) -> Tensor:
         >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
         tensor([0.0000, 0.6931])
     """
-    return -torch.special.xlogy(probs, probs).sum(-1)
+    return torch.special.entr(probs).sum(-1)
 
 
 def predictive_entropy(logits: Tensor) -> Tensor:
@@ -186,10 +186,10 @@ class RegressionPrediction(Prediction):
     Args:
         num_samples: Number of weight draws, S.
         log_density: Log-density of the targets, in nats, shape (N,); None if no targets were given.
-        mean: Predictive mean, shape (N, *O).
-        aleatoric: Mean of the components' variances, shape (N, *O).
-        summed_square: Welford sum of squared deviations of the components' means, shape (N, *O).
-        components: The mixture's components, batch shape (S, N, *O); None unless `keep_draws`.
+        mean: Predictive mean, shape ``(N, *O)``.
+        aleatoric: Mean of the components' variances, shape ``(N, *O)``.
+        summed_square: Welford sum of squared deviations of the components' means, shape ``(N, *O)``.
+        components: The mixture's components, batch shape ``(S, N, *O)``; None unless `keep_draws`.
     """
 
     mean: Tensor
@@ -202,13 +202,13 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance over draws of the components' means, shape (N, *O); needs two draws."""
+        """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs two draws."""
         _require_two(self.num_samples)
         return self.summed_square / (self.num_samples - 1)
 
     @property
     def total(self) -> Tensor:
-        """Variance of an observation: aleatoric plus epistemic, shape (N, *O)."""
+        """Variance of an observation: aleatoric plus epistemic, shape ``(N, *O)``."""
         return self.aleatoric + self.epistemic
 
     def _mixture(self) -> Distribution:
@@ -220,10 +220,10 @@ class RegressionPrediction(Prediction):
         """Probability of an observation no larger than y, element by element, under the mixture.
 
         Args:
-            y: Shape (N, *O) or anything that broadcasts to it.
+            y: Shape ``(N, *O)`` or anything that broadcasts to it.
 
         Returns:
-            Values in [0, 1], shape (N, *O).
+            Values in [0, 1], shape ``(N, *O)``.
         """
         return _cdf(self._mixture(), y).mean(0)
 
@@ -234,7 +234,7 @@ class RegressionPrediction(Prediction):
             q: Strictly between 0 and 1.
 
         Returns:
-            Shape (N, *O); for counts the smallest whole number whose cdf reaches q.
+            Shape ``(N, *O)``; for counts the smallest whole number whose cdf reaches q.
         """
         _checks.between_zero_and_one("q", q)
         low, high = _bracket(self._mixture(), q)
@@ -267,7 +267,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Take in one draw's observation distribution, batch shape (N, *O)."""
+        """Take in one draw's observation distribution, batch shape ``(N, *O)``."""
 
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> Prediction:

@@ -13,6 +13,8 @@ from pyro_bnn import ScaleMixturePrior, predict, runs
 from pyro_bnn.cli import main
 from pyro_bnn.data import load_images
 
+from .tolerances import assert_identical
+
 PNG = b"\x89PNG"
 
 
@@ -233,3 +235,27 @@ def test_the_articles_recipe_is_the_articles():
     assert runs.make_prior(article.prior) == ScaleMixturePrior()
     assert (article.hidden, article.epochs, article.batch_size, article.lr) == ((400, 400), 20, 100, 1e-3)
     assert (article.num_particles, article.kl_weight, article.inputs, article.init) == (2, "1", "raw", "uniform")
+
+
+def test_priors_by_name_from_the_command_line():
+    prior = runs.make_prior("net.2.*=normal:0.2; **=laplace:0.1")
+    layer = torch.nn.Linear(2, 1)
+    assert_identical(prior("net.2.weight", layer.weight.detach(), layer).stddev, torch.full((1, 2), 0.2))
+    assert_identical(prior("net.4.weight", layer.weight.detach(), layer).variance, torch.full((1, 2), 0.02))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["default", "article"])
+def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, recipe):
+    run = tmp_path / "run"
+    epochs = {"default": 3, "article": 2}[recipe]
+    code, _, err = pyro_bnn(
+        "train", "fashion-mnist", "--recipe", recipe, "--epochs", epochs, "--data", real_data, "--out", run
+    )
+    assert code == 0, err
+    code, out, err = pyro_bnn("evaluate", run, "--data", real_data, "--num-samples", 10)
+    assert code == 0, err
+    assert "against 10000 unknown images" in out
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert {row["name"]: row["accuracy"] for row in metrics["rows"]}["ensemble of 10"] > 0.8
+    assert metrics["ood"]["entropy"]["auroc"] > 0.7

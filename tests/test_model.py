@@ -522,7 +522,7 @@ def test_vectorised_particles_run_on_any_network(name):
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")
 def test_nuts_can_compile_the_model():
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
     kernel = NUTS(model, max_tree_depth=3, jit_compile=True, ignore_jit_warnings=True)

@@ -394,7 +394,7 @@ def test_a_kl_weight_that_turns_negative_is_refused():
 @pytest.mark.parametrize("elbo", [Trace_ELBO(), pyro.infer.JitTrace_ELBO])
 def test_elbos_must_be_classes_that_work(elbo):
     model, x, y = whole()
-    with pytest.raises(ValueError, match="`elbo` must be a class such as pyro.infer.Trace_ELBO"):
+    with pytest.raises(ValueError, match="`elbo` must be a class such as"):
         fit(model, pb.MeanFieldGuide(model), x, y, elbo=elbo)
 
 

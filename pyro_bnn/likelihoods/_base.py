@@ -27,7 +27,7 @@ class Likelihood(PyroModule, metaclass=_AbstractPyroModule):  # type: ignore[met
         """The observation distribution, elementwise.
 
         Args:
-            output: Network output of shape (..., N, *rest), the leading axes being weight draws.
+            output: Network output of shape ``(..., N, *rest)``, the leading axes being weight draws.
 
         Returns:
             A distribution whose batch shape is that of the targets, with the same leading axes.

@@ -35,7 +35,7 @@ class LaplacePrior(Prior):
     r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
 
     Args:
-        scale: Mean absolute deviation, b in exp(-|w| / b) / (2 b).
+        scale: Mean absolute deviation, the b of ``exp(-|w| / b) / (2 b)``.
     """
 
     scale: float = 1.0

@@ -1,0 +1,57 @@
+"""What the documents say is run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = {
+    # script -> (arguments that make it short, what its output must show)
+    "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
+}
+
+
+def snippets(document):
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("index", range(len(snippets("README.md"))))
+def test_readme_snippets_run(index, capsys):
+    torch.set_default_dtype(torch.float32)
+    exec(compile(snippets("README.md")[index], f"README.md snippet {index}", "exec"), {"__name__": "readme"})
+    printed = capsys.readouterr().out
+    torch.set_default_dtype(torch.float64)
+    accuracy = float(re.search(r"accuracy ([\d.]+)%", printed).group(1))
+    assert accuracy > 90
+
+
+def test_the_readmes_commands_are_the_two_of_ci():
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    assert "pip install -e . && pyro-bnn demo" in readme
+    assert "pip install -e '.[test]' && pytest" in readme
+    for part in ("-e .", "pyro-bnn demo", "pytest"):
+        assert part in ci
+
+
+def test_every_example_is_in_the_table():
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run_and_show_their_effect(name, tmp_path):
+    arguments, expected = EXAMPLES[name]
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
+    result = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert re.search(expected, result.stdout)
+    assert "usage" in subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def test_local_links_lead_somewhere():
+    for document in ("README.md", "docs/gotchas.md", "docs/contributing.md"):
+        for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
+            if not target.startswith("http"):
+                assert ((ROOT / document).parent / target).exists(), f"{document}: {target}"
