@@ -97,6 +97,7 @@ def vote_histograms(
     if axes is None:
         axes = new_axes(2, len(images), size=(1.7 * len(images), 3.8))
     total = int(votes.sum(-1).max())
+    rotation = 90 if max(map(len, classes)) > 2 else 0
     for column, (image, vote) in enumerate(zip(images, votes, strict=True)):
         picture, bars = axes[0, column], axes[1, column]
         picture.imshow(image.cpu().numpy(), cmap="gray_r")
@@ -105,7 +106,7 @@ def vote_histograms(
             picture.set_title(titles[column], fontsize=8)
         bars.bar(range(len(classes)), vote.cpu().numpy())
         bars.set_ylim(0, 1.05 * total)
-        bars.set_xticks(range(len(classes)), classes, rotation=90, fontsize=6)
+        bars.set_xticks(range(len(classes)), classes, rotation=rotation, fontsize=6)
         bars.tick_params(axis="y", labelsize=6)
         if column:
             bars.set_yticklabels([])
@@ -124,13 +125,14 @@ def score_histograms(in_domain: Tensor, out_of_domain: Tensor, *, score: str, ax
         ax: Axes to draw on.
     """
     ax = ax or new_axes(1, 1, size=(4.5, 3.2))[0, 0]
-    edges = np.histogram_bin_edges(torch.cat([in_domain, out_of_domain]).cpu().numpy(), bins=50)
+    scores = torch.cat([in_domain, out_of_domain]).cpu().numpy()
+    edges = np.linspace(scores.min(), np.quantile(scores, 0.995), 51)
     for values, label, color in (
         (in_domain, "in domain", IN_DOMAIN),
         (out_of_domain, "out of domain", OUT_OF_DOMAIN),
     ):
         ax.hist(values.cpu().numpy(), bins=edges.tolist(), density=True, alpha=0.6, label=label, color=color)
-    ax.set(xlabel=score, ylabel="density")
+    ax.set(xlabel=f"{score}; largest 0.5 % not shown", ylabel="density")
     ax.legend()
     return ax
 
