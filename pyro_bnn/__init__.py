@@ -13,6 +13,7 @@ from .guides import Init as Init
 from .guides import MeanFieldGuide as MeanFieldGuide
 from .guides import NetworkInit as NetworkInit
 from .guides import NormalInit as NormalInit
+from .guides import Site as Site
 from .guides import UniformInit as UniformInit
 from .guides import auto_normal as auto_normal
 from .history import EpochRecord as EpochRecord

@@ -1,28 +1,33 @@
 """Argument checks: say what was got, what was expected, and the remedy."""
 
 import math
+import numbers
 
 import torch
 from torch import Tensor
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def positive(name: str, value: float) -> float:
     """Return `value` if it is a finite number above zero."""
-    if not (math.isfinite(value) and value > 0):
+    if not (_is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"`{name}` must be a finite number above 0, got {value!r}.")
     return float(value)
 
 
 def between_zero_and_one(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1."""
-    if not 0 < value < 1:
+    if not (_is_number(value) and 0 < value < 1):
         raise ValueError(f"`{name}` must lie strictly between 0 and 1, got {value!r}.")
     return float(value)
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
     """Return `value` if it is a whole number no smaller than `minimum`."""
-    if isinstance(value, bool) or int(value) != value or value < minimum:
+    if not _is_number(value) or not math.isfinite(value) or int(value) != value or value < minimum:
         raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {value!r}.")
     return int(value)
 
@@ -46,3 +51,10 @@ def same_rows(x: Tensor, y: Tensor) -> None:
 def shape(value: Tensor) -> tuple[int, ...]:
     """The shape as a plain tuple, which prints short."""
     return tuple(value.shape)
+
+
+def kind(name: str, value: object, expected: type, example: str) -> None:
+    """Raise unless a value is an instance of the expected class."""
+    if not isinstance(value, expected):
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise ValueError(f"`{name}` must be {example}, got {got}.")

@@ -33,8 +33,11 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
         guide: Receives the guide's state.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ValueError: If the file does not fit the model or the guide.
     """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is no file that `save_state` wrote.")
     states = torch.load(path, map_location="cpu", weights_only=True)

@@ -72,9 +72,9 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     dataset = getattr(datasets, IMAGE_SETS[name])
     try:
         train, test = (dataset(folder, train=is_train, download=download) for is_train in (True, False))
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         if download:
-            raise
+            raise MissingDataError(f"{IMAGE_SETS[name]} could not be downloaded into {folder}: {error}") from error
         raise MissingDataError(
             f"{IMAGE_SETS[name]} was not found in {(folder / IMAGE_SETS[name] / 'raw').absolute()}; pass its folder "
             "(--data, or $PYRO_BNN_DATA), or let it be downloaded there (--download)."

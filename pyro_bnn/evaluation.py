@@ -23,7 +23,14 @@ SCORES = {
     "maximum probability": "1 - maximum probability",
     "logit variance": "variance of the logits over draws",
 }
-"""Each out-of-domain score with its axis label; larger means less known."""
+"""Each out-of-domain score with its axis label; larger is taken to mean less known."""
+
+
+LEGEND = [
+    "component: one weight draw; ensemble: mean probability of several. NLL (nats), ECE (calibration error) and Brier",
+    "score: lower is better. AUROC: chance that an unknown image scores above a known one, 0.5 is a guess. FPR95:",
+    "known images taken for unknown when 95 % of the unknown are found. Which score works best depends on the data.",
+]
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class Report:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
             lines += [f"{name:30s} {s.auroc:9.4f} {s.aupr:8.4f} {s.fpr95:8.4f}" for name, s in self.ood.items()]
+        lines += ["", *LEGEND]
         return "\n".join(lines)
 
 
@@ -102,11 +110,10 @@ def evaluate(
     mean_weights = _classes(predict_point(model, posterior.median(), x))
     assert components.logits is not None
     rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
-    rows += [
-        _row("mean weights", mean_weights.probs, y),
-        _row(f"ensemble of {num_components}", components.probs, y),
-        _row(f"ensemble of {num_samples}", ensemble.probs, y),
-    ]
+    rows.append(_row("mean weights", mean_weights.probs, y))
+    if num_components != num_samples:
+        rows.append(_row(f"ensemble of {num_components}", components.probs, y))
+    rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
     foreign, ood = None, {}
     if unknown is not None and len(unknown):
         foreign = _classes(predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed))
@@ -158,7 +165,7 @@ def _draw(
         torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
         torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
         images.classes,
-        titles=[f"in domain:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
+        titles=[f"known, truly:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
     )
     plotting.save(votes[0, 0], out / "votes.png")
 

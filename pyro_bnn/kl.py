@@ -22,11 +22,11 @@ def constant(weight: float) -> KLWeight:
         >>> constant(0.1)(0, 3, 100)
         0.1
     """
-    check(weight)
+    check_weight(weight)
     return lambda epoch, batch, num_batches: weight
 
 
-def check(weight: float) -> float:
+def check_weight(weight: float) -> float:
     """Return a KL weight if it is one.
 
     Raises:

@@ -12,6 +12,7 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 
 from . import _checks, _functional
+from ._globs import matches
 from ._scope import allow_local_mode, eval_mode, local_param, seeded
 from .likelihoods import Likelihood
 from .priors import Prior
@@ -65,14 +66,9 @@ class BayesianModel(PyroModule):
         where: str | Sequence[str] = "**",
     ) -> None:
         super().__init__()
-        _require(isinstance(net, nn.Module), "net", "a torch.nn.Module", net)
-        _require(isinstance(prior, Prior), "prior", "a Prior, such as NormalPrior(1.0)", prior)
-        _require(
-            isinstance(likelihood, Likelihood),
-            "likelihood",
-            "a Likelihood, such as CategoricalLikelihood()",
-            likelihood,
-        )
+        _checks.kind("net", net, nn.Module, "a torch.nn.Module")
+        _checks.kind("prior", prior, Prior, "a Prior, such as NormalPrior(1.0)")
+        _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
         self.net = copy.deepcopy(net)
@@ -93,9 +89,7 @@ class BayesianModel(PyroModule):
         sites = {f"{SITE_PREFIX}.{paths[0]}": paths for paths in aliases.values()}
         chosen: dict[str, list[str]] = {}
         for glob in globs:
-            hit = [
-                n for n, paths in sites.items() if any(_functional.matches(glob, f"{SITE_PREFIX}.{p}") for p in paths)
-            ]
+            hit = [n for n, paths in sites.items() if any(matches(glob, f"{SITE_PREFIX}.{p}") for p in paths)]
             if not hit:
                 raise ValueError(f"`where` glob {glob!r} matches none of the network's parameters: {list(sites)}.")
             chosen |= {name: sites[name] for name in hit}
@@ -181,7 +175,6 @@ class BayesianModel(PyroModule):
     def _draw_weights(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self._paths}
 
-    @pyro_method
     def observation(self, x: Tensor) -> TorchDistributionMixin:
         """Draw the weights, run the network, and return the elementwise distribution of the targets.
 
@@ -228,14 +221,11 @@ class BayesianModel(PyroModule):
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; runs the network on the first row only."""
         with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
-            distribution, output, num_lead = self._observed(x[:1])
+            distribution, output, num_lead = self._observe(x[:1])
         self._check_shapes(torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]]), x, y)
         self._likelihood.check_values(output, y)
 
     @pyro_method
-    def _observed(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
-        return self._observe(x)
-
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """The distribution of the targets, the network's output, and how many leading axes are weight draws."""
         self._check_input(x)
@@ -261,7 +251,7 @@ class BayesianModel(PyroModule):
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
     def _check_input(self, x: Tensor) -> None:
-        _require(isinstance(x, Tensor), "x", "a tensor", x)
+        _checks.kind("x", x, Tensor, "a tensor")
         like = self._like()
         if x.device != like.device:
             raise ValueError(
@@ -285,12 +275,6 @@ class BayesianModel(PyroModule):
                 remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
             name = type(self._likelihood).__name__
             raise ValueError(f"{name} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")
-
-
-def _require(ok: bool, name: str, expected: str, value: object) -> None:
-    if not ok:
-        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise ValueError(f"`{name}` must be {expected}, got {got}.")
 
 
 @dataclass(frozen=True)

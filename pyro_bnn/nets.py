@@ -29,7 +29,10 @@ class Standardize(nn.Module):
     def __init__(self, mean: Tensor, scale: Tensor) -> None:
         super().__init__()
         if not bool((scale > 0).all()):
-            raise ValueError(f"`scale` must be above 0 everywhere, got a smallest value of {float(scale.min()):g}.")
+            raise ValueError(
+                f"`scale` must be above 0 everywhere, got a smallest value of {float(scale.min()):g}; "
+                "for constant features give `Standardize.of` a `floor`."
+            )
         self.register_buffer("mean", mean.clone())
         self.register_buffer("inverse_scale", scale.reciprocal())
 

@@ -69,9 +69,11 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequenc
         axes = new_axes(1, 3, size=(12, 3.2))[0]
     epochs = [record.epoch + 1 for record in history.epochs]
     per_datum = history.num_data or 1
+    weights = {record.kl_weight for record in history.epochs}
+    weight = f"{weights.pop():.3g}" if len(weights) == 1 else f"{min(weights):.3g} to {max(weights):.3g}"
     unit = "nats per data point" if history.num_data else "nats"
     curves = (
-        ("ELBO", [r.elbo / per_datum for r in history.epochs]),
+        (f"ELBO (trained with KL weight {weight})", [r.elbo / per_datum for r in history.epochs]),
         ("data cost: expected NLL", [-r.expected_log_likelihood / per_datum for r in history.epochs]),
         ("complexity cost: KL", [r.kl / per_datum for r in history.epochs]),
     )
@@ -150,18 +152,11 @@ def reliability_diagram(probs: Tensor, y: Tensor, *, num_bins: int = 15, ax: Axe
     bins = calibration_bins(probs, y, num_bins=num_bins)
     left, width = bins.edges[:-1].numpy(), 1 / num_bins
     share = (bins.counts / bins.counts.sum()).cpu().numpy()
-    ax.bar(left, bins.accuracy.nan_to_num(0).cpu().numpy(), width, align="edge", alpha=0.6, edgecolor="white")
-    ax.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
-    ax.plot(
-        bins.confidence.cpu().numpy(),
-        bins.accuracy.cpu().numpy(),
-        "o-",
-        color="tab:red",
-        markersize=3,
-        label="accuracy",
-    )
-    ax.step([*left, 1], [*share, share[-1]], where="post", color="0.5", linewidth=1, label="share of inputs")
-    ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
+    accuracy = bins.accuracy.nan_to_num(0).cpu().numpy()
+    ax.bar(left, accuracy, width, align="edge", alpha=0.6, edgecolor="white", label="accuracy of the bin")
+    ax.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfectly calibrated")
+    ax.step([*left, 1], [*share, share[-1]], where="post", color="0.5", linewidth=1, label="share of inputs in the bin")
+    ax.set(xlabel="confidence", ylabel="accuracy, share", xlim=(0, 1), ylim=(0, 1.02))
     ax.legend(fontsize=8, loc="upper left")
     return ax
 
@@ -189,7 +184,7 @@ def regression_bands(
     inner = num_scales * prediction.epistemic.sqrt().flatten().cpu().numpy()
     outer = num_scales * prediction.total.sqrt().flatten().cpu().numpy()
     band = f"mean ± {num_scales:g} sd"
-    ax.fill_between(grid, mean - outer, mean + outer, color=ALEATORIC, alpha=0.2, label=f"{band}, aleatoric added")
+    ax.fill_between(grid, mean - outer, mean + outer, color=ALEATORIC, alpha=0.2, label=f"{band}, total")
     ax.fill_between(grid, mean - inner, mean + inner, color=EPISTEMIC, alpha=0.4, label=f"{band}, epistemic")
     ax.plot(grid, mean, color="black", linewidth=1.2, label="mean")
     if data is not None:

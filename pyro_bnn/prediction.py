@@ -82,7 +82,7 @@ def predict_point(
         batch_size: Rows per run of the network.
 
     Returns:
-        A prediction with one draw, whose epistemic part is refused.
+        A prediction with one draw: what needs an epistemic part is refused.
 
     Raises:
         ValueError: If a latent variable has no value, or as for :func:`predict`.
@@ -101,6 +101,7 @@ def _predict(
     seed: int | None,
 ) -> Prediction:
     _checks.at_least("batch_size", batch_size, 1)
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if seed is None:
         seed = int(torch.randint(2**62, ()))
     with torch.no_grad(), eval_mode(model), seeded(seed, model.device):

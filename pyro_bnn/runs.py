@@ -12,20 +12,31 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from . import kl
 from .checkpoint import load_state, save_state
 from .data import Images, load_images
-from .guides import Init, MeanFieldGuide, NetworkInit, NormalInit, UniformInit, auto_normal
+from .guides import MeanFieldGuide, auto_normal
 from .history import History
-from .kl import KLWeight
 from .likelihoods import CategoricalLikelihood
 from .model import BayesianModel
 from .nets import Standardize, mlp
 from .posterior import Status
-from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
+from .specs import make_init, make_kl_weight, make_prior
 from .svi import SVIPosterior, fit_svi
 
-__all__ = ["RECIPES", "RunConfig", "build", "known_classes", "load_run", "make_kl_weight", "make_prior", "train"]
+__all__ = [
+    "RECIPES",
+    "RunConfig",
+    "build",
+    "known_classes",
+    "load_config",
+    "load_data",
+    "load_run",
+    "train",
+    "write_json",
+]
+
+PIXEL_SCALE_FLOOR = 0.003
+"""Added to the standard deviation of each pixel; about one grey level, so that no constant pixel is blown up."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +97,21 @@ ARTICLE = RunConfig(
 
 DEFAULT = replace(
     ARTICLE,
-    prior="normal:0.1",
-    init="network:0.01",
+    prior="net.2.*=normal:0.4;**=normal:0.1",
+    init="network:0.1*prior",
     inputs="standardized",
-    epochs=20,
+    epochs=50,
     batch_size=128,
     schedule="cosine",
     num_particles=1,
-    kl_weight="0.5",
+    kl_weight="0.4",
 )
 
 DIGITS = replace(
     DEFAULT,
     dataset="digits",
     prior="normal:0.3",
+    init="network:0.01",
     hidden=(100,),
     epochs=60,
     batch_size=64,
@@ -116,95 +128,6 @@ RECIPES: dict[tuple[str, str], RunConfig] = {
     ("digits", "article"): replace(ARTICLE, dataset="digits", hold_out=(7, 8, 9)),
 }
 """The settings of a run that says nothing else, by data set and recipe."""
-
-
-def _numbers(spec: str, text: str, count: int) -> list[float]:
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) != count:
-        raise ValueError(f"{spec!r} needs {count} number(s) after the colon, separated by commas.")
-    return numbers
-
-
-def make_prior(spec: str) -> Prior:
-    """The prior that a specification names.
-
-    Raises:
-        ValueError: If there is no such prior or a number is out of range.
-
-    Example:
-        >>> make_prior("mixture:0.5,1,0.0025")
-        ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)
-        >>> make_prior("**.bias=normal:1;**=normal:0.1")
-        PriorByName(priors={'**.bias': NormalPrior(scale=1.0), '**': NormalPrior(scale=0.1)})
-    """
-    if "=" in spec:
-        pairs = [part.partition("=") for part in spec.split(";")]
-        return PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
-    kinds: dict[str, tuple[type[Prior], int]] = {
-        "normal": (NormalPrior, 1),
-        "mixture": (ScaleMixturePrior, 3),
-        "laplace": (LaplacePrior, 1),
-        "fan-in": (FanInNormalPrior, 1),
-    }
-    name, _, numbers = spec.partition(":")
-    if name not in kinds:
-        raise ValueError(
-            f"unknown prior {spec!r}; choose normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN, "
-            "or different ones by parameter name: GLOB=PRIOR;GLOB=PRIOR."
-        )
-    prior, count = kinds[name]
-    return prior(*_numbers(spec, numbers, count)) if numbers else prior()
-
-
-def make_init(spec: str) -> Init:
-    """The initialisation that a specification names.
-
-    Raises:
-        ValueError: If there is no such initialisation.
-
-    Example:
-        >>> make_init("network:0.3*prior").prior_fraction
-        0.3
-    """
-    name, _, rest = spec.partition(":")
-    if spec == "uniform":
-        return UniformInit()
-    if spec == "normal":
-        return NormalInit()
-    if name != "network":
-        raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
-    if rest.endswith("*prior"):
-        return NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
-    return NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
-
-
-def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
-    """The KL weight that a specification names.
-
-    Raises:
-        ValueError: If there is no such weight.
-
-    Example:
-        >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
-        (0.5, 0.1)
-    """
-    name, _, rest = spec.partition(":")
-    if name == "blundell":
-        return kl.blundell()
-    if name == "per-weight":
-        return kl.per_weight(num_weights)
-    if name == "warmup":
-        epochs, *weight = _numbers(spec, rest, 2 if "," in rest else 1)
-        return kl.linear_warmup(int(epochs), *weight)
-    try:
-        return kl.constant(float(spec))
-    except ValueError as error:
-        raise ValueError(
-            f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
-        ) from error
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
@@ -272,16 +195,16 @@ def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         net = mlp([images.x_train[0].numel(), *config.hidden, len(images.classes)], first=first)
+        for layer in net.modules():
+            if isinstance(layer, nn.Linear):  # He et al. (2015), https://arxiv.org/abs/1502.01852
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
         model = BayesianModel(
             net, prior=make_prior(config.prior), likelihood=CategoricalLikelihood(), num_data=len(images.x_train)
         )
         init = make_init(config.init)
-        guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model)
+        guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model, init=init)
     return model, guide
-
-
-PIXEL_SCALE_FLOOR = 0.003
-"""Added to the standard deviation of each pixel; about one grey level, so that no constant pixel is blown up."""
 
 
 def train(

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.optim import PyroOptim
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
@@ -22,13 +23,13 @@ from ._batches import Batch, Batches
 from ._scope import own_parameters, seeded
 from .guides import GuidePosterior
 from .history import EpochRecord, History
-from .kl import KLWeight, check, constant
+from .kl import KLWeight, check_weight, constant
 from .model import BayesianModel
-from .posterior import Status
+from .posterior import Draw, Posterior, Status
 
 __all__ = ["NonFiniteError", "SVIPosterior", "fit_svi"]
 
-SMALLEST_WEIGHT = 1e-30
+SMALLEST_KL_WEIGHT = 1e-30
 """What a KL weight of 0 is computed with, so that the KL can still be read off; no gradient feels it."""
 
 SMALLEST_DIVISOR = 1e-3
@@ -43,8 +44,8 @@ class NonFiniteError(RuntimeError):
     """A loss or gradient was not finite; the parameters are still those of the last finite step."""
 
 
-class SVIPosterior(GuidePosterior):
-    """A fitted guide.
+class SVIPosterior(Posterior):
+    """A fitted guide with the record of its fit.
 
     Args:
         guide: The guide, fitted in place.
@@ -53,8 +54,15 @@ class SVIPosterior(GuidePosterior):
     """
 
     def __init__(self, guide: nn.Module, status: Status, history: History) -> None:
-        super().__init__(guide, status)
-        self.history = history
+        self.guide, self.status, self.history = guide, status, history
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Draws from the guide, one at a time; see :meth:`Posterior.draws`."""
+        return GuidePosterior(self.guide).draws(num_samples, *args)
+
+    def median(self) -> Draw:
+        """The median of every latent variable; see :meth:`GuidePosterior.median`."""
+        return GuidePosterior(self.guide).median()
 
 
 def fit_svi(
@@ -125,7 +133,7 @@ def fit_svi(
         model.to(device)
         guide.to(device)
     with ExitStack() as stack:
-        stack.enter_context(seeded(seed, device or _device_of(guide)))
+        stack.enter_context(seeded(seed, device or _device_of(model, guide)))
         stack.enter_context(own_parameters(model, guide))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
@@ -135,7 +143,8 @@ def fit_svi(
             generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
         _check_data(model, batches)
         parameters = _prepare_guide(model, guide, elbo, next(iter(batches)))
-        step = _Step(model, guide, elbo(num_particles=num_particles), parameters, optimizer(parameters), clip_norm)
+        made = _make_optimizer(optimizer, parameters)
+        step = _Step(model, guide, elbo(num_particles=num_particles), parameters, made, clip_norm)
         schedule = scheduler(step.optimizer) if scheduler is not None else None
         return _run(step, batches, num_epochs, weight_at, schedule, callbacks, progress)
 
@@ -158,7 +167,7 @@ def _run(
             for index, batch in enumerate(batches):
                 if epoch == 0:
                     _check_first_time(step.model, batch, batches)
-                weight = check(weight_at(epoch, index, batches.num_batches))
+                weight = check_weight(weight_at(epoch, index, batches.num_batches))
                 history.add_step(*step(batch, weight, f"epoch {epoch}, batch {index}"), weight)
                 sizes.append(len(batch[0]))
             record = history.end_epoch(sizes, step.optimizer.param_groups[0]["lr"], time.perf_counter() - start)
@@ -167,11 +176,11 @@ def _run(
                 warnings.warn(
                     f"`num_data` is {num_data} but an epoch has {rows} rows: the ELBO is that of {num_data} rows. "
                     "Set `num_data` to the size of the training set.",
-                    stacklevel=4,
+                    stacklevel=3,
                 )
             _show(bar, record, num_data)
             if isinstance(schedule, ReduceLROnPlateau):
-                schedule.step(-record.elbo)
+                schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
             elif schedule is not None:
                 schedule.step()
             if sum(bool(callback(history)) for callback in callbacks):  # every one is called
@@ -213,6 +222,7 @@ class _Step:
     clip_norm: float | None
 
     def __post_init__(self) -> None:
+        # Every ELBO of Pyro's gets its traces here; they hold the two terms, which its loss has already added up.
         self._traces: list[tuple[Trace, Trace]] = []
         get_trace = self.elbo._get_trace
 
@@ -225,7 +235,7 @@ class _Step:
     def __call__(self, batch: Batch, weight: float, where: str) -> tuple[float, float]:
         """Update the parameters; returns the expected log-likelihood and the KL, in nats."""
         self.optimizer.zero_grad()
-        weight = max(weight, SMALLEST_WEIGHT)
+        weight = max(weight, SMALLEST_KL_WEIGHT)
         if weight == 1.0:
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         else:
@@ -295,11 +305,21 @@ def _log_prob(trace: Trace, names: list[str]) -> float:
     return sum(trace.nodes[name]["log_prob_sum"].item() for name in names)
 
 
+def _make_optimizer(optimizer: Callable, parameters: list[nn.Parameter]) -> Optimizer:
+    made = None if isinstance(optimizer, PyroOptim) or not callable(optimizer) else optimizer(parameters)
+    if not isinstance(made, Optimizer):
+        raise ValueError(
+            "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
+            f"lr=1e-3); got {type(optimizer).__name__}."
+        )
+    return made
+
+
 def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: Batch) -> list[nn.Parameter]:
     """All parameters to learn, after a trial run of the guide that shows what kind it is."""
     is_ready = any(True for _ in guide.parameters())  # if not, its first call makes them, with the fit's own seed
     with seeded(0 if is_ready else None, batch[0].device), torch.no_grad(), poutine.block():
-        trace = poutine.trace(guide).get_trace(*batch)
+        trace: Any = poutine.trace(guide).get_trace(*batch)
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):
         raise ValueError(
@@ -316,7 +336,7 @@ def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: 
     parameters = list(dict.fromkeys(owned))
     known = {id(parameter) for parameter in parameters}
     for name, node in trace.nodes.items():
-        if node["type"] == "param" and id(_unconstrained(node["value"])) not in known:
+        if node["type"] == "param" and id(node["value"].unconstrained()) not in known:
             raise ValueError(
                 f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; declare it as a "
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
@@ -324,10 +344,6 @@ def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: 
     if not parameters:
         raise ValueError("neither guide nor model has a parameter to learn.")
     return parameters
-
-
-def _unconstrained(value: Any) -> object:
-    return value.unconstrained()
 
 
 def _check_data(model: nn.Module, batches: Batches) -> None:
@@ -356,5 +372,7 @@ def _check_first_time(model: nn.Module, batch: Batch, batches: Batches) -> None:
             model.check_targets(*batch)
 
 
-def _device_of(module: nn.Module) -> torch.device | None:
-    return next((parameter.device for parameter in module.parameters()), None)
+def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
+    if isinstance(model, BayesianModel):
+        return model.device
+    return next((parameter.device for module in (guide, model) for parameter in module.parameters()), None)

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal, Poisson
+from torch.distributions import Bernoulli, Categorical, Distribution, Poisson
 from torch.nn.functional import logsigmoid
 
 from . import _checks
 
 __all__ = [
+    "Accumulator",
     "ClassificationPrediction",
     "Prediction",
     "RegressionPrediction",
@@ -99,9 +100,16 @@ def mutual_information(logits: Tensor) -> Tensor:
 def _require_two(num_samples: int) -> None:
     if num_samples < 2:
         raise ValueError(
-            f"`num_samples` must be at least 2 to estimate an epistemic uncertainty, got {num_samples}: "
-            "a single draw cannot disagree with itself."
+            f"an epistemic uncertainty needs at least 2 draws, got {num_samples}: a single one cannot disagree with "
+            "itself; call `predict` with a larger `num_samples`."
         )
+
+
+def _require_variance(spread: Tensor | None) -> Tensor:
+    if spread is None:
+        _require_two(1)
+    assert spread is not None
+    return spread
 
 
 @dataclass(frozen=True)
@@ -117,8 +125,8 @@ class Prediction(ABC):
     num_samples: int
     log_density: Tensor | None
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
     @property
     def nll(self) -> float:
@@ -138,14 +146,15 @@ class ClassificationPrediction(Prediction):
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
         votes: How many draws put each class first, shape (N, C).
-        summed_logit_variance: Welford sum of squared deviations of the centred logits, shape (N,).
+        spread: Variance over draws of the logits, centred over classes and averaged over them, shape (N,); None for a
+            single draw.
         logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
     """
 
     probs: Tensor
     aleatoric: Tensor
     votes: Tensor
-    summed_logit_variance: Tensor
+    spread: Tensor | None
     logits: Tensor | None
 
     def __len__(self) -> int:
@@ -175,8 +184,7 @@ class ClassificationPrediction(Prediction):
     @property
     def logit_variance(self) -> Tensor:
         """Variance over draws of the logits, centred over classes and averaged over them, shape (N,)."""
-        _require_two(self.num_samples)
-        return self.summed_logit_variance / (self.num_samples - 1)
+        return _require_variance(self.spread)
 
 
 @dataclass(frozen=True)
@@ -188,13 +196,13 @@ class RegressionPrediction(Prediction):
         log_density: Log-density of the targets, in nats, shape (N,); None if no targets were given.
         mean: Predictive mean, shape ``(N, *O)``.
         aleatoric: Mean of the components' variances, shape ``(N, *O)``.
-        summed_square: Welford sum of squared deviations of the components' means, shape ``(N, *O)``.
+        spread: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single draw.
         components: The mixture's components, batch shape ``(S, N, *O)``; None unless `keep_draws`.
     """
 
     mean: Tensor
     aleatoric: Tensor
-    summed_square: Tensor
+    spread: Tensor | None
     components: Distribution | None
 
     def __len__(self) -> int:
@@ -203,8 +211,7 @@ class RegressionPrediction(Prediction):
     @property
     def epistemic(self) -> Tensor:
         """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs two draws."""
-        _require_two(self.num_samples)
-        return self.summed_square / (self.num_samples - 1)
+        return _require_variance(self.spread)
 
     @property
     def total(self) -> Tensor:
@@ -305,7 +312,7 @@ class ClassAccumulator(Accumulator):
             probs=self._probs,
             aleatoric=self._aleatoric,
             votes=self._votes,
-            summed_logit_variance=self._logit_square.mean(-1),
+            spread=_variance(self._logit_square.mean(-1), self.num_samples),
             logits=torch.stack(self._kept) if self._kept else None,
         )
 
@@ -335,7 +342,7 @@ class MomentAccumulator(Accumulator):
             log_density=log_density,
             mean=self._mean,
             aleatoric=self._aleatoric,
-            summed_square=self._square,
+            spread=_variance(self._square, self.num_samples),
             components=_stack(self._kept, 0) if self._kept else None,
         )
 
@@ -352,16 +359,23 @@ def _at_least_single(value: Tensor) -> Tensor:
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
+def _variance(square: Tensor, count: int) -> Tensor | None:
+    return square / (count - 1) if count > 1 else None
+
+
 def _log_probs(observation: Distribution) -> Tensor:
     if isinstance(observation, Categorical):
         return observation.logits
-    assert isinstance(observation, Bernoulli)
+    if not isinstance(observation, Bernoulli):
+        raise ValueError(f"class predictions need a Categorical or Bernoulli distribution, got {observation}.")
     return torch.stack([logsigmoid(-observation.logits), logsigmoid(observation.logits)], dim=-1)
 
 
 def _stack(distributions: Sequence[Distribution], dim: int, join: Any = torch.stack) -> Distribution:
     first = distributions[0]
-    names = ("loc", "scale") if isinstance(first, Normal) else ("rate",)
+    names = [name for name in first.arg_constraints if name in vars(first)]  # those that it was made from
+    if not names:
+        raise ValueError(f"`keep_draws` cannot store distributions of type {type(first).__name__}.")
     parameters = {name: join([getattr(d, name) for d in distributions], dim) for name in names}
     return type(first)(**parameters, validate_args=False)
 

@@ -15,14 +15,14 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks", "_functional", "_scope"},
+    {"_checks", "_functional", "_globs", "_scope"},
     {"data", "metrics", "nets", "posterior", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
     {"guides", "kl"},
     {"_batches", "svi"},
     {"prediction"},
-    {"checkpoint", "plotting"},
+    {"checkpoint", "plotting", "specs"},
     {"runs"},
     {"evaluation"},
     {"demo"},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyro_bnn import ScaleMixturePrior, predict, runs
+from pyro_bnn import ScaleMixturePrior, predict, runs, specs
 from pyro_bnn.cli import main
 from pyro_bnn.data import load_images
 
@@ -170,7 +170,7 @@ def test_out_of_domain_images_must_have_the_same_size(pyro_bnn, tmp_path, real_d
 
 
 @pytest.mark.parametrize("command", [[], ["demo"], ["train"], ["evaluate"]])
-def test_help_names_every_option(pyro_bnn, command):
+def test_help_reads_well(pyro_bnn, command):
     code, out, err = pyro_bnn(*command, "--help")
     assert (code, err) == (0, "")
     assert "Usage" in out
@@ -232,13 +232,13 @@ def test_a_validation_set_takes_the_place_of_the_test_set():
 
 def test_the_articles_recipe_is_the_articles():
     article = runs.RECIPES["fashion-mnist", "article"]
-    assert runs.make_prior(article.prior) == ScaleMixturePrior()
+    assert specs.make_prior(article.prior) == ScaleMixturePrior()
     assert (article.hidden, article.epochs, article.batch_size, article.lr) == ((400, 400), 20, 100, 1e-3)
     assert (article.num_particles, article.kl_weight, article.inputs, article.init) == (2, "1", "raw", "uniform")
 
 
 def test_priors_by_name_from_the_command_line():
-    prior = runs.make_prior("net.2.*=normal:0.2; **=laplace:0.1")
+    prior = specs.make_prior("net.2.*=normal:0.2; **=laplace:0.1")
     layer = torch.nn.Linear(2, 1)
     assert_identical(prior("net.2.weight", layer.weight.detach(), layer).stddev, torch.full((1, 2), 0.2))
     assert_identical(prior("net.4.weight", layer.weight.detach(), layer).variance, torch.full((1, 2), 0.02))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn import plotting
+from pyro_bnn import metrics, plotting
 
 from .cases import small_model
 
@@ -56,9 +56,13 @@ def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
     probs = torch.randn(20_000, 3).softmax(-1)
     y = torch.distributions.Categorical(probs).sample()
     ax = plotting.reliability_diagram(probs, y, num_bins=10)
-    x, height = ax.lines[1].get_data()
-    filled = ~np.isnan(np.asarray(x, dtype=float))
-    np.testing.assert_allclose(np.asarray(height)[filled], np.asarray(x)[filled], atol=0.05)
+    bins = metrics.calibration_bins(probs, y, num_bins=10)
+    heights = np.array([bar.get_height() for bar in ax.patches])
+    filled = bins.counts.numpy() > 0
+    np.testing.assert_allclose(heights[filled], bins.accuracy.numpy()[filled])
+    np.testing.assert_allclose(heights[filled], bins.confidence.numpy()[filled], atol=0.05)
+    share = ax.lines[-1].get_ydata()
+    np.testing.assert_allclose(share[:-1], bins.counts.numpy() / 20_000)
 
 
 @pytest.mark.usefixtures("figures")

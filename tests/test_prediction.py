@@ -174,14 +174,13 @@ def test_batches_and_loaders_change_nothing(likelihood):
     assert inputs_only.log_density is None
 
 
-@pytest.mark.parametrize("keep", [True])
-def test_kept_draws_of_a_loader_are_joined_along_the_data(keep):
+def test_kept_draws_of_a_loader_are_joined_along_the_data():
     model, x, y = small_model()
     loader = DataLoader(TensorDataset(x, y), batch_size=4)
-    assert pb.predict(model, wide_guide(model), loader, num_samples=3, keep_draws=keep).logits.shape == (3, 6, 3)
+    assert pb.predict(model, wide_guide(model), loader, num_samples=3, keep_draws=True).logits.shape == (3, 6, 3)
     model, x, y = small_model(likelihood="heteroscedastic")
     loader = DataLoader(TensorDataset(x, y), batch_size=4)
-    prediction = pb.predict(model, wide_guide(model), loader, num_samples=3, keep_draws=keep)
+    prediction = pb.predict(model, wide_guide(model), loader, num_samples=3, keep_draws=True)
     assert prediction.components.batch_shape == (3, 6, 2)
     assert prediction.quantile(0.5).shape == (6, 2)
     assert len(prediction) == 6
@@ -279,7 +278,7 @@ def test_one_draw_has_no_epistemic_part(likelihood):
     model, x, _ = small_model(likelihood=likelihood)
     prediction = pb.predict(model, wide_guide(model), x, num_samples=1)
     assert torch.isfinite(prediction.aleatoric).all()
-    with pytest.raises(ValueError, match="at least 2 to estimate an epistemic uncertainty, got 1"):
+    with pytest.raises(ValueError, match="needs at least 2 draws, got 1"):
         _ = prediction.epistemic
 
 
@@ -354,3 +353,51 @@ def test_half_precision_draws_are_summed_in_single():
     prediction = accumulator.prediction(None)
     assert prediction.probs.dtype == torch.float32
     torch.testing.assert_close(prediction.probs, prediction.logits.float().exp().mean(0), rtol=1e-3, atol=1e-3)
+
+
+class StudentLikelihood(pb.Likelihood):
+    """A user's own, of a family that the library does not know."""
+
+    def forward(self, output):
+        return dist.StudentT(5.0, output, 0.5, validate_args=False)
+
+    def check_values(self, output, y):
+        pass
+
+    def accumulator(self):
+        return pb.uncertainty.MomentAccumulator()
+
+
+def test_a_users_own_likelihood_predicts_and_keeps_draws():
+    x, y = torch.randn(6, 4), torch.randn(6, 2)
+    model = pb.BayesianModel(nn.Linear(4, 2), prior=pb.NormalPrior(), likelihood=StudentLikelihood(), num_data=6)
+    guide = wide_guide(model)
+    prediction = pb.predict(model, guide, x, y=y, num_samples=9, seed=0, keep_draws=True, batch_size=4)
+    assert prediction.components.batch_shape == (9, 6, 2)
+    expected = prediction.components.log_prob(y).sum(-1).logsumexp(0) - math.log(9)
+    assert_identical(prediction.log_density, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, x: pb.predict(m.net, wide_guide(m), x), "`model` must be a BayesianModel, got Sequential"),
+        (lambda m, x: pb.auto_normal(m.net), "`model` must be a BayesianModel, got Sequential"),
+        (lambda m, x: pb.MeanFieldGuide(m, init="uniform"), "`init` must be an Init.*got str"),
+        (lambda m, x: pb.predict(m, wide_guide(m), x, num_samples="ten"), "`num_samples` must be a whole number"),
+        (lambda m, x: pb.NormalPrior("1"), "`scale` must be a finite number above 0, got '1'"),
+        (lambda m, x: pb.UniformInit(rho=(0, -3)), "`rho` must be a range"),
+        (lambda m, x: pb.NormalInit(loc_scale=-1), "`loc_scale` must be a number of at least 0"),
+        (lambda m, x: pb.load_state("/nowhere.pt", m, wide_guide(m)), "there is no file /nowhere.pt"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(call, message):
+    model, x, _ = small_model()
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        call(model, x)
+
+
+def test_a_latent_noise_scale_has_no_single_value():
+    model, _, _ = small_model(likelihood="gaussian-latent")
+    with pytest.raises(ValueError, match="noise scale is a latent variable"):
+        model.likelihood.noise_scale()

@@ -30,6 +30,11 @@ class UniformInit(Init):
     loc: tuple[float, float] = (-0.2, 0.2)
     rho: tuple[float, float] = (-5.0, -4.0)
 
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("loc", self.loc), ("rho", self.rho)):
+            if not low <= high:
+                raise ValueError(f"`{name}` must be a range (low, high), got ({low}, {high}).")
+
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """Two uniform draws."""
         like = site.unconstrained_start
@@ -49,6 +54,11 @@ class NormalInit(Init):
     loc_scale: float = 0.1
     rho: float = -3.0
     rho_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("loc_scale", self.loc_scale), ("rho_scale", self.rho_scale)):
+            if not value >= 0:
+                raise ValueError(f"`{name}` must be a number of at least 0, got {value!r}.")
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """Two Gaussian draws."""

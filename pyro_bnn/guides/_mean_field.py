@@ -57,6 +57,7 @@ class MeanFieldGuide(PyroModule):
         allow_local_mode(self)
         self._sites = find_sites(model, args, kwargs)
         init = NetworkInit() if init is None else init
+        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
         starts = {site.name: init(site) for site in self._sites}
         self.loc = _tree({name: loc for name, (loc, _) in starts.items()})
         self.rho = _tree({name: rho for name, (_, rho) in starts.items()})

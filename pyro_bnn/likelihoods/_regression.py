@@ -60,7 +60,16 @@ class GaussianLikelihood(Likelihood):
         self.scale = PyroSample(_MovedPrior(prior))
 
     def noise_scale(self) -> Tensor:
-        """The current standard deviation of the noise; a statement of Pyro's inside a model call."""
+        """The standard deviation of the noise, fixed or as learned so far.
+
+        Raises:
+            ValueError: If it is a latent variable, which has no single value.
+        """
+        if "scale" in self._pyro_samples:
+            raise ValueError("the noise scale is a latent variable; draw it with `posterior.sample(...)`.")
+        return self._scale()
+
+    def _scale(self) -> Tensor:
         if "rho" in self._parameters:
             parameter = self._parameters["rho"]
             assert parameter is not None
@@ -78,7 +87,7 @@ class GaussianLikelihood(Likelihood):
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Normal(output, scale)."""
         require_output_dims("GaussianLikelihood", output, 1, "(N,) or (N, O)")
-        return dist.Normal(output, lift(self.noise_scale(), self._scale_event_dim, output), validate_args=False)
+        return dist.Normal(output, lift(self._scale(), self._scale_event_dim, output), validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Finite numbers."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
-from .._functional import matches
+from .._globs import matches
 from ._base import Prior
 
 

@@ -1,0 +1,99 @@
+"""Priors, initialisations and KL weights from short texts, as on the command line."""
+
+from . import kl
+from .guides import Init, NetworkInit, NormalInit, UniformInit
+from .kl import KLWeight
+from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
+
+__all__ = ["make_init", "make_kl_weight", "make_prior"]
+
+
+def _numbers(spec: str, text: str, count: int) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count:
+        raise ValueError(f"{spec!r} needs {count} number(s) after the colon, separated by commas.")
+    return numbers
+
+
+def make_prior(spec: str) -> Prior:
+    """The prior that a specification names.
+
+    Raises:
+        ValueError: If there is no such prior or a number is out of range.
+
+    Example:
+        >>> make_prior("mixture:0.5,1,0.0025")
+        ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)
+        >>> make_prior("**.bias=normal:1;**=normal:0.1")
+        PriorByName(priors={'**.bias': NormalPrior(scale=1.0), '**': NormalPrior(scale=0.1)})
+    """
+    if "=" in spec:
+        pairs = [part.partition("=") for part in spec.split(";")]
+        return PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
+    kinds: dict[str, tuple[type[Prior], int]] = {
+        "normal": (NormalPrior, 1),
+        "mixture": (ScaleMixturePrior, 3),
+        "laplace": (LaplacePrior, 1),
+        "fan-in": (FanInNormalPrior, 1),
+    }
+    name, _, numbers = spec.partition(":")
+    if name not in kinds:
+        raise ValueError(
+            f"unknown prior {spec!r}; choose normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN, "
+            "or different ones by parameter name: GLOB=PRIOR;GLOB=PRIOR."
+        )
+    prior, count = kinds[name]
+    return prior(*_numbers(spec, numbers, count)) if numbers else prior()
+
+
+def make_init(spec: str) -> Init:
+    """The initialisation that a specification names.
+
+    Raises:
+        ValueError: If there is no such initialisation.
+
+    Example:
+        >>> make_init("network:0.3*prior").prior_fraction
+        0.3
+    """
+    name, _, rest = spec.partition(":")
+    if spec == "uniform":
+        return UniformInit()
+    if spec == "normal":
+        return NormalInit()
+    if name != "network":
+        raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
+    if rest.endswith("*prior"):
+        return NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
+    return NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
+
+
+def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
+    """The KL weight that a specification names.
+
+    Raises:
+        ValueError: If there is no such weight.
+
+    Example:
+        >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
+        (0.5, 0.1)
+    """
+    name, _, rest = spec.partition(":")
+    if name == "blundell":
+        return kl.blundell()
+    if name == "per-weight":
+        return kl.per_weight(num_weights)
+    if name == "warmup":
+        epochs, *weight = _numbers(spec, rest, 2 if "," in rest else 1)
+        if epochs != int(epochs):
+            raise ValueError(f"{spec!r} must warm up over a whole number of epochs.")
+        return kl.linear_warmup(int(epochs), *weight)
+    try:
+        return kl.constant(float(spec))
+    except ValueError as error:
+        raise ValueError(
+            f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
+        ) from error
