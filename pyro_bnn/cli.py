@@ -76,7 +76,11 @@ def train(
     dataset: Annotated[str, typer.Argument(help="fashion-mnist, mnist or digits.")],
     out: Out,
     recipe: Annotated[
-        str, typer.Option(help="default, or article: the setting of 'Weight Uncertainty in Neural Networks'.")
+        str,
+        typer.Option(
+            help="default, or article: mixture prior, KL weight 1, 20 epochs, after Blundell et al. (2015). "
+            "The run's config.json shows all settings."
+        ),
     ] = "default",
     prior: Annotated[
         str | None,
@@ -101,7 +105,9 @@ def train(
             "warmup:EPOCHS[,WEIGHT]."
         ),
     ] = None,
-    hold_out: Annotated[str | None, typer.Option(help="Classes kept out as the unknown, such as 7,8,9.")] = None,
+    hold_out: Annotated[
+        str | None, typer.Option(help='Classes kept out as the unknown, such as 7,8,9, or "" for none.')
+    ] = None,
     validation: Annotated[
         int | None, typer.Option(help="Training images set aside; evaluate then uses them, not the test set.")
     ] = None,
@@ -113,7 +119,7 @@ def train(
 ) -> None:
     """Train a Bayesian network on images and write configuration, history and posterior to a folder.
 
-    What is not given comes from the recipe.
+    What is not given comes from the recipe. The default recipes are cold posteriors: their KL weight is below 1.
     """
     from . import runs
 
@@ -142,6 +148,10 @@ def train(
     config = replace(runs.RECIPES[dataset, recipe], **{k: v for k, v in given.items() if v is not None})
     device = _device(device)
     images, _ = runs.load_data(config, root=data, download=download)
+    held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
+    typer.echo(
+        f"Training on {len(images.x_train)} images of {len(images.classes)} classes{held_out}, {config.epochs} epochs."
+    )
     start = time.perf_counter()
     _, posterior = runs.train(config, images, out, device=device, force=force, progress=sys.stderr.isatty())
     last = posterior.history.epochs[-1]

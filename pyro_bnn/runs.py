@@ -80,6 +80,8 @@ class RunConfig:
     seed: int = 0
 
 
+# The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
+# https://arxiv.org/abs/1505.05424. Weight 1 is the article's 1 / num_batches.
 ARTICLE = RunConfig(
     dataset="fashion-mnist",
     prior=f"mixture:0.5,1,{math.exp(-6)!r}",
@@ -95,6 +97,8 @@ ARTICLE = RunConfig(
     kl_weight="1",
 )
 
+# Heuristic: chosen on 10,000 images set aside from the training set. A first layer with a wide prior stays uncertain
+# about patterns of pixels that garments do not show; the cold posterior undoes the underconfidence that comes with it.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -107,15 +111,18 @@ DEFAULT = replace(
     kl_weight="0.4",
 )
 
+# Heuristic: small data prune a mean-field network at weight 1 until single draws are poor; a tenth keeps them good.
 DIGITS = replace(
     DEFAULT,
     dataset="digits",
-    prior="normal:0.3",
+    prior="normal:1",
     init="network:0.01",
+    inputs="raw",
     hidden=(100,),
-    epochs=60,
+    epochs=100,
     batch_size=64,
     lr=1e-2,
+    kl_weight="0.1",
     hold_out=(7, 8, 9),
 )
 
