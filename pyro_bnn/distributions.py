@@ -66,6 +66,7 @@ class ScaleMixtureNormal(TorchDistribution):
             for name, value, upper in (("mixing", self.mixing, 1.0), ("scale1", self.scale1, math.inf)):
                 _check_open_interval(name, value, upper)
             _check_open_interval("scale2", self.scale2, math.inf)
+        self._unexpanded = (self.mixing, self.scale1, self.scale2)
         super().__init__(self.mixing.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
@@ -75,6 +76,7 @@ class ScaleMixtureNormal(TorchDistribution):
         new.mixing = self.mixing.expand(batch_shape)
         new.scale1 = self.scale1.expand(batch_shape)
         new.scale2 = self.scale2.expand(batch_shape)
+        new._unexpanded = self._unexpanded
         super(ScaleMixtureNormal, new).__init__(batch_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
@@ -101,18 +103,20 @@ class ScaleMixtureNormal(TorchDistribution):
         """Log-density in nats, with exact gradients in the value and in the three arguments."""
         if self._validate_args:
             self._validate_sample(value)
-        first_is_wide = self.scale1 >= self.scale2
-        wide = torch.where(first_is_wide, self.scale1, self.scale2)
-        narrow = torch.where(first_is_wide, self.scale2, self.scale1)
-        log_mixing, log_rest = self.mixing.log(), (-self.mixing).log1p()
+        mixing, scale1, scale2 = self._unexpanded  # their logarithms are taken once, not once per weight
+        first_is_wide = scale1 >= scale2
+        wide = torch.where(first_is_wide, scale1, scale2)
+        narrow = torch.where(first_is_wide, scale2, scale1)
+        log_mixing, log_rest = mixing.log(), (-mixing).log1p()
         log_weight_wide = torch.where(first_is_wide, log_mixing, log_rest)
         log_weight_narrow = torch.where(first_is_wide, log_rest, log_mixing)
 
         square = value.square()
         constant = log_weight_narrow - log_weight_wide + wide.log() - narrow.log()
-        log_odds = constant - 0.5 * square * (narrow.pow(-2) - wide.pow(-2))
-        base = log_weight_wide - wide.log() - 0.5 * math.log(2 * math.pi) - 0.5 * square * wide.pow(-2)
-        return base - logsigmoid(-log_odds)
+        log_odds = constant - square * (0.5 * (narrow.pow(-2) - wide.pow(-2)))
+        base = log_weight_wide - wide.log() - 0.5 * math.log(2 * math.pi) - square * (0.5 * wide.pow(-2))
+        result = base - logsigmoid(-log_odds)
+        return result.expand(torch.broadcast_shapes(result.shape, self.batch_shape))
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of a draw no larger than the value."""

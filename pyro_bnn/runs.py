@@ -247,7 +247,7 @@ def train(
         model,
         guide,
         (images.x_train, images.y_train),
-        optimizer=functools.partial(torch.optim.Adam, lr=config.lr),
+        optimizer=functools.partial(torch.optim.Adam, lr=config.lr, fused=True),
         num_epochs=config.epochs,
         batch_size=config.batch_size,
         num_particles=config.num_particles,

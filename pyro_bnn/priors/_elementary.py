@@ -1,4 +1,7 @@
-"""Priors with the same two or three numbers for every parameter."""
+"""Priors with the same few numbers for every parameter.
+
+The numbers are checked once, here, and not every weight at every step.
+"""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ class NormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(0, scale^2)."""
-        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.scale))
+        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class LaplacePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Laplace(0, scale)."""
-        return dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(self.scale))
+        return dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class ScaleMixturePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The two-component mixture."""
-        return ScaleMixtureNormal(*(parameter.new_tensor(v) for v in (self.mixing, self.scale1, self.scale2)))
+        numbers = (parameter.new_tensor(value) for value in (self.mixing, self.scale1, self.scale2))
+        return ScaleMixtureNormal(*numbers, validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -99,4 +103,5 @@ class FanInNormalPrior(Prior):
         """N(0, gain^2 / fan_in)."""
         weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
         fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
-        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.gain / math.sqrt(fan_in)))
+        scale = parameter.new_tensor(self.gain / math.sqrt(fan_in))
+        return dist.Normal(parameter.new_zeros(()), scale, validate_args=False)
