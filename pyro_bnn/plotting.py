@@ -134,7 +134,8 @@ def score_histograms(in_domain: Tensor, out_of_domain: Tensor, *, score: str, ax
         (out_of_domain, "out of domain", OUT_OF_DOMAIN),
     ):
         ax.hist(values.cpu().numpy(), bins=edges.tolist(), density=True, alpha=0.6, label=label, color=color)
-    ax.set(xlabel=f"{score}; largest 0.5 % not shown", ylabel="density")
+    ax.set(xlabel=score, ylabel="density")
+    ax.set_title("largest 0.5 % not shown", fontsize=7, loc="right")
     ax.legend()
     return ax
 
