@@ -149,12 +149,10 @@ def train(
     device = _device(device)
     images, _ = runs.load_data(config, root=data, download=download)
     held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
-    typer.echo(
-        f"Training on {len(images.x_train)} images of {len(images.classes)} classes{held_out}, {config.epochs} epochs."
-    )
     start = time.perf_counter()
     _, posterior = runs.train(config, images, out, device=device, force=force, progress=sys.stderr.isatty())
     last = posterior.history.epochs[-1]
+    typer.echo(f"Trained on {len(images.x_train)} images of {len(images.classes)} classes{held_out}.")
     typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
     typer.echo(
         f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(images.x_train):.4f} nats, "
