@@ -231,7 +231,7 @@ def test_pyros_autoguides_and_svi_run_on_the_model(autoguide, likelihood):
 @pytest.mark.uses_param_store
 @pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian-fixed", "poisson"])
 def test_pyros_laplace_approximation_runs_at_the_mode(likelihood):
-    model, x, y = small_model(likelihood=likelihood)
+    model, x, y = small_model(likelihood=likelihood, num_data=6, prior=pb.NormalPrior(0.3))  # one mode
     guide = AutoLaplaceApproximation(model)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
     for _ in range(500):
