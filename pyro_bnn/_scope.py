@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyro
 import torch
@@ -18,8 +19,7 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
     if seed is None:
         yield
         return
-    on_cuda = device is not None and device.type == "cuda"
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_cuda else []):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if _draws_on_cuda(device) else []):
         reseed(seed, device)
         yield
 
@@ -27,8 +27,13 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 def reseed(seed: int, device: torch.device | None) -> None:
     """Seed the generators that work on a device draws from, and no others."""
     torch.default_generator.manual_seed(seed)
-    if device is not None and device.type == "cuda":
+    if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
+
+
+def _draws_on_cuda(device: torch.device | None) -> bool:
+    """Whether draws may come from a GPU; without a device, whether this process has used one."""
+    return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
 @contextmanager
@@ -78,3 +83,8 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
     statement = effectful(type="param")(lambda *_, **__: parameter)
     value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
     return value
+
+
+def is_auxiliary(node: Any) -> bool:
+    """Whether a trace's sample site is a guide's own device, with no counterpart in the model."""
+    return bool((node["infer"] or {}).get("is_auxiliary"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from . import plotting
+from ._scope import seeded
 from .data import regression_problem
 from .evaluation import Report, evaluate
 from .guides import MeanFieldGuide, NetworkInit
@@ -48,8 +49,7 @@ def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
         Standard deviations, epistemic and aleatoric, averaged inside the data's range and outside it.
     """
     x, y = regression_problem(seed=seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         net = mlp([1, 20, 20, 2])
     likelihood = HeteroscedasticGaussianLikelihood()
     # Heuristic: inputs in [-0.5, 0.5] need weights well above 1 to bend a line twice.

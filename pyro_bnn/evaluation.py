@@ -114,13 +114,14 @@ def evaluate(
     if num_components != num_samples:
         rows.append(_row(f"ensemble of {num_components}", components.probs, y))
     rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
-    foreign, ood = None, {}
+    foreign, scores = None, {}
     if unknown is not None and len(unknown):
         foreign = _classes(predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed))
-        ood = {name: metrics.ood_scores(a, b) for name, (a, b) in _scores(ensemble, foreign).items()}
+        scores = _scores(ensemble, foreign)
+    ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
     write_json(out / "metrics.json", asdict(report))
-    _draw(posterior.history, ensemble, y, images, foreign, unknown, out)
+    _draw(posterior.history, ensemble, y, images, foreign, unknown, scores, out)
     return report
 
 
@@ -153,6 +154,7 @@ def _draw(
     images: Images,
     foreign: ClassificationPrediction | None,
     unknown: Tensor | None,
+    scores: dict[str, tuple[Tensor, Tensor]],
     out: Path,
 ) -> None:
     plotting.save(plotting.loss_curves(history)[0], out / "loss.png")
@@ -170,6 +172,6 @@ def _draw(
     plotting.save(votes[0, 0], out / "votes.png")
 
     axes = plotting.new_axes(2, 2, size=(9, 6.4)).flatten()
-    for ax, (name, pair) in zip(axes, _scores(known, foreign).items(), strict=True):
+    for ax, (name, pair) in zip(axes, scores.items(), strict=True):
         plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
     plotting.save(axes[0], out / "ood.png")

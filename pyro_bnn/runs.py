@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from ._scope import seeded
 from .checkpoint import load_state, save_state
 from .data import Images, load_images
 from .guides import MeanFieldGuide, auto_normal
@@ -199,8 +200,7 @@ def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
     first: list[nn.Module] = [nn.Flatten()]
     if config.inputs == "standardized":
         first.append(Standardize.of(images.x_train.flatten(1), floor=PIXEL_SCALE_FLOOR))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         net = mlp([images.x_train[0].numel(), *config.hidden, len(images.classes)], first=first)
         for layer in net.modules():
             if isinstance(layer, nn.Linear):  # He et al. (2015), https://arxiv.org/abs/1502.01852

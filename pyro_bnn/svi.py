@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from . import _checks
 from ._batches import Batch, Batches
-from ._scope import own_parameters, seeded
+from ._scope import is_auxiliary, own_parameters, seeded
 from .guides import GuidePosterior
 from .history import EpochRecord, History
 from .kl import KLWeight, check_weight, constant
@@ -326,8 +326,7 @@ def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: 
             "the guide draws the observed site `obs`: it was first called without targets. Build it with "
             "`auto_normal`, or call it once as `guide(x, y)` before anything else."
         )
-    auxiliary = any((node["infer"] or {}).get("is_auxiliary") for node in latent)
-    if auxiliary and issubclass(elbo, TraceMeanField_ELBO):
+    if any(is_auxiliary(node) for node in latent) and issubclass(elbo, TraceMeanField_ELBO):
         raise ValueError(
             f"{type(guide).__name__} samples auxiliary variables, for which TraceMeanField_ELBO has no closed form and "
             "loses the Jacobian of constrained sites; use `elbo=Trace_ELBO`, or MeanFieldGuide."
@@ -368,8 +367,7 @@ def _check_first_time(model: nn.Module, batch: Batch, batches: Batches) -> None:
     if batches.tensors is None:
         _checks.finite("x", batch[0])
     if batch[1].is_cuda:
-        with seeded(0, batch[0].device):
-            model.check_targets(*batch)
+        model.check_targets(*batch)
 
 
 def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:

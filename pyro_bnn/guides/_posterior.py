@@ -7,7 +7,7 @@ import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 
-from .._scope import own_parameters
+from .._scope import is_auxiliary, own_parameters
 from ..posterior import Draw, Posterior, Status
 from ._mean_field import MeanFieldGuide
 
@@ -34,7 +34,7 @@ class GuidePosterior(Posterior):
             with own_parameters(self.guide), poutine.block():
                 trace = poutine.trace(self.guide).get_trace(*args)
             nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
-            yield {name: node["value"] for name, node in nodes.items() if not _is_auxiliary(node)}
+            yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
 
     def median(self) -> Draw:
         """The median of every latent variable, ``{site: shape (*event)}``: for a Gaussian guide the mean weights.
@@ -45,7 +45,3 @@ class GuidePosterior(Posterior):
         if not isinstance(self.guide, (MeanFieldGuide, AutoGuide)):
             raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`.")
         return {name: value.detach() for name, value in self.guide.median().items()}
-
-
-def _is_auxiliary(node: Any) -> bool:
-    return bool(node["infer"].get("is_auxiliary"))
