@@ -24,6 +24,13 @@ from .likelihoods import GaussianLikelihood as GaussianLikelihood
 from .likelihoods import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
 from .likelihoods import Likelihood as Likelihood
 from .likelihoods import PoissonLikelihood as PoissonLikelihood
+from .mcmc import ChainStatistics as ChainStatistics
+from .mcmc import Convergence as Convergence
+from .mcmc import ConvergenceWarning as ConvergenceWarning
+from .mcmc import Diagnostics as Diagnostics
+from .mcmc import MCMCPosterior as MCMCPosterior
+from .mcmc import fit_hmc as fit_hmc
+from .mcmc import fit_nuts as fit_nuts
 from .model import BayesianModel as BayesianModel
 from .posterior import Posterior as Posterior
 from .posterior import Status as Status

@@ -1,0 +1,307 @@
+"""The posterior as one function of one flat vector: what samplers and Laplace's method evaluate again and again.
+
+No effect handler runs inside, and many points are evaluated as one batch.
+"""
+
+import copy
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+from . import _functional
+from ._scope import eval_mode, own_parameters, seeded
+from .distributions import ScaleMixtureNormal
+from .guides import Site
+from .guides._sites import find_sites
+from .model import BayesianModel
+
+Draw = dict[str, Tensor]
+
+
+class Potential(ABC):
+    r"""Negative log joint density in unconstrained space, in nats.
+
+    .. math:: U(z) = -\log p(y \mid w) - \log p(w) - \log \left| \det \frac{dw}{dz} \right|, \qquad w = w(z).
+
+    Points are rows: z has shape (K, P), with the sites' unconstrained values one after the other.
+    """
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.sites = [replace(site, prior=_unvalidated(site.prior)) for site in sites]
+        starts = [site.unconstrained_start for site in sites]
+        self._shapes = [start.shape for start in starts]
+        self._sizes = [start.numel() for start in starts]
+        self.like = torch.cat([start.reshape(-1)[:0] for start in starts])  # carries device and dtype
+
+    @property
+    def num_dimensions(self) -> int:
+        """P, the length of a flat vector."""
+        return sum(self._sizes)
+
+    @abstractmethod
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Log-likelihood of all data at constrained values of shape (K, *event), shape (K,)."""
+
+    def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """Log-density of z under the prior, shape (K,)."""
+        total = z.new_zeros(len(z))
+        for site, part in zip(self.sites, self._split(z), strict=True):
+            total = total + _rowwise_sum(site.prior.log_prob(values[site.name])) + _log_jacobian(site, part, values)
+        return total
+
+    def value(self, z: Tensor) -> Tensor:
+        """U at each row, differentiable, shape (K,)."""
+        values = self.constrain(z)
+        return -self.log_likelihood(values) - self.log_prior(z, values)
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """U at each row, shape (K,), and its gradient, shape (K, P)."""
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            value = self.value(z)
+            (gradient,) = torch.autograd.grad(value.sum(), z)
+        return value.detach(), gradient
+
+    def constrain(self, z: Tensor) -> Draw:
+        """Values of the sites, ``{site: shape (K, *event)}``."""
+        parts = zip(self.sites, self._split(z), strict=True)
+        return {site.name: part if site.transform is None else site.transform(part) for site, part in parts}
+
+    def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The inverse of :meth:`constrain`."""
+        parts = []
+        for site in self.sites:
+            value = values[site.name].to(self.like)
+            value = value if site.transform is None else site.transform.inv(value)
+            parts.append(value.reshape(len(value), -1))
+        return torch.cat(parts, 1)
+
+    def from_prior(self, num_rows: int) -> Tensor:
+        """Independent draws from the prior, unconstrained, shape (K, P)."""
+        draws = {site.name: site.prior.expand_by([num_rows]).sample() for site in self.sites}
+        return self.unconstrain(draws)
+
+    def _split(self, z: Tensor) -> list[Tensor]:
+        pieces = z.split(self._sizes, dim=1)
+        return [piece.view(-1, *shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+
+class BatchedModel:
+    """A :class:`BayesianModel` run for many draws of its latent variables at once, without Pyro's machinery.
+
+    Args:
+        model: The model, in the state in which it will be evaluated.
+        example: Two draws of all latent variables, ``{site: shape (2, *event)}``.
+        x: Example inputs.
+    """
+
+    def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Tensor) -> None:
+        self._model = model
+        self._paths = {path: name for name, paths in model._paths.items() for path in paths}
+        self._noise_names = [name for name in model.latent_names if name not in model.site_names]
+        self._network = _functional.batched(model._network, self._weights(example), x)
+
+    def _weights(self, values: Mapping[str, Tensor]) -> Draw:
+        return {path: values[name] for path, name in self._paths.items()}
+
+    def observation(self, values: Mapping[str, Tensor], x: Tensor) -> Distribution:
+        """The targets' elementwise distribution, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
+        output = self._network(self._weights(values), x)
+        with self._model._pyro_context:  # PyroModule's own cache of one call: the noise is what we say
+            for name in self._noise_names:
+                self._model._pyro_context.set(name, values[name])
+            return self._model.likelihood(output)
+
+
+class NetworkPotential(Potential):
+    """The potential of a :class:`BayesianModel` on all of its data.
+
+    Args:
+        model: The model, in the state in which it will be evaluated.
+        x: All inputs, shape (N, ...).
+        y: All targets, shape (N, ...).
+    """
+
+    def __init__(self, model: BayesianModel, x: Tensor, y: Tensor) -> None:
+        super().__init__(find_sites(model, (), {}))
+        self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
+        self._groups = list(_groups(self.sites, self._sizes))
+        grouped = {name for group in self._groups for name in group.names}
+        self._single = [index for index, site in enumerate(self.sites) if site.name not in grouped]
+        with seeded(0, self.like.device), torch.no_grad():
+            example = self.constrain(self.from_prior(2))
+        self._batched = BatchedModel(model, example, x)
+
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        """One batched run of the network, then the likelihood's own density."""
+        return _rowwise_sum(self._batched.observation(values, self._x).log_prob(self._y))
+
+    def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """Sites with the same kind of prior at once."""
+        total = z.new_zeros(len(z))
+        for group in self._groups:
+            total = total + group.log_prob(z)
+        if self._single:
+            parts = self._split(z)
+            for index in self._single:
+                site = self.sites[index]
+                density = _rowwise_sum(site.prior.log_prob(values[site.name]))
+                total = total + density + _log_jacobian(site, parts[index], values)
+        return total
+
+
+class TracePotential(Potential):
+    """The potential of any Pyro model, by tracing it at each point: slow, but it takes every model.
+
+    Args:
+        model: A Pyro model.
+        args: What it is called with.
+    """
+
+    def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
+        super().__init__(find_sites(model, args, {}))
+        self._model, self._args = model, args
+
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Sum of the observed sites' log-densities."""
+        return torch.stack([self._joint(row, observed=True) for row in _rows(values)])
+
+    def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """Sum of the latent sites' log-densities, and the Jacobian."""
+        density = torch.stack([self._joint(row, observed=False) for row in _rows(values)])
+        for site, part in zip(self.sites, self._split(z), strict=True):
+            density = density + _log_jacobian(site, part, values)
+        return density
+
+    def from_prior(self, num_rows: int) -> Tensor:
+        """Draws of the whole model, whose priors may depend on each other."""
+        names = [site.name for site in self.sites]
+        with own_parameters(self._model), torch.no_grad(), poutine.block():
+            traces: list[Any] = [poutine.trace(self._model).get_trace(*self._args) for _ in range(num_rows)]
+        return self.unconstrain({name: torch.stack([t.nodes[name]["value"] for t in traces]) for name in names})
+
+    def _joint(self, values: Draw, *, observed: bool) -> Tensor:
+        with own_parameters(self._model), poutine.block():
+            trace: Any = poutine.trace(poutine.condition(self._model, data=values)).get_trace(*self._args)
+        total = self.like.new_zeros(())
+        for node in trace.nodes.values():
+            if node["type"] == "sample" and (node["name"] not in values) == observed:
+                log_prob = node["fn"].log_prob(node["value"])
+                total = total + (log_prob * node["scale"]).sum()
+        return total
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Sites on the real line whose elements have independent priors of one kind, as one density of one slice."""
+
+    names: tuple[str, ...]
+    columns: Tensor | None  # None: all of them
+    log_density: Callable[[Tensor], Tensor]  # (K, columns) to (K,)
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        return self.log_density(z if self.columns is None else z[:, self.columns])
+
+
+def _groups(sites: list[Site], sizes: list[int]) -> Iterator[_Group]:
+    """Group the sites whose priors are elementwise and of one of the common kinds; the others are left out."""
+    bases = {site.name: _elementwise(site) for site in sites}
+    edges = dict(zip((site.name for site in sites), itertools.accumulate(sizes, initial=0), strict=False))
+    for kind, density in _DENSITIES.items():
+        chosen = [(site, size) for site, size in zip(sites, sizes, strict=True) if type(bases[site.name]) is kind]
+        if not chosen:
+            continue
+        columns = torch.cat([torch.arange(edges[site.name], edges[site.name] + size) for site, size in chosen])
+        arguments = []
+        for name in kind.arg_constraints:
+            parts = [getattr(bases[site.name], name).expand(site.start.shape).flatten() for site, _ in chosen]
+            joined = torch.cat(parts)
+            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # taken once, not per weight
+        everything = len(columns) == sum(sizes)
+        names = tuple(site.name for site, _ in chosen)
+        yield _Group(names, None if everything else columns.to(chosen[0][0].start.device), density(*arguments))
+
+
+def _elementwise(site: Site) -> Distribution | None:
+    base: Any = site.prior
+    while isinstance(base, Independent):
+        base = base.base_dist
+    return base if site.transform is None and not site.plates and base.event_shape == () else None
+
+
+def _normal_density(loc: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
+    """Gaussians add up to one weighted square."""
+    is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
+    log_constant = scale.log() + 0.5 * math.log(2 * math.pi)
+
+    def log_density(z: Tensor) -> Tensor:
+        scaled = (z if is_centred else z - loc) * root_precision
+        return -0.5 * scaled.square().sum(-1) - log_constant.expand(z.shape[-1]).sum()
+
+    return log_density
+
+
+def _generic_density(kind: type) -> Callable[..., Callable[[Tensor], Tensor]]:
+    def density(*arguments: Tensor) -> Callable[[Tensor], Tensor]:
+        prior = kind(*arguments, validate_args=False)
+        return lambda z: prior.log_prob(z).sum(-1)
+
+    return density
+
+
+_DENSITIES: dict[Any, Callable[..., Callable[[Tensor], Tensor]]] = {
+    dist.Normal: _normal_density,
+    dist.Laplace: _generic_density(dist.Laplace),
+    ScaleMixtureNormal: _generic_density(ScaleMixtureNormal),
+}
+
+
+def _unvalidated(distribution: Any) -> Any:
+    """A copy that does not check its values: reading them would stop a compiler, and z is never out of bounds."""
+    result = copy.copy(distribution)
+    result._validate_args = False
+    nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
+    vars(result).update({name: _unvalidated(value) for name, value in nested.items()})
+    return result
+
+
+def _rowwise_sum(value: Tensor) -> Tensor:
+    return value.flatten(1).sum(-1) if value.dim() > 1 else value
+
+
+def _log_jacobian(site: Site, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    if site.transform is None:
+        return z.new_zeros(len(z))
+    return _rowwise_sum(site.transform.log_abs_det_jacobian(z, values[site.name]))
+
+
+def _rows(values: Mapping[str, Tensor]) -> Iterator[Draw]:
+    for index in range(len(next(iter(values.values())))):
+        yield {name: value[index] for name, value in values.items()}
+
+
+DRAWS_AT_ONCE = 256
+"""Heuristic: enough for efficient batched products, few enough to bound memory."""
+
+
+def draw_batches(
+    model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, seed: int | None = None
+) -> Iterator[Distribution]:
+    """The targets' distribution at x for stored draws of shape (K, S, *event), chain after chain, in batches."""
+    flat = {name: samples[name].flatten(0, 1).to(model.device, model.dtype) for name in model.latent_names}
+    num_draws = len(next(iter(flat.values())))
+    with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
+        pairs = {name: torch.cat([value[:1], value[-1:]]) for name, value in flat.items()}
+        batched = BatchedModel(model, pairs, x)
+        for start in range(0, num_draws, DRAWS_AT_ONCE):
+            part = {name: value[start : start + DRAWS_AT_ONCE] for name, value in flat.items()}
+            yield batched.observation(part, x)

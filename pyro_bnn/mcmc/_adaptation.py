@@ -1,0 +1,133 @@
+"""Warm-up of one chain: step size by dual averaging, mass matrix from the draws' variances."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+TARGET_ACCEPT = 0.8
+"""Stan's default; nearer to 1 means smaller steps and fewer divergences."""
+
+INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
+"""Stan's default schedule, for 150 warm-up draws or more."""
+
+SHRINKAGE = 1e-3
+"""What Stan shrinks a variance towards, with the weight of 5 draws."""
+
+
+def windows(num_warmup: int) -> list[int]:
+    """Draws after which the mass matrix is renewed: windows that double, between two buffers for the step size.
+
+    References:
+        Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
+
+    Example:
+        >>> windows(1000), windows(100), windows(10)
+        ([100, 150, 250, 450, 950], [90], [])
+    """
+    if num_warmup < 20:
+        return []
+    first, last = INITIAL_BUFFER, num_warmup - FINAL_BUFFER
+    if num_warmup < INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER:
+        first, last = int(0.15 * num_warmup), num_warmup - int(0.1 * num_warmup)
+        return [last]
+    ends, end, size = [], first, FIRST_WINDOW
+    while end < last:
+        end = last if end + 3 * size > last else end + size  # the last window takes what is left
+        ends.append(end)
+        size *= 2
+    return ends
+
+
+class DualAveraging:
+    r"""A step size whose acceptance rate tends to a target.
+
+    .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
+
+    Args:
+        step_size: The first one.
+        target: The acceptance rate to reach.
+
+    References:
+        Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, whose constants these are.
+    """
+
+    GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
+
+    def __init__(self, step_size: float, target: float) -> None:
+        self._target, self._mu = target, math.log(10 * step_size)
+        self._count, self._error, self._log_average = 0, 0.0, 0.0
+        self.step_size = step_size
+
+    def update(self, accept: float) -> None:
+        """Take in the acceptance rate of one draw."""
+        self._count += 1
+        eta = 1 / (self._count + self.T0)
+        self._error += eta * (self._target - accept - self._error)
+        log_step = self._mu - math.sqrt(self._count) / self.GAMMA * self._error
+        weight = self._count**-self.KAPPA
+        self._log_average += weight * (log_step - self._log_average)
+        self.step_size = math.exp(log_step)
+
+    @property
+    def average(self) -> float:
+        """The step size to keep after warm-up."""
+        return math.exp(self._log_average) if self._count else self.step_size
+
+
+class Welford:
+    """Running variance of vectors (Welford, 1962)."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._count, self._mean, self._square = 0, torch.zeros_like(like), torch.zeros_like(like)
+
+    def update(self, value: Tensor) -> None:
+        """Take in one vector."""
+        self._count += 1
+        deviation = value - self._mean
+        self._mean += deviation / self._count
+        self._square += deviation * (value - self._mean)
+
+    def variance(self) -> Tensor:
+        """Shrunk as Stan does it."""
+        n = self._count
+        return (n / (n + 5)) * self._square / (n - 1) + SHRINKAGE * 5 / (n + 5)
+
+
+class Adaptation:
+    """What one chain learns during warm-up.
+
+    Args:
+        num_warmup: Number of warm-up draws.
+        target: Acceptance rate to reach.
+        find_step: From a point and the inverse mass, both of shape (P,), to a step size of the right magnitude.
+        start: The chain's first point, shape (P,).
+    """
+
+    def __init__(
+        self, num_warmup: int, target: float, find_step: Callable[[Tensor, Tensor], float], start: Tensor
+    ) -> None:
+        self._num_warmup, self._target, self._find_step = num_warmup, target, find_step
+        self._ends = windows(num_warmup)
+        self._first = INITIAL_BUFFER if len(self._ends) > 1 else int(0.15 * num_warmup)
+        self._welford = Welford(start)
+        self.inverse_mass = torch.ones_like(start)
+        self._restart(start)
+
+    def _restart(self, z: Tensor) -> None:
+        self._averaging = DualAveraging(self._find_step(z, self.inverse_mass), self._target)
+        self.step_size = self._averaging.step_size
+
+    def update(self, index: int, z: Tensor, accept: float) -> None:
+        """Learn from warm-up draw number `index`, counted from 0."""
+        self._averaging.update(accept)
+        self.step_size = self._averaging.step_size
+        if self._ends and self._first <= index < self._ends[-1]:
+            self._welford.update(z)
+        if index + 1 in self._ends:
+            self.inverse_mass = self._welford.variance()
+            self._welford = Welford(z)
+            self._restart(z)
+        if index + 1 == self._num_warmup:
+            self.step_size = self._averaging.average

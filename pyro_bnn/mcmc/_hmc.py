@@ -1,0 +1,62 @@
+"""Hamiltonian Monte Carlo with trajectories of random length."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ._compiled import compiled
+from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, leapfrog
+
+
+class HMC(Kernel):
+    """Metropolis-corrected trajectories of 1 to `max_steps` leapfrog steps, uniformly at random.
+
+    The random length keeps trajectories from closing upon themselves, whatever the frequencies of the posterior.
+
+    Args:
+        value_and_grad: The potential.
+        z: First points, shape (K, P).
+        max_steps: Longest trajectory.
+        compile: Compile the potential.
+
+    References:
+        Neal (2011), https://arxiv.org/abs/1206.1901, sections 3 and 5.
+    """
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
+        super().__init__(compiled(value_and_grad, [z]) if compile else value_and_grad, z)
+        self._z, self._max_steps = z, max_steps
+
+    def draws(self) -> Iterator[Draws]:
+        """Run for ever; see :meth:`Kernel.draws`. All chains finish together."""
+        z = self._z
+        potential, gradient = self.value_and_grad(z)
+        everyone = torch.ones_like(potential, dtype=torch.bool)
+        while True:
+            r = torch.randn_like(z) * self.inverse_mass.rsqrt()
+            energy = self._energy(potential, r)
+            step = self.step_size[:, None]
+            drift = step * self.inverse_mass
+            end = (z, r, gradient, potential)
+            num_steps = int(torch.randint(1, self._max_steps + 1, ()))
+            for _ in range(num_steps):
+                end = leapfrog(self.value_and_grad, *end[:3], step, drift)
+            new_energy = self._energy(end[3], end[1])
+            gain = torch.nan_to_num(energy - new_energy, nan=-torch.inf, neginf=-torch.inf)
+            accepts = torch.rand_like(gain).log() < gain
+            row = accepts[:, None]
+            z, gradient = torch.where(row, end[0], z), torch.where(row, end[2], gradient)
+            potential, energy = torch.where(accepts, end[3], potential), torch.where(accepts, new_energy, energy)
+            yield Draws(
+                finished=everyone,
+                z=z,
+                log_density=-potential,
+                energy=energy,
+                accept=gain.clamp_max(0).exp(),
+                diverging=gain < -DIVERGENCE,
+                num_steps=torch.full_like(everyone, num_steps, dtype=torch.long),
+            )
+
+    def _energy(self, potential: Tensor, r: Tensor) -> Tensor:
+        return potential + 0.5 * torch.linalg.vecdot(r, r * self.inverse_mass)
