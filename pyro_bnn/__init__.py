@@ -18,6 +18,8 @@ from .guides import UniformInit as UniformInit
 from .guides import auto_normal as auto_normal
 from .history import EpochRecord as EpochRecord
 from .history import History as History
+from .laplace import LaplacePosterior as LaplacePosterior
+from .laplace import fit_laplace as fit_laplace
 from .likelihoods import BernoulliLikelihood as BernoulliLikelihood
 from .likelihoods import CategoricalLikelihood as CategoricalLikelihood
 from .likelihoods import GaussianLikelihood as GaussianLikelihood

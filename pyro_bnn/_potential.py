@@ -6,8 +6,10 @@ No effect handler runs inside, and many points are evaluated as one batch.
 import copy
 import itertools
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from . import _functional
+from . import _checks, _functional
 from ._scope import eval_mode, own_parameters, seeded
 from .distributions import ScaleMixtureNormal
 from .guides import Site
@@ -157,6 +159,36 @@ class NetworkPotential(Potential):
                 density = _rowwise_sum(site.prior.log_prob(values[site.name]))
                 total = total + density + _log_jacobian(site, parts[index], values)
         return total
+
+
+@contextmanager
+def network_potential(
+    model: BayesianModel, x: Tensor, y: Tensor, dtype: torch.dtype | None
+) -> Iterator[NetworkPotential]:
+    """The potential of a copy of a model, in eval mode and in another dtype if one is given.
+
+    Raises:
+        ValueError: If the data do not fit the model, or are not all of it.
+    """
+    _checks.kind("x", x, Tensor, "a tensor")
+    _checks.kind("y", y, Tensor, "a tensor")
+    model.check_targets(x, y)
+    _checks.finite("x", x)
+    if len(x) != model.num_data:
+        raise ValueError(
+            f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; all of them are needed."
+        )
+    learnable = [name for name, _ in model.named_parameters()]
+    if learnable:
+        warnings.warn(
+            f"the model's learnable parameters {learnable} stay at their present values: only what has a prior is "
+            "inferred here.",
+            stacklevel=6,
+        )
+    copied = copy.deepcopy(model).to(dtype or model.dtype)
+    x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
+    with eval_mode(copied):
+        yield NetworkPotential(copied, x, y)
 
 
 class TracePotential(Potential):

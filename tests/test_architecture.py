@@ -21,7 +21,7 @@ LAYERS = [
     {"model"},
     {"guides", "kl"},
     {"_potential"},
-    {"_batches", "svi", "mcmc"},
+    {"_batches", "svi", "mcmc", "laplace"},
     {"prediction"},
     {"checkpoint", "plotting", "specs"},
     {"runs"},

@@ -1,6 +1,5 @@
 """Markov chain Monte Carlo: any model, many chains, and a status that says whether to believe them."""
 
-import copy
 import time
 import warnings
 from collections.abc import Callable
@@ -12,8 +11,8 @@ from torch.nn.functional import softplus
 from tqdm import tqdm
 
 from .. import _checks
-from .._potential import NetworkPotential, Potential, TracePotential
-from .._scope import eval_mode, seeded
+from .._potential import Potential, TracePotential, network_potential
+from .._scope import seeded
 from ..guides import Init
 from ..model import BayesianModel
 from ..posterior import Posterior, Status
@@ -175,14 +174,12 @@ class _Run:
     ) -> MCMCPosterior:
         begin = time.perf_counter()
         device = model.device if isinstance(model, BayesianModel) else x.device
-        with seeded(seed, device), torch.no_grad():
-            potential, context = _potential(model, x, y, dtype)
-            with context:
-                starts = _starts(potential, init, self._num_chains)
-                kernel = make(potential.value_and_grad, starts)
-                recorded = self._sample(kernel, starts)
-                z = torch.stack(recorded.pop("z"), 1)
-                flat = potential.constrain(z.flatten(0, 1))
+        with seeded(seed, device), torch.no_grad(), _potential(model, x, y, dtype) as potential:
+            starts = _starts(potential, init, self._num_chains)
+            kernel = make(potential.value_and_grad, starts)
+            recorded = self._sample(kernel, starts)
+            z = torch.stack(recorded.pop("z"), 1)
+            flat = potential.constrain(z.flatten(0, 1))
         out_dtype = model.dtype if isinstance(model, BayesianModel) else z.dtype
         samples = {name: v.unflatten(0, z.shape[:2]).to(out_dtype).contiguous() for name, v in flat.items()}
         statistics = ChainStatistics(
@@ -235,27 +232,10 @@ class _Run:
 
 def _potential(
     model: Callable[..., object], x: Tensor, y: Tensor, dtype: torch.dtype | None
-) -> tuple[Potential, AbstractContextManager[None]]:
-    """The potential, and a context in which it may be evaluated."""
-    if not isinstance(model, BayesianModel):
-        return TracePotential(model, (x, y)), nullcontext()
-    _checks.finite("x", x)
-    model.check_targets(x, y)
-    if len(x) != model.num_data:
-        raise ValueError(
-            f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; a sampler needs all of them."
-        )
-    learnable = [name for name, _ in model.named_parameters()]
-    if learnable:
-        warnings.warn(
-            f"the model's learnable parameters {learnable} stay at their present values; a sampler draws only what has "
-            "a prior.",
-            stacklevel=4,
-        )
-    sampled = copy.deepcopy(model).to(dtype or model.dtype)
-    x, y = (part.to(sampled.dtype) if part.is_floating_point() else part for part in (x, y))
-    potential = NetworkPotential(sampled, x, y)
-    return potential, eval_mode(sampled)
+) -> AbstractContextManager[Potential]:
+    if isinstance(model, BayesianModel):
+        return network_potential(model, x, y, dtype)
+    return nullcontext(TracePotential(model, (x, y)))
 
 
 def _starts(potential: Potential, init: Start, num_chains: int) -> Tensor:

@@ -1,0 +1,198 @@
+"""Laplace's method: a Gaussian at the mode of the posterior, as wide as its curvature says."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from . import _checks
+from ._potential import Potential, network_potential
+from ._scope import seeded
+from .model import BayesianModel
+from .posterior import Draw, Posterior, Status
+
+__all__ = ["LaplacePosterior", "fit_laplace"]
+
+MAX_DIMENSIONS = 5000
+"""A Hessian of this size takes 200 MB in double precision."""
+
+SMALL_GRADIENT = 1e-3
+"""Largest gradient, in nats per posterior standard deviation, at which a point still counts as the mode; heuristic."""
+
+NOTABLE_NEGATIVE = 1e-3
+"""Negative curvature below this fraction of the positive is taken for rounding; heuristic."""
+
+
+class LaplacePosterior(Posterior):
+    r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
+
+    Args:
+        potential: Knows how flat vectors become values.
+        mode: The mode z*, shape (P,).
+        precision: The Hessian H of the potential there, shape (P, P).
+        dtype: Of the draws.
+        status: How the search for the mode ended.
+    """
+
+    def __init__(
+        self, potential: Potential, mode: Tensor, precision: Tensor, dtype: torch.dtype, status: Status
+    ) -> None:
+        self.status, self.mode, self.precision = status, mode, precision
+        self._potential, self._dtype = potential, dtype
+        self._factor = _cholesky(precision)
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Independent draws; see :meth:`Posterior.draws`."""
+        for _ in range(num_samples):
+            noise = torch.randn_like(self.mode)[:, None]
+            yield self._values(self.mode + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
+
+    def median(self) -> Draw:
+        """The values at the mode, ``{site: shape (*event)}``: the MAP estimate, and the marginal medians."""
+        return self._values(self.mode)
+
+    @property
+    def log_evidence(self) -> float:
+        r"""Laplace's estimate of the log evidence, in nats.
+
+        .. math:: \log p(y) \approx -U(z^*) + \tfrac P2 \log 2\pi - \tfrac12 \log \det H.
+        """
+        with torch.no_grad():
+            potential = self._potential.value(self.mode[None])[0]
+        log_det = 2 * self._factor.diagonal().log().sum()
+        return float(-potential + 0.5 * len(self.mode) * math.log(2 * math.pi) - 0.5 * log_det)
+
+    def _values(self, z: Tensor) -> Draw:
+        values = self._potential.constrain(z[None])
+        return {name: value[0].to(self._dtype) for name, value in values.items()}
+
+
+def fit_laplace(
+    model: BayesianModel,
+    x: Tensor,
+    y: Tensor,
+    *,
+    init: Posterior | None = None,
+    max_iterations: int = 2000,
+    dtype: torch.dtype | None = torch.float64,
+    seed: int | None = None,
+) -> LaplacePosterior:
+    r"""Find the mode of the posterior, and the curvature there.
+
+    .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
+
+    The Hessian is the full one, of the exact potential; all of its P x P numbers are stored. Directions in which the
+    *likelihood* curves the wrong way, as it may at a saddle or a kink of the network, are taken for flat, so that
+    there the prior decides; the status says so. A constrained variable, such as a noise scale, is approximated in
+    unconstrained space, and the mode is the one there.
+
+    Args:
+        model: The model; its learnable parameters stay as they are.
+        x: All inputs, shape (N, ...).
+        y: All targets, shape (N, ...).
+        init: Where the search starts: a draw of this posterior, such as that of a fitted delta guide; by default the
+            network's own weights.
+        max_iterations: Of L-BFGS.
+        dtype: What to compute in; the draws have the model's own. None computes in that, too.
+        seed: Of the draw of `init`; leaves torch's generators as they were.
+
+    Returns:
+        A posterior with `mode`, `precision`, `log_evidence` and `status`.
+
+    Raises:
+        ValueError: If the data do not fit the model, there are more than 5000 latent numbers, or the curvature is not
+            positive even so, as it may be under a mixture prior.
+
+    References:
+        MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
+        https://arxiv.org/abs/2106.14806.
+    """
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    _checks.at_least("max_iterations", max_iterations, 1)
+    with seeded(seed, model.device), network_potential(model, x, y, dtype) as potential:
+        if potential.num_dimensions > MAX_DIMENSIONS:
+            raise ValueError(
+                f"the model has {potential.num_dimensions} latent numbers and the Hessian their square; at most "
+                f"{MAX_DIMENSIONS} are taken. Make fewer parameters random with `where`, or use a low-rank guide."
+            )
+        start = _start(potential, init)
+        mode = _minimise(potential, start, max_iterations)
+        precision, num_negative = _precision(potential, mode)
+        status = _status(potential, mode, precision, num_negative)
+    return LaplacePosterior(potential, mode, precision, model.dtype, status)
+
+
+def _start(potential: Potential, init: Posterior | None) -> Tensor:
+    if init is None:
+        return torch.cat([site.unconstrained_start.reshape(-1) for site in potential.sites])
+    draw = next(init.draws(1))
+    return potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
+
+
+def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tensor:
+    z = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [z],
+        max_iter=max_iterations,
+        max_eval=5 * max_iterations,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-14,
+        history_size=50,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        value, gradient = potential.value_and_grad(z[None])
+        z.grad = gradient[0]
+        return value[0]
+
+    optimizer.step(closure)
+    return z.detach()
+
+
+def _precision(potential: Potential, mode: Tensor) -> tuple[Tensor, int]:
+    """The Hessian, with negative curvature of the likelihood cut off, and how many directions had notably any."""
+
+    def log_likelihood(z: Tensor) -> Tensor:
+        return potential.log_likelihood(potential.constrain(z[None]))[0]
+
+    def log_prior(z: Tensor) -> Tensor:
+        return potential.log_prior(z[None], potential.constrain(z[None]))[0]
+
+    with torch.enable_grad():
+        of_likelihood, of_prior = (
+            -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
+        )
+    values, vectors = torch.linalg.eigh((of_likelihood + of_likelihood.mT) / 2)
+    num_negative = int((values < -NOTABLE_NEGATIVE * values[-1].clamp_min(0)).sum())
+    clipped = (vectors * values.clamp_min(0)) @ vectors.mT
+    return clipped + of_prior, num_negative
+
+
+def _cholesky(precision: Tensor) -> Tensor:
+    factor, info = torch.linalg.cholesky_ex((precision + precision.mT) / 2)
+    if int(info):
+        raise ValueError(
+            "the posterior's curvature at the mode is not positive in all directions, so that there is no Gaussian: "
+            "use a prior with a log-concave density, such as NormalPrior, or a variational guide."
+        )
+    return factor
+
+
+def _status(potential: Potential, mode: Tensor, precision: Tensor, num_negative: int) -> Status:
+    _, gradient = potential.value_and_grad(mode[None])
+    scaled = torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False)
+    steepest = float(scaled.norm())
+    problems = []
+    if steepest > SMALL_GRADIENT * math.sqrt(len(mode)):
+        problems.append(
+            f"the search stopped at a gradient of {steepest:.2g} nats per standard deviation, so this is not quite the "
+            "mode: raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation."
+        )
+    if num_negative:
+        problems.append(
+            f"the likelihood curves the wrong way in {num_negative} of {len(mode)} directions, where the prior's "
+            "curvature was taken: the Gaussian is wider there than the posterior."
+        )
+    return Status(not problems, " ".join(["Laplace approximation.", *problems]))
