@@ -118,7 +118,7 @@ class NUTS(Kernel):
         self._begin(everyone, *self.value_and_grad(self._tree.proposal))
         self._turn(everyone)
         while True:
-            for log_uniform in torch.rand(RANDOM_BLOCK, *everyone.shape).to(self._tree.log_weight).log():
+            for log_uniform in torch.rand_like(self._tree.log_weight.expand(RANDOM_BLOCK, -1)).log():
                 subtree = self._subtree = self._grow(
                     self._subtree,
                     self._tree.initial_energy,
@@ -273,6 +273,8 @@ def _where(chains: Tensor, new: State, old: State) -> State:
     """Some rows of one state, the others of another."""
 
     def select(a: Tensor, b: Tensor) -> Tensor:
+        if a is b:
+            return a
         return torch.where(chains.view(-1, *[1] * (b.dim() - 1)), a, b)
 
     return type(old)(*(select(getattr(new, f.name), getattr(old, f.name)) for f in fields(old)))
