@@ -97,10 +97,9 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
         x: Example inputs.
     """
     paths = set(example)
-    if isinstance(net, nn.Sequential) and all(
-        _is_chain_link(name, layer, paths) for name, layer in net.named_children()
-    ):
-        return lambda tensors, x: _chain(net, tensors, x)
+    chain = _as_chain(net, paths, x)
+    if chain is not None:
+        return chain
 
     def loop(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return _loop(net, tensors, paths, x)
@@ -111,22 +110,40 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
     return vectorised if _agree(vectorised, loop, example, x) else loop
 
 
-def _is_chain_link(name: str, layer: nn.Module, paths: set[str]) -> bool:
-    if type(layer) is nn.Linear:
-        return f"{name}.weight" in paths and (layer.bias is None or f"{name}.bias" in paths)
-    return type(layer) in ELEMENTWISE
+def _as_chain(net: nn.Module, random: set[str], x: Tensor) -> BatchedNetwork | None:
+    """Batched matrix products, if the network is layers without random weights, then linear and elementwise ones."""
+    if not isinstance(net, nn.Sequential):
+        return None
+    layers = list(net.named_children())
+    first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
+    start, links = [layer for _, layer in layers[:first]], layers[first:]
+    is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)
+    if not (links and is_fixed and all(_is_link(name, layer, random) for name, layer in links)):
+        return None
 
-
-def _chain(net: nn.Sequential, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    for name, layer in net.named_children():
-        if type(layer) is nn.Linear:
-            weight, bias = tensors[f"{name}.weight"].mT, tensors.get(f"{name}.bias")
-            if x.dim() == 2:
-                x = x.expand(len(weight), *x.shape)
-            x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)  # (K, N, out)
-        else:
+    def run(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        for layer in start:
             x = layer(x)
-    return x
+        num_draws = len(next(iter(tensors.values())))
+        x = x.expand(num_draws, *x.shape)
+        for name, layer in links:
+            if type(layer) is nn.Linear:
+                weight, bias = tensors[f"{name}.weight"].mT, tensors.get(f"{name}.bias")
+                x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)  # (K, N, out)
+            else:
+                x = layer(x)
+        return x
+
+    inputs = x
+    for layer in start:
+        inputs = layer(inputs)
+    return run if inputs.dim() == 2 else None
+
+
+def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
+    if type(layer) is nn.Linear:
+        return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
+    return type(layer) in ELEMENTWISE
 
 
 def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Tensor) -> bool:
