@@ -19,7 +19,7 @@ LAYERS = [
     {"data", "metrics", "nets", "posterior", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
-    {"guides", "kl"},
+    {"guides", "estimators", "kl"},
     {"_batches", "svi"},
     {"prediction"},
     {"checkpoint", "plotting", "specs"},
@@ -36,6 +36,7 @@ SIDEWAYS = {
     ("likelihoods", "distributions"),
     ("priors", "distributions"),
     ("svi", "_batches"),
+    ("estimators", "guides"),
 }
 """Allowed within a layer."""
 
