@@ -150,23 +150,28 @@ class Flipout(Estimator):
 
     def _output(self, layer: "_Layer") -> Tensor:
         mean = layer.mean()
-        deviation = layer.random_part(lambda a: a * layer.signs(a), lambda gaussian: gaussian.value - gaussian.loc)
+        deviation = layer.random_part(lambda a: a * layer.signs(a), _Gaussian.deviation)
         return mean + layer.signs(mean) * deviation
 
 
 class _Gaussian(dist.Normal):
     """The guide's distribution of one parameter, which remembers its value: a draw or, on demand, its mean."""
 
-    value: Tensor
-
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
         self.name, self._is_drawn = name, is_drawn
+        self.value: Tensor | None = None
 
     def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         shape = self._extended_shape(sample_shape)
-        self.value = super().rsample(sample_shape) if self._is_drawn else self.loc.expand(shape)
-        return self.value
+        value: Tensor = super().rsample(sample_shape) if self._is_drawn else self.loc.expand(shape)
+        self.value = value
+        return value
+
+    def deviation(self) -> Tensor:
+        """Value minus mean."""
+        assert self.value is not None
+        return self.value - self.loc
 
     def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
         raise ValueError(
