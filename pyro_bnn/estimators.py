@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from . import _checks
-from ._scope import seeded
+from ._scope import own_parameters, seeded
 from .distributions import Size
 from .guides import MeanFieldGuide, Site
 from .model import BayesianModel
@@ -34,6 +34,7 @@ Trace_ELBO here, but wraps the draws, so that they could not be recognised."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
+    Tensor.__len__,
     Tensor.dim,
     Tensor.is_floating_point,
     Tensor.numel,
@@ -229,8 +230,8 @@ class _Applied(AbstractContextManager[None]):
         _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
         if elbo not in ELBOS:
             raise ValueError(
-                f"`elbo` must be one of the classes {[e.__name__ for e in ELBOS]} with {name}, got {elbo!r}: rows "
-                "with noise of their own leave the mean of the log-likelihood as it is, but no weighting of draws. "
+                f"`elbo` must be one of the classes {[e.__name__ for e in ELBOS]} with {name}, got {elbo!r}: with "
+                "noise for each row the mean of the log-likelihood is right, but not the weight of a whole draw. "
                 "Choose one of these, or fit without an estimator."
             )
         missing = sorted(set(model.site_names) - set(guide.locations()))
@@ -282,7 +283,7 @@ MISSING = object()
 
 def _with_closed_form(model: BayesianModel) -> set[str]:
     """The network's sites of which Pyro knows the divergence of a Gaussian from the prior."""
-    with torch.no_grad(), poutine.block(), seeded(0, model.device):
+    with own_parameters(model), torch.no_grad(), poutine.block(), seeded(0, model.device):
         trace: Any = poutine.trace(model.sample_latents).get_trace()
     found = set()
     for name in model.site_names:

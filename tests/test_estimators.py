@@ -190,9 +190,9 @@ def losses_and_gradients(estimator, model, guide, x, y, *, elbo, stated=None, nu
 
 
 @pytest.mark.parametrize("elbo", ELBOS)
-@pytest.mark.parametrize("prior", ["normal", "mixture"])
+@pytest.mark.parametrize("prior", ["normal", "mixture", "laplace"])
 def test_the_elbo_and_its_gradient_are_those_of_sampled_weights(prior, elbo):
-    model, x, y = small_model(prior=PRIORS[prior] if prior == "normal" else pb.ScaleMixturePrior(0.5, 1.0, 0.3))
+    model, x, y = small_model(prior=pb.ScaleMixturePrior(0.5, 1.0, 0.3) if prior == "mixture" else PRIORS[prior])
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
     expected = losses_and_gradients(None, model, guide, x, y, elbo=elbo)
     for estimator in ESTIMATORS.values():
@@ -268,8 +268,9 @@ def recorded(estimator, elbo, prior=None):
     return recorder
 
 
-def test_local_reparameterisation_is_two_products_and_wastes_no_draw():
-    recorder = recorded(ESTIMATORS["lrt"], TraceMeanField_ELBO)
+@pytest.mark.parametrize("prior", ["normal", "laplace", "fan-in", "by-name"])
+def test_local_reparameterisation_is_two_products_and_wastes_no_draw(prior):
+    recorder = recorded(ESTIMATORS["lrt"], TraceMeanField_ELBO, PRIORS[prior])
     assert recorder.products == [(3, 5), (3, 5)]
     assert set(recorder.random) == {(3, 5)}
 
@@ -470,6 +471,16 @@ def test_draws_of_the_posterior_are_genuine_in_callbacks_and_after_the_fit():
     draws = posterior.sample(10)["net.0.weight"]
     assert all(float(deviation.detach().abs().max()) > 0.1 for deviation in seen)
     assert float(draws.std(0).mean()) > 0.1
+
+
+def test_what_a_network_asks_about_a_weight_is_no_use_of_it():
+    def forward(layers, x):
+        weight = layers["a"].weight
+        assert (weight.shape, len(weight), weight.dim(), weight.dtype) == ((4, 4), 4, 2, x.dtype)
+        return layers["a"](x).reshape(-1, weight.size(0))
+
+    model, guide = pair(Using(forward, a=nn.Linear(4, 4)))
+    assert outputs(ESTIMATORS["lrt"], model, guide, torch.randn(6, 4), 1).shape == (1, 6, 4)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
