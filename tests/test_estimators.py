@@ -147,6 +147,8 @@ def test_rows_are_uncorrelated_unless_weights_are_shared(name):
     for estimator in (*ESTIMATORS.values(), None):
         deviations = outputs(estimator, model, guide, x, 800).flatten(2) - mean
         assert agrees_in_mean(deviations[:, 0] * deviations[:, 1], 0.0) == (estimator is not None)
+        same_size = torch.isclose(deviations[:, 0].abs(), deviations[:, 1].abs()).double().mean()
+        assert (same_size < 0.9) == (estimator is not None)  # not only the signs of whole outputs are flipped
 
 
 def test_flipout_is_exact_for_the_positions_of_a_row_together():
