@@ -8,6 +8,9 @@ from . import nets as nets
 from . import uncertainty as uncertainty
 from .checkpoint import load_state as load_state
 from .checkpoint import save_state as save_state
+from .estimators import Estimator as Estimator
+from .estimators import Flipout as Flipout
+from .estimators import LocalReparameterization as LocalReparameterization
 from .guides import GuidePosterior as GuidePosterior
 from .guides import Init as Init
 from .guides import MeanFieldGuide as MeanFieldGuide

@@ -1,7 +1,8 @@
 """A network, a prior and a likelihood as one Pyro model."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import pyro
@@ -77,6 +78,7 @@ class BayesianModel(PyroModule):
             allow_local_mode(module)
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
+        self._around_network: Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]] | None = None
         self._priors: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
         self._paths = self._make_random([where] if isinstance(where, str) else list(where))
         self.likelihood.to(self._like())
@@ -235,7 +237,9 @@ class BayesianModel(PyroModule):
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
         num_lead = max(value.dim() - self.initial_value(name).dim() for name, value in weights.items())
         tensors = {path: weights[name] for name, paths in self._paths.items() for path in paths}
-        output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
+        around = nullcontext() if self._around_network is None else self._around_network(weights, len(x))
+        with around:
+            output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
         if output.dim() <= num_lead or output.shape[num_lead] != len(x):
             raise ValueError(
                 f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."

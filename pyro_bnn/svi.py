@@ -3,9 +3,9 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro import poutine
@@ -21,7 +21,8 @@ from tqdm import tqdm
 from . import _checks
 from ._batches import Batch, Batches
 from ._scope import is_auxiliary, own_parameters, seeded
-from .guides import GuidePosterior
+from .estimators import Estimator
+from .guides import GuidePosterior, MeanFieldGuide
 from .history import EpochRecord, History
 from .kl import KLWeight, check_weight, constant
 from .model import BayesianModel
@@ -75,6 +76,7 @@ def fit_svi(
     batch_size: int | None = None,
     elbo: type[ELBO] = Trace_ELBO,
     num_particles: int = 1,
+    estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
     scheduler: Callable[[Optimizer], LRScheduler | ReduceLROnPlateau] | None = None,
     clip_norm: float | None = None,
@@ -98,6 +100,7 @@ def fit_svi(
         batch_size: Rows per batch when `data` is tensors; None uses all rows at once.
         elbo: Which of Pyro's ELBO estimators. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
         num_particles: Weight draws per step.
+        estimator: Less noisy gradients, such as ``LocalReparameterization()``; None draws each weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
         scheduler: From the optimizer to a learning-rate scheduler, which is stepped once an epoch.
         clip_norm: Largest norm of the whole gradient.
@@ -128,6 +131,7 @@ def fit_svi(
                 f"`{name}` must be a module, got {type(module).__name__}: a plain function keeps its parameters in "
                 "Pyro's global store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
             )
+    contexts = _contexts(estimator, model, guide, elbo)
     device = torch.device(device) if device is not None else None
     if device is not None:
         model.to(device)
@@ -144,7 +148,7 @@ def fit_svi(
         _check_data(model, batches)
         parameters = _prepare_guide(model, guide, elbo, next(iter(batches)))
         made = _make_optimizer(optimizer, parameters)
-        step = _Step(model, guide, elbo(num_particles=num_particles), parameters, made, clip_norm)
+        step = _Step(model, guide, elbo(num_particles=num_particles), parameters, made, clip_norm, contexts)
         schedule = scheduler(step.optimizer) if scheduler is not None else None
         return _run(step, batches, num_epochs, weight_at, schedule, callbacks, progress)
 
@@ -220,6 +224,7 @@ class _Step:
     parameters: list[nn.Parameter]
     optimizer: Optimizer
     clip_norm: float | None
+    contexts: tuple[AbstractContextManager[None], AbstractContextManager[None]]
 
     def __post_init__(self) -> None:
         # Every ELBO of Pyro's gets its traces here; they hold the two terms, which its loss has already added up.
@@ -236,11 +241,8 @@ class _Step:
         """Update the parameters; returns the expected log-likelihood and the KL, in nats."""
         self.optimizer.zero_grad()
         weight = max(weight, SMALLEST_KL_WEIGHT)
-        if weight == 1.0:
+        with self.contexts[weight >= SMALLEST_DIVISOR], nullcontext() if weight == 1.0 else _ScaleLatents(weight):
             loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
-        else:
-            with _ScaleLatents(weight):
-                loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
         try:
             self._require_finite(torch.as_tensor(loss), where)
             expected_log_likelihood, kl = self._terms(float(loss), weight)
@@ -299,6 +301,19 @@ class _ScaleLatents(Messenger):
     def _pyro_sample(self, msg: dict) -> None:
         if not msg["is_observed"]:
             msg["scale"] = msg["scale"] * self._weight
+
+
+def _contexts(
+    estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: type[ELBO]
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The estimator's contexts: where the KL is also read off weights, which must then be draws, and where not."""
+    if estimator is None:
+        return nullcontext(), nullcontext()
+    _checks.kind("estimator", estimator, Estimator, "an Estimator, such as LocalReparameterization()")
+    model = cast(BayesianModel, model)  # checked next
+    guide = cast(MeanFieldGuide, guide)
+    exact = estimator.applied(model, guide, elbo=elbo)
+    return estimator.applied(model, guide, elbo=Trace_ELBO), exact
 
 
 def _log_prob(trace: Trace, names: list[str]) -> float:

@@ -19,7 +19,7 @@ LAYERS = [
     {"data", "metrics", "nets", "posterior", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
-    {"guides", "kl"},
+    {"guides", "estimators", "kl"},
     {"_potential"},
     {"_batches", "svi", "mcmc", "laplace"},
     {"prediction"},
@@ -37,6 +37,7 @@ SIDEWAYS = {
     ("likelihoods", "distributions"),
     ("priors", "distributions"),
     ("svi", "_batches"),
+    ("estimators", "guides"),
 }
 """Allowed within a layer."""
 

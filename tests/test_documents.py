@@ -12,6 +12,10 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
     "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
+    "gradient_variance.py": (
+        ["--pairs", "100", "--epochs", "10"],
+        r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",
+    ),
 }
 
 

@@ -55,6 +55,7 @@ class MeanFieldGuide(PyroModule):
     def __init__(self, model: Callable[..., object], *args: object, init: Init | None = None, **kwargs: object) -> None:
         super().__init__()
         allow_local_mode(self)
+        self._choose: Callable[[Site, dist.Normal], dist.Normal] | None = None  # set while an estimator is applied
         self._sites = find_sites(model, args, kwargs)
         init = NetworkInit() if init is None else init
         _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
@@ -77,7 +78,9 @@ class MeanFieldGuide(PyroModule):
 
     def _distribution(self, site: Site) -> TorchDistributionMixin:
         loc, rho = self._parameter("loc", site.name), self._parameter("rho", site.name)
-        base = dist.Normal(loc, softplus(rho), validate_args=False).to_event(site.unconstrained_event_dim)
+        normal = dist.Normal(loc, softplus(rho), validate_args=False)
+        normal = normal if self._choose is None else self._choose(site, normal)
+        base = normal.to_event(site.unconstrained_event_dim)
         return base if site.transform is None else dist.TransformedDistribution(base, [site.transform])
 
     def _parameter(self, kind: str, name: str) -> Tensor:

@@ -1,0 +1,135 @@
+"""How much the gradient varies: sampled weights (RT), flipout, local reparameterisation (LRT).
+
+Fits a noisy sine, then holds the parameters still and draws the gradient of the loss again and again, twice on every
+random batch. Half the squared difference of such a pair is the variance that comes from the weights' noise alone, free
+of that from the choice of the batch. Prints its sum over all parameters by batch size, and draws it.
+
+The fit is short on purpose. With more epochs the standard deviations of the weights grow, and since this likelihood
+divides by the exponential of a network output, the gradients get such heavy tails that no few hundred of them tell
+their variance.
+"""
+
+import argparse
+import functools
+from pathlib import Path
+
+import torch
+from pyro.infer import TraceMeanField_ELBO
+
+from pyro_bnn import (
+    BayesianModel,
+    Estimator,
+    Flipout,
+    HeteroscedasticGaussianLikelihood,
+    LocalReparameterization,
+    MeanFieldGuide,
+    NetworkInit,
+    NormalPrior,
+    data,
+    fit_svi,
+    nets,
+)
+from pyro_bnn.plotting import new_axes, save
+
+ESTIMATORS: dict[str, Estimator | None] = {"RT": None, "flipout": Flipout(), "LRT": LocalReparameterization()}
+LABELS = {"RT": "sampled weights (RT)", "flipout": "flipout", "LRT": "local reparameterisation (LRT)"}
+BATCH_SIZES = [4, 8, 16, 32, 92]
+Variances = dict[str, dict[int, tuple[float, float]]]
+"""By method and batch size: variance of the gradient and its standard error."""
+
+
+def fitted(x: torch.Tensor, y: torch.Tensor, num_epochs: int) -> tuple[BayesianModel, MeanFieldGuide]:
+    torch.manual_seed(0)
+    model = BayesianModel(
+        nets.mlp([1, 20, 20, 2]),
+        prior=NormalPrior(1.0),
+        likelihood=HeteroscedasticGaussianLikelihood(),
+        num_data=len(x),
+    )
+    guide = MeanFieldGuide(model, init=NetworkInit(scale=0.01))
+    fit_svi(
+        model,
+        guide,
+        (x, y),
+        optimizer=functools.partial(torch.optim.Adam, lr=0.01),
+        num_epochs=num_epochs,
+        batch_size=23,
+        elbo=TraceMeanField_ELBO,
+        estimator=LocalReparameterization(),
+        seed=0,
+    )
+    return model, guide
+
+
+def gradient(model: BayesianModel, guide: MeanFieldGuide, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of the negative ELBO per data point, from one draw, as one vector."""
+    guide.zero_grad()
+    loss = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y) / model.num_data
+    loss.backward()
+    return torch.cat([parameter.grad.flatten() for parameter in guide.parameters()])
+
+
+def measure(
+    model: BayesianModel, guide: MeanFieldGuide, x: torch.Tensor, y: torch.Tensor, *, num_pairs: int
+) -> Variances:
+    found: Variances = {}
+    for name, estimator in ESTIMATORS.items():
+        torch.manual_seed(1)
+        found[name] = {}
+        for batch_size in BATCH_SIZES:
+            halves = []
+            for _ in range(num_pairs):
+                rows = torch.randperm(len(x))[:batch_size]
+                if estimator is None:
+                    pair = [gradient(model, guide, x[rows], y[rows]) for _ in range(2)]
+                else:
+                    with estimator.applied(model, guide, elbo=TraceMeanField_ELBO):
+                        pair = [gradient(model, guide, x[rows], y[rows]) for _ in range(2)]
+                halves.append((pair[0] - pair[1]).square().sum() / 2)
+            values = torch.stack(halves)
+            found[name][batch_size] = (float(values.mean()), float(values.std() / num_pairs**0.5))
+    return found
+
+
+def report(variances: Variances) -> None:
+    print("variance of the gradient of the loss per data point, summed over parameters (± standard error)")
+    print("batch size" + "".join(f"{name:>20}" for name in variances))
+    for batch_size in BATCH_SIZES:
+        cells = (f"{value:.3g} ± {error:.1g}" for value, error in (row[batch_size] for row in variances.values()))
+        print(f"{batch_size:10d}" + "".join(f"{cell:>20}" for cell in cells))
+    (lrt, lrt_error), (rt, rt_error) = (variances[name][BATCH_SIZES[-1]] for name in ("LRT", "RT"))
+    apart = (rt - lrt) / (rt_error**2 + lrt_error**2) ** 0.5
+    print(f"all {BATCH_SIZES[-1]} rows: LRT has {lrt / rt:.1%} of the variance of RT, {apart:.1f} standard errors less")
+
+
+def draw(variances: Variances, path: Path) -> None:
+    ax = new_axes(1, 1, size=(6, 4))[0, 0]
+    for (name, row), style in zip(variances.items(), ("o-", "s--", "D-."), strict=True):
+        values, errors = zip(*row.values(), strict=True)
+        ax.errorbar(BATCH_SIZES, values, yerr=errors, fmt=style, capsize=3, markersize=5, label=LABELS[name])
+    ax.set(xscale="log", yscale="log", xlabel="rows in the batch", ylabel="variance, summed over parameters (± s.e.)")
+    ax.set_xticks(BATCH_SIZES, labels=[str(size) for size in BATCH_SIZES])
+    ax.minorticks_off()
+    ax.set_title("Gradient noise from the weights, one draw per step")
+    ax.legend()
+    save(ax, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("gradient-variance"), help="folder for the picture")
+    parser.add_argument("--pairs", type=int, default=300, help="pairs of gradients per method and batch size")
+    parser.add_argument("--epochs", type=int, default=30, help="epochs of the fit before")
+    arguments = parser.parse_args()
+    x, y = data.regression_problem()
+    y = y / y.std()
+    model, guide = fitted(x, y, arguments.epochs)
+    variances = measure(model, guide, x, y, num_pairs=arguments.pairs)
+    report(variances)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    draw(variances, arguments.out / "gradient_variance.png")
+    print(f"picture: {arguments.out / 'gradient_variance.png'}")
+
+
+if __name__ == "__main__":
+    main()
