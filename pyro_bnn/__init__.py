@@ -8,6 +8,11 @@ from . import nets as nets
 from . import uncertainty as uncertainty
 from .checkpoint import load_state as load_state
 from .checkpoint import save_state as save_state
+from .comparison import Comparison as Comparison
+from .comparison import Estimate as Estimate
+from .comparison import MethodScore as MethodScore
+from .comparison import PairScore as PairScore
+from .comparison import compare as compare
 from .estimators import Estimator as Estimator
 from .estimators import Flipout as Flipout
 from .estimators import LocalReparameterization as LocalReparameterization

@@ -93,17 +93,24 @@ def _digits() -> Images:
     return Images(x_train.float(), y_train, x_test.float(), y_test, tuple(str(digit) for digit in range(10)))
 
 
-def regression_problem(num_data: int = 92, *, noise: float = 2.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+def regression_problem(
+    num_data: int = 92, *, noise: float = 2.0, gap: float = 0.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     """Noisy observations of 10 sin(2 pi x) on [-0.5, 0.5].
 
     Args:
         num_data: Number of points, N.
         noise: Standard deviation of the noise.
+        gap: Width of an interval around 0 without points, below 1.
         seed: Of the noise.
 
     Returns:
-        x and y, each of shape (N, 1), x evenly spaced.
+        x and y, each of shape (N, 1), x evenly spaced on either side of the gap.
     """
+    if not 0 <= gap < 1:
+        raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {gap!r}.")
     generator = torch.Generator().manual_seed(seed)
     x = torch.linspace(-0.5, 0.5, num_data)[:, None]
+    if gap:
+        x = x * (1 - gap) + torch.where(x < 0, -gap / 2, gap / 2)
     return x, 10 * torch.sin(2 * torch.pi * x) + noise * torch.randn(num_data, 1, generator=generator)

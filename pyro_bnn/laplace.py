@@ -1,6 +1,7 @@
 """Laplace's method: a Gaussian at the mode of the posterior, as wide as its curvature says."""
 
 import math
+import time
 from collections.abc import Iterator
 
 import torch
@@ -33,14 +34,21 @@ class LaplacePosterior(Posterior):
         precision: The Hessian H of the potential there, shape (P, P).
         dtype: Of the draws.
         status: How the search for the mode ended.
+        seconds: Wall time.
     """
 
     def __init__(
-        self, potential: Potential, mode: Tensor, precision: Tensor, dtype: torch.dtype, status: Status
+        self, potential: Potential, mode: Tensor, precision: Tensor, dtype: torch.dtype, status: Status, seconds: float
     ) -> None:
         self.status, self.mode, self.precision = status, mode, precision
+        self._seconds = seconds
         self._potential, self._dtype = potential, dtype
         self._factor = _cholesky(precision)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the search and of the Hessian."""
+        return self._seconds
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Independent draws; see :meth:`Posterior.draws`."""
@@ -110,6 +118,7 @@ def fit_laplace(
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.at_least("max_iterations", max_iterations, 1)
+    begin = time.perf_counter()
     with seeded(seed, model.device), network_potential(model, x, y, dtype) as potential:
         if potential.num_dimensions > MAX_DIMENSIONS:
             raise ValueError(
@@ -120,7 +129,7 @@ def fit_laplace(
         mode = _minimise(potential, start, max_iterations)
         precision, num_negative = _precision(potential, mode)
         status = _status(potential, mode, precision, num_negative)
-    return LaplacePosterior(potential, mode, precision, model.dtype, status)
+    return LaplacePosterior(potential, mode, precision, model.dtype, status, time.perf_counter() - begin)
 
 
 def _start(potential: Potential, init: Posterior | None) -> Tensor:

@@ -14,11 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
+from .comparison import Comparison
 from .history import History
 from .metrics import calibration_bins
 from .uncertainty import RegressionPrediction
 
 __all__ = [
+    "comparison",
     "loss_curves",
     "new_axes",
     "regression_bands",
@@ -194,3 +196,76 @@ def regression_bands(
     ax.set(xlabel="x", ylabel="y")
     ax.legend(fontsize=8)
     return ax
+
+
+def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None) -> np.ndarray:
+    """What :func:`~pyro_bnn.compare` found, in one picture.
+
+    For numbers at one-dimensional inputs: each method's predictive mean with its epistemic band, and below, the
+    epistemic standard deviations of all methods together. Otherwise: one matrix per score, of all pairs.
+
+    Args:
+        result: The comparison.
+        data: Training inputs and targets to show, each of shape (M, 1).
+
+    Returns:
+        Array of axes.
+    """
+    is_curve = result.x[0].numel() == 1 and all(
+        isinstance(p, RegressionPrediction) and p.mean[0].numel() == 1 for p in result.predictions.values()
+    )
+    return _comparison_curves(result, data) if is_curve else _comparison_matrices(result)
+
+
+def _comparison_curves(result: Comparison, data: tuple[Tensor, Tensor] | None) -> np.ndarray:
+    columns = len(result.predictions)
+    figure = Figure(figsize=(2.6 * columns, 5.6), layout="constrained")
+    grid = figure.add_gridspec(2, columns)
+    below = figure.add_subplot(grid[1, :])
+    x = result.x.flatten().cpu()
+    order = x.argsort()
+    limits = [] if data is None else [float(data[1].min()), float(data[1].max())]
+    axes = []
+    for column, (name, prediction) in enumerate(result.predictions.items()):
+        assert isinstance(prediction, RegressionPrediction)
+        ax = figure.add_subplot(grid[0, column], sharex=below)
+        mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
+        ax.fill_between(x[order], mean - 2 * sd, mean + 2 * sd, alpha=0.3, color=f"C{column}")
+        ax.plot(x[order], mean, color=f"C{column}")
+        if data is not None:
+            ax.plot(data[0].flatten().cpu(), data[1].flatten().cpu(), "x", color="0.3", markersize=3)
+            margin = limits[1] - limits[0]
+            ax.set_ylim(limits[0] - margin, limits[1] + margin)
+        ax.set_title(name, fontsize=9)
+        ax.tick_params(labelsize=7)
+        if column:
+            ax.set_yticklabels([])
+        else:
+            ax.set_ylabel("mean ± 2 epistemic sd", fontsize=8)
+        below.plot(x[order], sd, color=f"C{column}", label=name, linestyle="-" if column < 5 else "--")
+        axes.append(ax)
+    if data is not None:
+        below.plot(data[0].flatten().cpu(), np.zeros(len(data[0])), "|", color="0.3", label="data")
+    below.set(xlabel="x", ylabel="epistemic sd")
+    below.grid(alpha=0.3)
+    below.legend(fontsize=8, ncols=3)
+    return np.array([*axes, below])
+
+
+def _comparison_matrices(result: Comparison) -> np.ndarray:
+    names = list(result.predictions)
+    regions = list(dict.fromkeys(pair.region for pair in result.pairs))
+    scores = list(result.pairs[0].scores)
+    axes = new_axes(len(regions), len(scores), size=(1.6 + 2.6 * len(scores), 0.6 + 2.4 * len(regions)))
+    for row, region in enumerate(regions):
+        for column, score in enumerate(scores):
+            ax, values = axes[row, column], np.full((len(names), len(names)), np.nan)
+            for pair in (pair for pair in result.pairs if pair.region == region):
+                i, j = names.index(pair.method), names.index(pair.reference)
+                values[i, j] = pair.scores[score].value
+                ax.text(j, i, f"{values[i, j]:.2g}", ha="center", va="center", fontsize=7)
+            ax.imshow(values, cmap="Blues", alpha=0.6)
+            ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=7)
+            ax.set_yticks(range(len(names)), names, fontsize=7)
+            ax.set_title(score if len(regions) == 1 else f"{score}, {region}", fontsize=9)
+    return axes

@@ -42,6 +42,16 @@ class Posterior(ABC):
 
     status: Status
 
+    @property
+    def num_stored(self) -> int | None:
+        """How many draws there are, for a posterior that is a store of them; None if they never end."""
+        return None
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the inference; None if unknown."""
+        return None
+
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one at a time, each ``{site: value of shape (*event)}``, from torch's global generator.

@@ -57,6 +57,11 @@ class SVIPosterior(Posterior):
     def __init__(self, guide: nn.Module, status: Status, history: History) -> None:
         self.guide, self.status, self.history = guide, status, history
 
+    @property
+    def seconds(self) -> float:
+        """Wall time of all epochs."""
+        return sum(record.seconds for record in self.history.epochs)
+
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from the guide, one at a time; see :meth:`Posterior.draws`."""
         return GuidePosterior(self.guide).draws(num_samples, *args)

@@ -61,9 +61,14 @@ class MCMCPosterior(Posterior):
         return len(self.statistics.energy)
 
     @property
-    def num_draws(self) -> int:
+    def num_stored(self) -> int:
         """All draws of all chains, K times S."""
         return self.statistics.energy.numel()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of warm-up and sampling together."""
+        return self.statistics.seconds
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Evenly spaced draws of the chains, one after the other, each at most once; see :meth:`Posterior.draws`.
@@ -71,14 +76,14 @@ class MCMCPosterior(Posterior):
         Raises:
             ValueError: If there are not so many.
         """
-        if num_samples > self.num_draws:
+        if num_samples > self.num_stored:
             raise ValueError(
-                f"`num_samples` is {num_samples} but the chains hold {self.num_draws} draws; ask for at most that, or "
+                f"`num_samples` is {num_samples} but the chains hold {self.num_stored} draws; ask for at most that, or "
                 "sample longer."
             )
         flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
         for index in range(num_samples):
-            row = (2 * index + 1) * self.num_draws // (2 * num_samples)
+            row = (2 * index + 1) * self.num_stored // (2 * num_samples)
             yield {name: value[row] for name, value in flat.items()}
 
     def diagnostics(self, model: BayesianModel | None = None, x: Tensor | None = None) -> Diagnostics:
