@@ -15,6 +15,9 @@ from .guides import NetworkInit as NetworkInit
 from .guides import NormalInit as NormalInit
 from .guides import Site as Site
 from .guides import UniformInit as UniformInit
+from .guides import auto_delta as auto_delta
+from .guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
+from .guides import auto_multivariate_normal as auto_multivariate_normal
 from .guides import auto_normal as auto_normal
 from .history import EpochRecord as EpochRecord
 from .history import History as History
