@@ -163,13 +163,13 @@ def test_prediction_from_the_exact_guide_has_the_exact_moments(problem):
 
 def fitted(problem, guide, **settings):
     """Fitted with a learning rate that falls to nothing, so that the noise of the last steps averages out."""
-    settings = {"num_epochs": 2000, "num_particles": 8, **settings}
+    settings = {"num_epochs": 1000, **settings}
     num_epochs = settings["num_epochs"]
     return pb.fit_svi(
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=functools.partial(torch.optim.Adam, lr=0.05),
+        optimizer=functools.partial(torch.optim.Adam, lr=0.1),
         scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
         seed=0,
         **settings,
@@ -180,30 +180,39 @@ def covariance_of(guide):
     return guide.get_posterior().covariance_matrix.detach()
 
 
+def gap_of_mean_field(problem):
+    """KL from the best independent Gaussians to the exact posterior."""
+    return 0.5 * float(problem.precision.diagonal().log().sum() - torch.logdet(problem.precision))
+
+
 @pytest.mark.parametrize("rank", [None, D], ids=["full-rank", "low-rank"])
 def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank):
+    init = pb.NetworkInit(scale=0.2)
     if rank is None:
-        guide = pb.auto_multivariate_normal(problem.model)
+        guide = pb.auto_multivariate_normal(problem.model, init=init)
     else:
-        guide = pb.auto_low_rank_multivariate_normal(problem.model, rank=rank)
-    posterior = fitted(problem, guide)
+        guide = pb.auto_low_rank_multivariate_normal(problem.model, rank=rank, init=init)
+    posterior = fitted(problem, guide, num_particles=4)
     exact = torch.linalg.inv(problem.precision)
-    torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, atol=0.01, rtol=0)
-    torch.testing.assert_close(covariance_of(guide), exact, atol=0.03 * float(exact.diagonal().max()), rtol=0)
-    assert not torch.allclose(exact, exact.diagonal().diag(), atol=0.1 * float(exact.diagonal().max()))
-    elbos = torch.tensor([record.elbo for record in posterior.history.epochs[-100:]])
-    torch.testing.assert_close(elbos, torch.full((100,), problem.log_evidence), atol=0.05, rtol=0)
+    torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, atol=0.05, rtol=0)
+    largest = float(exact.diagonal().max())
+    torch.testing.assert_close(covariance_of(guide), exact, atol=0.15 * largest, rtol=0)
+    assert not torch.allclose(exact, problem.precision.diagonal().reciprocal().diag(), atol=0.3 * largest)
+    elbo = sum(record.elbo for record in posterior.history.epochs[-100:]) / 100
+    assert abs(elbo - problem.log_evidence) < 0.05 < 0.2 * gap_of_mean_field(problem)
     draws = posterior.sample(4000, seed=1)["net.weight"]
-    assert agrees_in_mean((draws - problem.mean).square().squeeze(1), covariance_of(guide).diagonal())
+    assert agrees_in_mean((draws - posterior.median()["net.weight"]).square().squeeze(1), covariance_of(guide).diag())
 
 
 def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
-    guide = pb.MeanFieldGuide(problem.model)
-    fitted(problem, guide)
+    guide = pb.MeanFieldGuide(problem.model, init=pb.NetworkInit(scale=0.2))
+    posterior = fitted(problem, guide, num_particles=2)
     conditional, marginal = 1 / problem.precision.diagonal(), torch.linalg.inv(problem.precision).diagonal()
     variance = guide.scales()["net.weight"].flatten().square()
-    torch.testing.assert_close(variance, conditional, rtol=0.05, atol=0)
-    assert (variance < 0.9 * marginal).all()
+    torch.testing.assert_close(variance, conditional, rtol=0.15, atol=0)
+    assert (variance < 0.7 * marginal).all()
+    elbo = sum(record.elbo for record in posterior.history.epochs[-300:]) / 300
+    assert abs(elbo - (problem.log_evidence - gap_of_mean_field(problem))) < 0.2 * gap_of_mean_field(problem)
 
 
 def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
