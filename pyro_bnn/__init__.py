@@ -28,6 +28,7 @@ from .likelihoods import HeteroscedasticGaussianLikelihood as HeteroscedasticGau
 from .likelihoods import Likelihood as Likelihood
 from .likelihoods import PoissonLikelihood as PoissonLikelihood
 from .model import BayesianModel as BayesianModel
+from .posterior import EnsemblePosterior as EnsemblePosterior
 from .posterior import Posterior as Posterior
 from .posterior import Status as Status
 from .prediction import predict as predict
