@@ -5,12 +5,10 @@ MAP, MC dropout, four kinds of variational inference, and a deep ensemble. Leave
 the error to the true curve where there are data, and both kinds of standard deviation inside their range and outside.
 
 The variational fits are cold: under the ELBO itself (`--kl-weight 1`) these Gaussians lose most of the sine to their
-prior. What they say outside the data is a matter of prior and method: none knows that the curve is a sine. There the
-aleatoric part is the exponential of an extrapolated line, and can be anything.
+prior. Outside the data the bands are a matter of prior and method, and the aleatoric one can be anything.
 """
 
 import argparse
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -33,14 +31,11 @@ Options = argparse.Namespace
 Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 
-def build(net: torch.nn.Module, likelihood: pb.Likelihood, prior: pb.Prior = PRIOR) -> pb.BayesianModel:
-    return pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
-
-
-def two_heads(options: Options, prior: pb.Prior = PRIOR, *, member: int = 0, dropout: float | None = None):
+def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropout: float = 0) -> pb.BayesianModel:
     """A model with mean and log variance, its first weights set by seed and member alone."""
     torch.manual_seed(1000 * options.seed + member)
-    return build(nets.mlp([1, 20, 20, 2], dropout=dropout), pb.HeteroscedasticGaussianLikelihood(), prior)
+    net, likelihood = nets.mlp([1, 20, 20, 2], dropout=dropout or None), pb.HeteroscedasticGaussianLikelihood()
+    return pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -67,7 +62,8 @@ def fit(options: Options, model: pb.BayesianModel, guide: torch.nn.Module, kl_we
 
 def maximum_likelihood(options: Options) -> Fit:
     torch.manual_seed(1000 * options.seed)
-    model = build(nets.mlp([1, 20, 20, 1]), pb.GaussianLikelihood())  # one noise scale, learned
+    net, likelihood = nets.mlp([1, 20, 20, 1]), pb.GaussianLikelihood()  # one noise scale, learned
+    model = pb.BayesianModel(net, prior=PRIOR, likelihood=likelihood, num_data=len(X))
     return fit(options, model, pb.auto_delta(model), kl_weight=0.0)
 
 
@@ -91,12 +87,12 @@ def full_rank(options: Options) -> Fit:
     return fit(options, model, pb.auto_multivariate_normal(model, init=INIT), options.kl_weight)
 
 
-def deep_ensemble(options: Options, num_members: int = 5) -> Fit:
-    fits = [maximum_a_posteriori(options, member) for member in range(num_members)]
+def deep_ensemble(options: Options) -> Fit:
+    fits = [maximum_a_posteriori(options, member) for member in range(5)]
     return fits[0][0], pb.EnsemblePosterior([posterior for _, posterior in fits])
 
 
-def methods(kl_weight: float) -> dict[str, Callable[[Options], Fit]]:
+def methods(kl_weight: float) -> dict:
     weight = f"KL weight {kl_weight:g}"
     return {
         "maximum likelihood": maximum_likelihood,
@@ -118,8 +114,7 @@ def medians(variance: torch.Tensor) -> list[float]:
 def report(name: str, prediction: pb.uncertainty.RegressionPrediction) -> str:
     error = float((prediction.mean - TRUTH)[INSIDE].square().mean().sqrt())
     values = [*medians(prediction.epistemic), *medians(prediction.aleatoric)]
-    shown = [f"{value:7.2f}" if value > 1e-3 else "   none" for value in values]
-    return f"{name:32} {error:6.2f}     {shown[0]}  {shown[1]}    {shown[2]}  {shown[3]}"
+    return f"{name:32} {error:6.2f}     " + "  ".join(f"{v:7.2f}" if v > 1e-3 else "   none" for v in values)
 
 
 def main() -> None:
@@ -132,23 +127,21 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
 
     axes = plotting.new_axes(2, 4, size=(16, 7))
-    print(f"{'':32} RMSE to    epistemic sd, median  aleatoric sd, median (truth 2)")
-    print(f"{'method':32} the truth   inside  outside     inside  outside")
+    print(f"{'':32} RMSE to   epistemic sd, median  aleatoric sd, median (truth 2)")
+    print(f"{'method':32} the truth   inside  outside   inside  outside")
     growing = []
     for ax, (name, method) in zip(axes.flat, methods(options.kl_weight).items(), strict=True):
         model, posterior = method(options)
         prediction = pb.predict(model, posterior, GRID, num_samples=100, seed=options.seed)
-        assert isinstance(prediction, pb.uncertainty.RegressionPrediction)
         print(report(name, prediction), flush=True)
         inside, outside = medians(prediction.epistemic)
         growing += [name.partition(",")[0]] if outside > 1.2 * inside > 1e-3 else []
         plotting.regression_bands(GRID, prediction, data=(X, Y), ax=ax)
         ax.plot(GRID, TRUTH, ":", color="0.4", label="10 sin(2πx), the truth")
         ax.set(ylim=(-40, 40), title=name, xlabel="", ylabel="")
-        ax.get_legend().remove()
+        ax.legend(fontsize=7, loc="upper center", ncols=2).set_visible(ax is axes[0, 0])
     print('"none": a single network has no epistemic part; it cannot know where it has no data.')
     print("epistemic sd at least a fifth larger outside the data for:", ", ".join(growing))
-    axes[0, 0].legend(fontsize=7, loc="upper center", ncols=2)
     plotting.save(axes[0, 0], options.out / "regression_methods.png")
 
 
