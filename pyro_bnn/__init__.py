@@ -23,6 +23,9 @@ from .guides import NetworkInit as NetworkInit
 from .guides import NormalInit as NormalInit
 from .guides import Site as Site
 from .guides import UniformInit as UniformInit
+from .guides import auto_delta as auto_delta
+from .guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
+from .guides import auto_multivariate_normal as auto_multivariate_normal
 from .guides import auto_normal as auto_normal
 from .history import EpochRecord as EpochRecord
 from .history import History as History
@@ -42,6 +45,7 @@ from .mcmc import MCMCPosterior as MCMCPosterior
 from .mcmc import fit_hmc as fit_hmc
 from .mcmc import fit_nuts as fit_nuts
 from .model import BayesianModel as BayesianModel
+from .posterior import EnsemblePosterior as EnsemblePosterior
 from .posterior import Posterior as Posterior
 from .posterior import Status as Status
 from .prediction import predict as predict

@@ -4,10 +4,47 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from . import _checks
 
-__all__ = ["Standardize", "mlp"]
+__all__ = ["MCDropout", "Standardize", "mlp"]
+
+
+class MCDropout(nn.Module):
+    r"""Dropout that stays on in eval mode, so that predictions of one set of weights differ: Monte Carlo dropout.
+
+    .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
+
+    With the fit of :func:`~pyro_bnn.auto_delta` under :meth:`NormalPrior.from_weight_decay
+    <pyro_bnn.NormalPrior.from_weight_decay>`, `predict` then averages over dropout masks. The masks are drawn
+    anew for each row and each run of the network, not once per draw: so a seed repeats a prediction only with the
+    same `batch_size` and the same rows, and two rows never share a subnetwork.
+
+    Args:
+        p: Probability that an element is set to zero, strictly between 0 and 1.
+
+    References:
+        Gal and Ghahramani (2016), Dropout as a Bayesian Approximation, https://arxiv.org/abs/1506.02142.
+
+    Example:
+        >>> import torch
+        >>> layer = MCDropout(0.5).eval()
+        >>> sorted(layer(torch.ones(1000)).unique().tolist())
+        [0.0, 2.0]
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = _checks.between_zero_and_one("p", p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Some elements zero, the others scaled up so that the mean stays."""
+        return functional.dropout(x, self.p, training=True)
+
+    def extra_repr(self) -> str:
+        """The probability."""
+        return f"p={self.p}"
 
 
 class Standardize(nn.Module):
@@ -52,7 +89,11 @@ class Standardize(nn.Module):
 
 
 def mlp(
-    sizes: Sequence[int], *, activation: Callable[[], nn.Module] = nn.ReLU, first: Sequence[nn.Module] = ()
+    sizes: Sequence[int],
+    *,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    first: Sequence[nn.Module] = (),
+    dropout: float | None = None,
 ) -> nn.Sequential:
     """A fully connected network.
 
@@ -60,6 +101,7 @@ def mlp(
         sizes: Numbers of inputs, hidden units of each layer, and outputs.
         activation: Makes the activation between layers.
         first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
+        dropout: If given, the p of an :class:`MCDropout` after each activation.
 
     Example:
         >>> [tuple(p.shape) for p in mlp([784, 400, 10]).parameters()]
@@ -71,5 +113,7 @@ def mlp(
         _checks.at_least("sizes", size, 1)
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise(sizes):
-        layers += [nn.Linear(num_in, num_out), activation()]
-    return nn.Sequential(*first, *layers[:-1])
+        if layers:
+            layers += [activation()] if dropout is None else [activation(), MCDropout(dropout)]
+        layers.append(nn.Linear(num_in, num_out))
+    return nn.Sequential(*first, *layers)

@@ -38,6 +38,9 @@ GUIDES = {
     "network": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
     "prior-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
     "auto-normal": pb.auto_normal,
+    "auto-delta": pb.auto_delta,
+    "auto-full-rank": pb.auto_multivariate_normal,
+    "auto-low-rank": lambda model: pb.auto_low_rank_multivariate_normal(model, rank=3),
 }
 
 

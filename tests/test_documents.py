@@ -11,6 +11,12 @@ import torch
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
+    "kl_divergence.py": (["--steps", "150"], r"forward KL\(p \|\| q\) +1\.[345]\d+ +1\.[67]"),
+    "kl_weights.py": (["--epochs", "10"], r"(?s)1 \(the ELBO\) +[1-9]\d\d\..*\n0 +1[3-9]\d\d\."),
+    "regression_methods.py": (
+        ["--epochs", "30"],
+        r"(?s)maximum likelihood .* none +none .*outside the data for: .*mean field.*deep ensemble",
+    ),
     "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
     "gradient_variance.py": (
         ["--pairs", "100", "--epochs", "10"],

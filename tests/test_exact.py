@@ -156,3 +156,131 @@ def test_prediction_from_the_exact_guide_has_the_exact_moments(problem):
     with_targets = pb.predict(problem.model, ExactGuide(problem), x, y=y, num_samples=4000, seed=1)
     assert_identical(with_targets.log_density, likelihoods.mean(0).log())
     assert math.isclose(with_targets.nll, float(-with_targets.log_density.mean()))
+
+
+# --- other families of guides -----------------------------------------------------------------------------------------
+
+
+def fitted(problem, guide, **settings):
+    """Fitted with a learning rate that falls to nothing, so that the noise of the last steps averages out."""
+    settings = {"num_epochs": 1000, **settings}
+    num_epochs = settings["num_epochs"]
+    return pb.fit_svi(
+        problem.model,
+        guide,
+        (problem.x, problem.y),
+        optimizer=functools.partial(torch.optim.Adam, lr=0.1),
+        scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
+        seed=0,
+        **settings,
+    )
+
+
+def covariance_of(guide):
+    return guide.get_posterior().covariance_matrix.detach()
+
+
+def gap_of_mean_field(problem):
+    """KL from the best independent Gaussians to the exact posterior."""
+    return 0.5 * float(problem.precision.diagonal().log().sum() - torch.logdet(problem.precision))
+
+
+@pytest.mark.parametrize("rank", [None, D], ids=["full-rank", "low-rank"])
+def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank):
+    init = pb.NetworkInit(scale=0.2)
+    if rank is None:
+        guide = pb.auto_multivariate_normal(problem.model, init=init)
+    else:
+        guide = pb.auto_low_rank_multivariate_normal(problem.model, rank=rank, init=init)
+    posterior = fitted(problem, guide, num_particles=4)
+    exact = torch.linalg.inv(problem.precision)
+    torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, atol=0.05, rtol=0)
+    largest = float(exact.diagonal().max())
+    torch.testing.assert_close(covariance_of(guide), exact, atol=0.15 * largest, rtol=0)
+    assert not torch.allclose(exact, problem.precision.diagonal().reciprocal().diag(), atol=0.3 * largest)
+    elbo = sum(record.elbo for record in posterior.history.epochs[-100:]) / 100
+    assert abs(elbo - problem.log_evidence) < 0.05 < 0.2 * gap_of_mean_field(problem)
+    draws = posterior.sample(4000, seed=1)["net.weight"]
+    assert agrees_in_mean((draws - posterior.median()["net.weight"]).square().squeeze(1), covariance_of(guide).diag())
+
+
+def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
+    guide = pb.MeanFieldGuide(problem.model, init=pb.NetworkInit(scale=0.2))
+    posterior = fitted(problem, guide, num_particles=2)
+    conditional, marginal = 1 / problem.precision.diagonal(), torch.linalg.inv(problem.precision).diagonal()
+    variance = guide.scales()["net.weight"].flatten().square()
+    torch.testing.assert_close(variance, conditional, rtol=0.15, atol=0)
+    assert (variance < 0.7 * marginal).all()
+    elbo = sum(record.elbo for record in posterior.history.epochs[-300:]) / 300
+    assert abs(elbo - (problem.log_evidence - gap_of_mean_field(problem))) < 0.2 * gap_of_mean_field(problem)
+
+
+def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
+    guide = pb.auto_delta(problem.model)
+    posterior = fitted(problem, guide, num_particles=1)
+    w = posterior.median()["net.weight"]
+    torch.testing.assert_close(w, problem.mean, atol=1e-5, rtol=0)
+    last = posterior.history.epochs[-1]
+    log_prior = dist.Normal(0.0, PRIOR_SCALE).log_prob(w).sum()
+    log_likelihood = dist.Normal(problem.x @ w.T, NOISE).log_prob(problem.y).sum()
+    assert math.isclose(last.kl, -log_prior, rel_tol=1e-5)
+    assert math.isclose(last.expected_log_likelihood, log_likelihood, rel_tol=1e-5)
+    assert posterior.status.ok
+    draws = posterior.sample(3)["net.weight"]
+    assert torch.equal(draws, w.expand(3, 1, D))
+
+
+def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
+    guide = pb.auto_delta(problem.model)
+    posterior = fitted(problem, guide, num_particles=1, kl_weight=0.0)
+    least_squares = torch.linalg.lstsq(problem.x, problem.y).solution.T
+    torch.testing.assert_close(posterior.median()["net.weight"], least_squares, atol=1e-5, rtol=0)
+    assert (least_squares - problem.mean).abs().max() > 0.01  # and not the posterior's mode
+    history = posterior.history
+    assert history.loss == [-value for value in history.expected_log_likelihood]
+    assert posterior.status.ok
+
+
+def test_maximum_likelihood_takes_the_same_steps_as_plain_torch(problem):
+    """To the last digit, whatever the prior: a KL weight of 0 leaves nothing of it."""
+    model = pb.BayesianModel(
+        nn.Linear(D, 1), prior=pb.NormalPrior(1e-3), likelihood=pb.GaussianLikelihood(NOISE), num_data=N
+    )
+    net = nn.Linear(D, 1)
+    net.load_state_dict({name: model.initial_value(f"net.{name}") for name in ("weight", "bias")})
+    sgd = functools.partial(torch.optim.SGD, lr=1e-3)
+    posterior = pb.fit_svi(
+        model, pb.auto_delta(model), (problem.x, problem.y), optimizer=sgd, num_epochs=20, kl_weight=0.0
+    )
+    optimizer = sgd(net.parameters())
+    for _ in range(20):
+        optimizer.zero_grad()
+        (-dist.Normal(net(problem.x), NOISE).log_prob(problem.y).sum()).backward()
+        optimizer.step()
+    for name, value in net.named_parameters():
+        assert_identical(posterior.median()[f"net.{name}"], value.detach())
+
+
+def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarithms():
+    """No network to speak of: y ~ N(0, s^2), s ~ LogNormal(0, 1). With u = log s the two modes differ by a Jacobian."""
+    y = torch.tensor([[0.5], [-1.5], [1.0], [2.0]])
+    x = torch.zeros(4, 1)
+    net = nn.Linear(1, 1, bias=False)  # of zeros: the output is 0 whatever the weight
+    likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=4)
+    posterior = pb.fit_svi(
+        model,
+        pb.auto_delta(model),
+        (x, y),
+        optimizer=functools.partial(torch.optim.Adam, lr=0.05),
+        scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.99),
+        num_epochs=1000,
+    )
+    mode = float(posterior.median()["likelihood.scale"])
+
+    def slope(s, jacobian):
+        """Of -4 log s - sum y^2 / (2 s^2) - log(s)^2 / 2 - log s, with respect to log s, plus the Jacobian's."""
+        return -4 + float(y.square().sum()) / s**2 - math.log(s) - 1 + jacobian
+
+    assert abs(slope(mode, jacobian=0.0)) < 1e-6
+    assert abs(slope(mode, jacobian=1.0)) > 0.5

@@ -1,4 +1,5 @@
 import copy
+import functools
 import math
 import pickle
 
@@ -17,7 +18,7 @@ import pyro_bnn as pb
 from .cases import GUIDES, LIKELIHOODS, PRIORS, small_model
 from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
 
-OURS = [name for name in GUIDES if name != "auto-normal"]
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
 
 def draw_of(guide, *args):
@@ -50,7 +51,10 @@ def test_a_gradient_reaches_every_parameter(name):
     with pb._scope.own_parameters(guide):
         Trace_ELBO().differentiable_loss(model, guide, x, y).backward()
     for parameter_name, parameter in guide.named_parameters():
-        assert (parameter.grad != 0).all(), parameter_name
+        is_used = torch.ones_like(parameter, dtype=torch.bool)
+        if "scale_tril" in parameter_name:  # of a triangular matrix with ones on the diagonal
+            is_used = is_used.tril(-1)
+        assert (parameter.grad[is_used] != 0).all(), parameter_name
 
 
 @pytest.mark.parametrize("name", GUIDES)
@@ -72,16 +76,16 @@ def test_a_fresh_guide_loads_a_state_and_draws_the_same(name):
         assert torch.equal(draws[0][site], draws[1][site])
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", GUIDES)
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))], ids=["copy", "pickle"])
 def test_copies_draw_the_same(name, duplicate):
     model, _, _ = small_model(likelihood="gaussian-latent")
     guide = GUIDES[name](model)
-    draw_of(guide)
     draws = []
     for g in (guide, duplicate(guide)):
         torch.manual_seed(5)
-        draws.append(draw_of(g))
+        with pb._scope.own_parameters(g):
+            draws.append(draw_of(g))
     for site in draws[0]:
         assert torch.equal(draws[0][site], draws[1][site])
 
@@ -255,36 +259,84 @@ def test_local_and_discrete_latents_are_refused_with_a_reason():
         pb.MeanFieldGuide(lambda: None)
 
 
-# --- AutoNormal built safely ------------------------------------------------------------------------------------------
+# --- Pyro's autoguides built safely -----------------------------------------------------------------------------------
+
+AUTO = {name: make for name, make in GUIDES.items() if name.startswith("auto")}
 
 
-def test_auto_normal_is_centred_on_the_network_and_never_draws_obs():
+@pytest.mark.parametrize("name", AUTO)
+def test_autoguides_are_complete_at_once_and_never_draw_obs(name):
     model, x, _y = small_model(likelihood="gaussian-latent")
-    guide = pb.auto_normal(model, init=pb.NetworkInit(scale=0.02))
+    guide = AUTO[name](model)
+    assert list(guide.parameters())
     with pb._scope.own_parameters(guide):
         assert set(draw_of(guide, x)) == {*model.site_names, "likelihood.scale"}
-    for name in model.site_names:
-        assert_identical(guide.median()[name], model.initial_value(name))
-        assert_identical(pyro_scale(guide, name), torch.full_like(model.initial_value(name), 0.02))
+    for site in model.site_names:
+        assert_identical(pb.GuidePosterior(guide).median()[site], model.initial_value(site))
     assert dict(pyro.get_param_store()) == {}
 
 
-def pyro_scale(guide, name):
-    low, high = (guide.quantiles([q])[name].squeeze(0) for q in (0.15865525393145707, 0.8413447460685429))
-    return (high - low).detach() / 2
+INITS = [
+    pb.UniformInit(),
+    pb.NormalInit(rho_scale=0.1),
+    pb.NetworkInit(scale=0.02),
+    pb.NetworkInit(prior_fraction=0.1),
+]
 
 
-@pytest.mark.parametrize("init", [pb.UniformInit(), pb.NormalInit(rho_scale=0.1), pb.NetworkInit(prior_fraction=0.1)])
-def test_auto_normal_starts_where_the_mean_field_guide_starts(init):
-    model, _, _ = small_model(likelihood="gaussian-latent")
+@pytest.mark.parametrize("likelihood", ["gaussian-latent", "gaussian-latent-vector"])
+@pytest.mark.parametrize("init", INITS, ids=lambda init: type(init).__name__)
+@pytest.mark.parametrize(
+    "make",
+    [pb.auto_normal, pb.auto_delta, pb.auto_multivariate_normal, pb.auto_low_rank_multivariate_normal],
+    ids=lambda f: f.__name__,
+)
+def test_autoguides_start_where_the_mean_field_guide_starts(make, init, likelihood):
+    model, _, _ = small_model(likelihood=likelihood)
     torch.manual_seed(0)
     ours = pb.MeanFieldGuide(model, init=init)
     torch.manual_seed(0)
-    theirs = pb.auto_normal(model, init=init)
+    theirs = make(model, init=init)
     for name in model.latent_names:
-        assert_identical(theirs.median()[name], ours.median()[name])
-        low_high = ours.quantiles([0.2, 0.8])[name]
-        assert_identical(theirs.quantiles([0.2, 0.8])[name], low_high)
+        assert_identical(pb.GuidePosterior(theirs).median()[name], ours.median()[name])
+        if make is not pb.auto_delta:
+            assert_identical(theirs.quantiles([0.2, 0.8])[name], ours.quantiles([0.2, 0.8])[name])
+
+
+@pytest.mark.parametrize("name", AUTO)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autoguides_follow_their_model_to_another_dtype(name, dtype):
+    model, x, y = small_model(likelihood="gaussian-latent", num_data=6)
+    model.to(dtype)
+    x, y = x.to(dtype), y.to(dtype)
+    for guide in (AUTO[name](model), AUTO[name](small_model(likelihood="gaussian-latent")[0]).to(dtype)):
+        posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=2)
+        assert pb.predict(model, posterior, x, num_samples=2).mean.dtype == dtype
+        assert all(value.dtype == dtype for value in posterior.sample(1).values())
+
+
+@pytest.mark.uses_param_store
+@pytest.mark.parametrize("name", AUTO)
+def test_autoguides_work_in_pyros_own_loop(name):
+    model, x, y = small_model(num_data=6)
+    guide = AUTO[name](model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    losses = [svi.step(x, y) for _ in range(100)]
+    assert sum(losses[-10:]) < sum(losses[:10])
+    trained, other = (pb.GuidePosterior(g).median()["net.0.weight"] for g in (guide, AUTO[name](model)))
+    assert not torch.equal(trained, model.initial_value("net.0.weight"))
+    assert_identical(other, model.initial_value("net.0.weight"))  # not what the store now holds
+
+
+def test_the_low_rank_guide_has_the_rank_it_was_given():
+    model, _, _ = small_model()  # 43 weights
+    assert pb.auto_low_rank_multivariate_normal(model, rank=5).cov_factor.shape == (43, 5)
+    assert pb.auto_low_rank_multivariate_normal(model).cov_factor.shape == (43, 7)  # about the square root
+    for rank, message in ((44, "at most the number of latent numbers, 43, got 44"), (0, "at least 1, got 0")):
+        with pytest.raises(ValueError, match=message):
+            pb.auto_low_rank_multivariate_normal(model, rank=rank)
+    with pytest.raises(ValueError, match="`init` must be an Init"):
+        pb.auto_delta(model, init=0.1)
 
 
 def test_posterior_median_needs_a_guide_that_has_one():
@@ -314,7 +366,7 @@ def test_site_names_that_no_parameter_can_have():
         pb.MeanFieldGuide(model)
 
 
-@pytest.mark.parametrize("name", ["network", "prior-fraction", "auto-normal"])
+@pytest.mark.parametrize("name", [name for name in GUIDES if name not in ("uniform", "normal")])
 def test_building_a_guide_from_the_network_moves_no_generator(name):
     model, _, _ = small_model(likelihood="gaussian-latent")
     state = torch.get_rng_state()

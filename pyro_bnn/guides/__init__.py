@@ -1,5 +1,8 @@
 """Guides: approximate posteriors over a model's latent variables."""
 
+from ._auto import auto_delta as auto_delta
+from ._auto import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
+from ._auto import auto_multivariate_normal as auto_multivariate_normal
 from ._auto import auto_normal as auto_normal
 from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit

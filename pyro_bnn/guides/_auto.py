@@ -1,39 +1,159 @@
-"""Pyro's AutoNormal, set up so that its known traps cannot bite."""
+"""Pyro's autoguides, set up so that their known traps cannot bite.
+
+A plain autoguide first called without targets takes the observed site for a latent one, and has no parameters to load
+a state dict into before that call. These look at the latent variables alone and are complete at once; they start where
+`init` says, and never from a namesake in Pyro's global store.
+"""
+
+from typing import TypeVar
 
 import torch
-from pyro.infer.autoguide import AutoNormal
+from pyro.infer.autoguide import AutoDelta, AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from torch import Tensor
+from torch.distributions import transform_to
+from torch.nn.functional import softplus
 
 from .. import _checks
 from .._scope import own_parameters, seeded
 from ..model import BayesianModel
-from ._init import Init, NetworkInit
-from ._sites import find_sites
+from ._init import Init, NetworkInit, inverse_softplus
+from ._sites import Site, find_sites
+
+AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
+
+Start = tuple[Site, Tensor, Tensor]
+"""A latent variable, with its first location and rho in unconstrained space."""
 
 
 def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal:
-    """Pyro's `AutoNormal` for a model, by default centred on the network's own weights.
+    """Pyro's `AutoNormal`: one independent Gaussian per element, in unconstrained space.
 
-    A plain ``AutoNormal(model)`` first called without targets takes the observed site for a latent one, and has no
-    parameters to load a state dict into before that first call. This one looks at the latent variables alone and is
-    complete at once. With any AutoNormal use `Trace_ELBO`: its divergences are not closed-form, and
-    `TraceMeanField_ELBO` gets those of constrained variables wrong.
+    With any AutoNormal use `Trace_ELBO`: its divergences are not closed-form, and `TraceMeanField_ELBO` gets those of
+    constrained variables wrong. :class:`~pyro_bnn.MeanFieldGuide` is the same distribution without that limit.
 
     Args:
         model: The model to guide.
-        init: First locations and scales.
+        init: First locations and scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments.
+        A guide that takes the model's arguments and is complete at once.
     """
+    starts = _starts(model, init)
+    guide = _complete(AutoNormal(model.sample_latents))
+    for site, loc, rho in starts:
+        _set(guide, f"locs.{site.name}", loc)
+        _set(guide, f"scales.{site.name}", rho)  # its scale is softplus of it too
+    return guide
+
+
+def auto_delta(model: BayesianModel, *, init: Init | None = None) -> AutoDelta:
+    r"""Pyro's `AutoDelta`: one point, and so maximum a posteriori (MAP) estimation.
+
+    .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w),
+
+    which is what a fit records; the entropy of a point, minus infinity, is left out, so a KL can be negative and none
+    compares with another guide's. With ``kl_weight=0`` the fit is maximum likelihood: the prior plays no part.
+
+    The mode is that of the density in *constrained* space, as is AutoDelta's way: for a latent noise scale the maximum
+    of p(scale | y), not of the density of its logarithm, which has another mode. Weights are real numbers anyway.
+
+    Args:
+        model: The model to guide.
+        init: First locations, of which the scales are not used; by default the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments and is complete at once. All its draws are the same; what
+        `predict` then calls epistemic is zero, unless the network itself draws (:class:`~pyro_bnn.nets.MCDropout`).
+    """
+    starts = _starts(model, init)
+    guide = _complete(AutoDelta(model.sample_latents))
+    for site, loc, _ in starts:
+        value = loc if site.transform is None else site.transform(loc)
+        _set(guide, site.name, value if site.transform is None else transform_to(site.prior.support).inv(value))
+    return guide
+
+
+def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) -> AutoMultivariateNormal:
+    r"""Pyro's `AutoMultivariateNormal`: one Gaussian with full covariance over all latent variables.
+
+    .. math:: q(w) = N(\mu, D L L^\top D), \qquad D = \mathrm{diag}(\sigma), \; L \text{ unit lower triangular}.
+
+    It starts uncorrelated. P latent numbers take P^2 parameters, and as many gradients and optimizer states: fine for
+    a thousand, hopeless for a hundred thousand, for which there is :func:`auto_low_rank_multivariate_normal`.
+
+    Args:
+        model: The model to guide.
+        init: First locations and scales; by default centred on the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+    """
+    starts = _starts(model, init)
+    guide = _complete(AutoMultivariateNormal(model.sample_latents))
+    _set(guide, "loc", _flat([loc for _, loc, _ in starts]))
+    _set(guide, "scale", _flat([rho for _, _, rho in starts]))
+    return guide
+
+
+def auto_low_rank_multivariate_normal(
+    model: BayesianModel, *, rank: int | None = None, init: Init | None = None
+) -> AutoLowRankMultivariateNormal:
+    r"""Pyro's `AutoLowRankMultivariateNormal`: a Gaussian whose correlations have `rank` directions.
+
+    .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
+
+    The factor F starts random (zero would be a saddle point) and the same for every guide of one shape; the first
+    marginal standard deviations are exactly those of `init`.
+
+    Args:
+        model: The model to guide.
+        rank: Number of directions, from 1 to P; None is the square root of P, rounded.
+        init: First locations and marginal scales; by default centred on the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+
+    Raises:
+        ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
+    """
+    starts = _starts(model, init)
+    loc = _flat([loc for _, loc, _ in starts])
+    if rank is not None and _checks.at_least("rank", rank, 1) > len(loc):
+        raise ValueError(
+            f"`rank` must be at most the number of latent numbers, {len(loc)}, got {rank}; for full rank use "
+            "`auto_multivariate_normal`."
+        )
+    guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
+    with torch.no_grad():
+        spread = (1 + guide.cov_factor.square().sum(-1)).sqrt()
+    _set(guide, "loc", loc)
+    _set(guide, "scale", inverse_softplus(softplus(_flat([rho for _, _, rho in starts])) / spread))
+    return guide
+
+
+def _starts(model: BayesianModel, init: Init | None) -> list[Start]:
+    """In the order in which the model draws its latent variables, which is also that of a guide's flat vector."""
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     init = NetworkInit() if init is None else init
-    guide = AutoNormal(model.sample_latents)
-    with own_parameters(guide), seeded(0):  # what is drawn here is overwritten
+    _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+    return [(site, *init(site)) for site in find_sites(model, (), {})]
+
+
+def _complete(guide: AnyGuide) -> AnyGuide:
+    """Let a guide make its parameters now, which it otherwise does at its first call."""
+    with own_parameters(guide), seeded(0):
         guide()
-    parameters = dict(guide.named_parameters())
-    with torch.no_grad():
-        for site in find_sites(model, (), {}):
-            loc, rho = init(site)
-            parameters[f"locs.{site.name}_unconstrained"].copy_(loc)
-            parameters[f"scales.{site.name}_unconstrained"].copy_(rho)  # AutoNormal's scale is softplus of it too
     return guide
+
+
+def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
+    """Give a parameter its unconstrained value; Pyro marks the names of those that have a constraint."""
+    parameters = dict(guide.named_parameters())
+    parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
+    assert parameter is not None
+    with torch.no_grad():
+        parameter.copy_(value)
+
+
+def _flat(values: list[Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in values])

@@ -44,4 +44,5 @@ class GuidePosterior(Posterior):
         """
         if not isinstance(self.guide, (MeanFieldGuide, AutoGuide)):
             raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`.")
-        return {name: value.detach() for name, value in self.guide.median().items()}
+        with own_parameters(self.guide), poutine.block():  # AutoDelta's calls the guide
+            return {name: value.detach() for name, value in self.guide.median().items()}

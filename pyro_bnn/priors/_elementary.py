@@ -28,6 +28,30 @@ class NormalPrior(Prior):
     def __post_init__(self) -> None:
         _checks.positive("scale", self.scale)
 
+    @classmethod
+    def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
+        r"""The prior that weight decay stands for, when the loss is a *mean* over the data.
+
+        .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
+                  \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
+
+        The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient:
+        half the square, of every parameter it is given, biases too. If the loss is a *sum* over the data, pass
+        ``num_data=1``; if the penalty has no half, twice the `weight_decay`. A mean squared error is no
+        log-likelihood but :math:`2 \sigma^2` times one: divide its weight decay by that. The decoupled decay of
+        `AdamW` corresponds to no prior.
+
+        Args:
+            weight_decay: The factor :math:`\lambda`, above 0.
+            num_data: Number of data points N that the loss is a mean over.
+
+        Example:
+            >>> NormalPrior.from_weight_decay(1e-2, num_data=100)
+            NormalPrior(scale=1.0)
+        """
+        _checks.positive("weight_decay", weight_decay)
+        return cls(1 / math.sqrt(weight_decay * _checks.at_least("num_data", num_data, 1)))
+
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(0, scale^2)."""
         return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)

@@ -1,0 +1,116 @@
+"""What the weight of the KL term does: one mean-field fit of a noisy sine for each of six weights.
+
+The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold:
+
+    1                    the ELBO itself.
+    Blundell, mean 1     M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over an epoch.
+    1/M                  what a likelihood scaled to the whole data set makes of Graves' 1/M: M times colder than the
+                         ELBO. (With a likelihood summed over a batch only, 1/M would be the ELBO.)
+    Blundell, sum 1      2^(M-i) / (2^M - 1), to a likelihood of the whole data set: M times colder on average.
+    1/W                  one over the number of weights: W times colder.
+    0                    no prior at all.
+
+Under the weights that average 1, this mean-field Gaussian gives up the sine for the prior. The study that ran the last
+four (and 1) also counted the likelihood twice, a factor that is left out here. Prints a table, and leaves
+`kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
+"""
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn import kl, nets, plotting
+
+X, Y = pb.data.regression_problem()
+GRID = torch.linspace(-1.5, 1.5, 500)[:, None]
+TRUTH = 10 * torch.sin(2 * torch.pi * GRID)
+INSIDE = GRID.flatten().abs() <= 0.5
+BATCH_SIZE = 8
+
+
+def blundell_sum_one(epoch: int, batch: int, num_batches: int) -> float:
+    return kl.blundell()(epoch, batch, num_batches) / num_batches
+
+
+def make_model(seed: int) -> pb.BayesianModel:
+    torch.manual_seed(seed)
+    net, likelihood = nets.mlp([1, 20, 20, 2]), pb.HeteroscedasticGaussianLikelihood()
+    return pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=len(X))
+
+
+def fit(
+    weight: float | kl.KLWeight, num_epochs: int, seed: int
+) -> tuple[pb.SVIPosterior, pb.uncertainty.RegressionPrediction]:
+    model = make_model(seed)
+    posterior = pb.fit_svi(
+        model,
+        pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.03)),
+        (X, Y),
+        optimizer=partial(torch.optim.Adam, lr=0.03),
+        scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs),
+        num_epochs=num_epochs,
+        batch_size=BATCH_SIZE,
+        kl_weight=weight,
+        clip_norm=300.0,  # heuristic: a variance head makes rare steep steps, which would spoil Adam's step size
+        seed=seed,
+    )
+    prediction = pb.predict(model, posterior, GRID, num_samples=100, seed=seed)
+    assert isinstance(prediction, pb.uncertainty.RegressionPrediction)
+    return posterior, prediction
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=200, help="of each fit")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+
+    model = make_model(arguments.seed)
+    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
+    num_batches = -(-len(X) // BATCH_SIZE)
+    weights = {
+        "1 (the ELBO)": 1.0,
+        "Blundell, mean 1": kl.blundell(),
+        f"1/M = 1/{num_batches}": 1 / num_batches,
+        "Blundell, sum 1": blundell_sum_one,
+        f"1/W = 1/{num_weights}": kl.per_weight(num_weights),
+        "0": 0.0,
+    }
+    kl_ax = plotting.new_axes(1, 1, size=(7, 4))[0, 0]
+    panels = plotting.new_axes(2, 3, size=(13, 7))
+    mse_ax = plotting.new_axes(1, 1, size=(7, 4))[0, 0]
+    print(f"{'KL weight':18} KL, nats   ELBO/N   MSE to the truth   epistemic sd inside  outside")
+    errors = {}
+    for ax, (name, weight) in zip(panels.flat, weights.items(), strict=True):
+        posterior, prediction = fit(weight, arguments.epochs, arguments.seed)
+        errors[name] = float((prediction.mean - TRUTH)[INSIDE].square().mean())
+        epochs, spread = posterior.history.epochs, prediction.epistemic.sqrt().flatten()
+        last = epochs[-max(1, len(epochs) // 10) :]  # one epoch's ELBO is noisy
+        kl_nats, elbo = (sum(values) / len(last) for values in ([r.kl for r in last], [r.elbo for r in last]))
+        print(
+            f"{name:18} {kl_nats:8.1f} {elbo / len(X):8.2f} {errors[name]:18.2f} "
+            f"{float(spread[INSIDE].mean()):21.2f} {float(spread[~INSIDE].mean()):8.2f}",
+            flush=True,
+        )
+        kl_ax.plot([record.epoch + 1 for record in epochs], [record.kl for record in epochs], label=name)
+        plotting.regression_bands(GRID, prediction, data=(X, Y), ax=ax)
+        ax.plot(GRID, TRUTH, ":", color="0.4", label="10 sin(2πx), the truth")
+        ax.set(ylim=(-40, 40), title=f"KL weight {name}", xlabel="", ylabel="")
+        ax.get_legend().remove()
+    kl_ax.set(xlabel="epoch", ylabel="KL(q || prior), nats", title="KL by the weight it was given", ylim=(0, None))
+    kl_ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    panels[0, 0].legend(fontsize=7, loc="upper center", ncols=2)
+    mse_ax.bar_label(mse_ax.bar(list(errors), list(errors.values())), fmt="%.1f", fontsize=8)
+    mse_ax.set(ylabel="MSE of the mean to the truth", yscale="log", title="Error inside the data's range")
+    mse_ax.tick_params(axis="x", labelsize=7)
+    for ax, name in ((kl_ax, "kl"), (panels[0, 0], "prediction"), (mse_ax, "mse")):
+        plotting.save(ax, arguments.out / f"kl_weights_{name}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Eight ways to be uncertain about one curve, side by side.
+
+92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], predicted on [-1.5, 1.5] by one small network: maximum likelihood,
+MAP, MC dropout, four kinds of variational inference, and a deep ensemble. Leaves `regression_methods.png`, and prints
+the error to the true curve where there are data, and both kinds of standard deviation inside their range and outside.
+
+The variational fits are cold: under the ELBO itself (`--kl-weight 1`) these Gaussians lose most of the sine to their
+prior. Outside the data the bands are a matter of prior and method, and the aleatoric one can be anything.
+"""
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn import LocalReparameterization, nets, plotting
+
+X, Y = pb.data.regression_problem()
+GRID = torch.linspace(-1.5, 1.5, 500)[:, None]
+TRUTH = 10 * torch.sin(2 * torch.pi * GRID)
+INSIDE = GRID.flatten().abs() <= 0.5
+
+PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # a point needs more room than an average
+MIXTURE = pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.05)
+WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # those of the study that this one follows
+INIT = pb.NetworkInit(scale=0.03)
+
+Options = argparse.Namespace
+Fit = tuple[pb.BayesianModel, pb.Posterior]
+
+
+def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropout: float = 0) -> pb.BayesianModel:
+    """A model with mean and log variance, its first weights set by seed and member alone."""
+    torch.manual_seed(1000 * options.seed + member)
+    net, likelihood = nets.mlp([1, 20, 20, 2], dropout=dropout or None), pb.HeteroscedasticGaussianLikelihood()
+    return pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
+
+
+def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Matrices, which only the full-rank guide has, move slowly: all of a row's entries add to one deviation."""
+    groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
+    return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
+
+
+def fit(options: Options, model: pb.BayesianModel, guide: torch.nn.Module, kl_weight: float = 1.0, **settings) -> Fit:
+    posterior = pb.fit_svi(
+        model,
+        guide,
+        (X, Y),
+        optimizer=adam,
+        scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+        num_epochs=options.epochs,
+        batch_size=BATCH_SIZE,
+        kl_weight=kl_weight,
+        seed=options.seed,
+        **settings,
+    )
+    return model, posterior
+
+
+def maximum_likelihood(options: Options) -> Fit:
+    torch.manual_seed(1000 * options.seed)
+    net, likelihood = nets.mlp([1, 20, 20, 1]), pb.GaussianLikelihood()  # one noise scale, learned
+    model = pb.BayesianModel(net, prior=PRIOR, likelihood=likelihood, num_data=len(X))
+    return fit(options, model, pb.auto_delta(model), kl_weight=0.0)
+
+
+def maximum_a_posteriori(options: Options, member: int = 0) -> Fit:
+    model = two_heads(options, MAP_PRIOR, member=member)
+    return fit(options, model, pb.auto_delta(model))
+
+
+def mc_dropout(options: Options) -> Fit:
+    model = two_heads(options, pb.NormalPrior.from_weight_decay(WEIGHT_DECAY, num_data=len(X)), dropout=DROPOUT)
+    return fit(options, model, pb.auto_delta(model))
+
+
+def mean_field(options: Options, prior: pb.Prior = PRIOR, **settings) -> Fit:
+    model = two_heads(options, prior)
+    return fit(options, model, pb.MeanFieldGuide(model, init=INIT), options.kl_weight, **settings)
+
+
+def full_rank(options: Options) -> Fit:
+    model = two_heads(options)
+    return fit(options, model, pb.auto_multivariate_normal(model, init=INIT), options.kl_weight)
+
+
+def deep_ensemble(options: Options) -> Fit:
+    fits = [maximum_a_posteriori(options, member) for member in range(5)]
+    return fits[0][0], pb.EnsemblePosterior([posterior for _, posterior in fits])
+
+
+def methods(kl_weight: float) -> dict:
+    weight = f"KL weight {kl_weight:g}"
+    return {
+        "maximum likelihood": maximum_likelihood,
+        "MAP, variance head": maximum_a_posteriori,
+        f"MC dropout, p = {DROPOUT:g}": mc_dropout,
+        f"mean field, {weight}": mean_field,
+        f"local reparam., {weight}": partial(mean_field, estimator=LocalReparameterization()),
+        f"mixture prior, {weight}": partial(mean_field, prior=MIXTURE),
+        f"full rank, {weight}": full_rank,
+        "deep ensemble of 5 MAPs": deep_ensemble,
+    }
+
+
+def medians(variance: torch.Tensor) -> list[float]:
+    """Of the standard deviation inside the data's range, and outside."""
+    return [float(variance.sqrt().flatten()[rows].median()) for rows in (INSIDE, ~INSIDE)]
+
+
+def report(name: str, prediction: pb.uncertainty.RegressionPrediction) -> str:
+    error = float((prediction.mean - TRUTH)[INSIDE].square().mean().sqrt())
+    values = [*medians(prediction.epistemic), *medians(prediction.aleatoric)]
+    return f"{name:32} {error:6.2f}     " + "  ".join(f"{v:7.2f}" if v > 1e-3 else "   none" for v in values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=200, help="of each fit")
+    parser.add_argument("--kl-weight", type=float, default=0.05, help="of the variational fits; 1 is the ELBO")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    axes = plotting.new_axes(2, 4, size=(16, 7))
+    print(f"{'':32} RMSE to   epistemic sd, median  aleatoric sd, median (truth 2)")
+    print(f"{'method':32} the truth   inside  outside   inside  outside")
+    growing = []
+    for ax, (name, method) in zip(axes.flat, methods(options.kl_weight).items(), strict=True):
+        model, posterior = method(options)
+        prediction = pb.predict(model, posterior, GRID, num_samples=100, seed=options.seed)
+        print(report(name, prediction), flush=True)
+        inside, outside = medians(prediction.epistemic)
+        growing += [name.partition(",")[0]] if outside > 1.2 * inside > 1e-3 else []
+        plotting.regression_bands(GRID, prediction, data=(X, Y), ax=ax)
+        ax.plot(GRID, TRUTH, ":", color="0.4", label="10 sin(2πx), the truth")
+        ax.set(ylim=(-40, 40), title=name, xlabel="", ylabel="")
+        ax.legend(fontsize=7, loc="upper center", ncols=2).set_visible(ax is axes[0, 0])
+    print('"none": a single network has no epistemic part; it cannot know where it has no data.')
+    print("epistemic sd at least a fifth larger outside the data for:", ", ".join(growing))
+    plotting.save(axes[0, 0], options.out / "regression_methods.png")
+
+
+if __name__ == "__main__":
+    main()
