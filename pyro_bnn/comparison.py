@@ -52,16 +52,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class MethodScore:
-    """What is known of one method.
+    """What is known of one method, on average over the points of a region.
 
     Args:
         method: Its name.
+        region: Name of the region.
         seconds: Wall time of its inference; None if unknown.
         scores: By name. With targets: ``log_likelihood`` (mean per point, in nats), ``coverage 50%`` and so on, or
             ``accuracy``. Always: ``epistemic sd`` and ``total sd`` (means over points) or ``entropy`` (in nats).
     """
 
     method: str
+    region: str
     seconds: float | None
     scores: dict[str, Estimate]
 
@@ -91,7 +93,7 @@ class Comparison:
     """What :func:`compare` returns: a table when printed, and the predictions that it was made of.
 
     Args:
-        methods: One row per method.
+        methods: One row per region and method.
         pairs: One row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
@@ -103,24 +105,23 @@ class Comparison:
     x: Tensor
 
     def __str__(self) -> str:
-        blocks = [_table(["method", "seconds"], [_method_cells(row) for row in self.methods])]
+        blocks = []
         for region in dict.fromkeys(row.region for row in self.pairs):
-            cells = [_pair_cells(row) for row in self.pairs if row.region == region]
-            blocks.append(f"{region}:\n{_table(['reference', 'method'], cells)}")
+            methods = [_method_cells(row) for row in self.methods if row.region == region]
+            pairs = [_pair_cells(row) for row in self.pairs if row.region == region]
+            blocks += [f"{region}:\n{_table(['method', 'seconds'], methods)}", _table(["reference", "method"], pairs)]
         return "\n\n".join(blocks)
 
     def rows(self) -> list[dict[str, object]]:
-        """One flat row per number: kind, reference, method, region, score, value, standard error."""
-        rows: list[dict[str, object]] = []
-        for method in self.methods:
-            named = {**method.scores}
-            if method.seconds is not None:
-                named["seconds"] = Estimate(method.seconds, 0.0)
-            for name, estimate in named.items():
-                rows.append(_row("method", "", method.method, "", name, estimate))
-        for pair in self.pairs:
-            for name, estimate in pair.scores.items():
-                rows.append(_row("pair", pair.reference, pair.method, pair.region, name, estimate))
+        """One flat row per number: reference (empty for a single method), method, region, score, value, its error."""
+        rows = []
+        every: list[MethodScore | PairScore] = [*self.methods, *self.pairs]
+        for row in every:
+            reference = row.reference if isinstance(row, PairScore) else ""
+            named = {"reference": reference, "method": row.method, "region": row.region}
+            for score, estimate in row.scores.items():
+                numbers = {"value": estimate.value, "standard_error": estimate.standard_error}
+                rows.append({**named, "score": score, **numbers})
         return rows
 
     def to_csv(self, path: str | Path) -> None:
@@ -160,7 +161,9 @@ def compare(
     Weights cannot be compared, since permutations and signs of hidden units leave the network as it is; predictions
     can. Every number about a pair has a standard error from a grouped jackknife over the draws: they are left out in
     successive groups of 1/20, which for chains are stretches of a chain, so that slow mixing shows. A pair is
-    (reference, method) in the order given: name the yardstick, such as NUTS, first.
+    (reference, method) in the order given: name the yardstick, such as NUTS, first. Distances are never negative, so
+    noise makes them larger: two sets of draws of the same posterior are not at distance 0. To see that floor, give one
+    posterior twice.
 
     Args:
         model: The model that the posteriors belong to.
@@ -199,20 +202,24 @@ def compare(
             y=y,
             num_samples=min(num_samples, posterior.num_stored or num_samples),
             keep_draws=True,
-            seed=seed,
+            seed=seed + index,  # independent draws for each, even of the same posterior
         )
-        for name, (its_model, posterior) in entries.items()
+        for index, (name, (its_model, posterior)) in enumerate(entries.items())
     }
     kinds = {type(prediction).__name__ for prediction in predictions.values()}
     if len(kinds) > 1:
         raise ValueError(f"the posteriors predict different kinds of things: {sorted(kinds)}.")
-    summaries = {name: _summaries(prediction, seed) for name, prediction in predictions.items()}
+    summaries = {name: _summaries(p, seed + index) for index, (name, p) in enumerate(predictions.items())}
     pairs = [
         PairScore(a, b, region, _pair_scores(summaries[a], summaries[b], mask))
         for region, mask in masks.items()
         for a, b in combinations(posteriors, 2)
     ]
-    methods = [MethodScore(name, entries[name][1].seconds, _scores(p, y)) for name, p in predictions.items()]
+    methods = [
+        MethodScore(name, region, entries[name][1].seconds, _scores(prediction, y, mask))
+        for region, mask in masks.items()
+        for name, prediction in predictions.items()
+    ]
     return Comparison(methods, pairs, predictions, x)
 
 
@@ -292,24 +299,24 @@ NUMBER_STATISTICS: dict[str, Statistic] = {
 }
 
 
-def _scores(prediction: Prediction, y: Tensor | None) -> dict[str, Estimate]:
+def _scores(prediction: Prediction, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
     scores: dict[str, Estimate] = {}
     if isinstance(prediction, ClassificationPrediction):
-        scores["entropy"] = _over_points(prediction.total)
+        scores["entropy"] = _over_points(prediction.total[mask])
         if y is not None:
-            scores["accuracy"] = _over_points((prediction.labels == y).double())
+            scores["accuracy"] = _over_points((prediction.labels == y)[mask].double())
     else:
         assert isinstance(prediction, RegressionPrediction)
-        scores["epistemic sd"] = _over_points(prediction.epistemic.sqrt())
-        scores["total sd"] = _over_points(prediction.total.sqrt())
+        scores["epistemic sd"] = _over_points(prediction.epistemic.sqrt()[mask])
+        scores["total sd"] = _over_points(prediction.total.sqrt()[mask])
         for probability in COVERAGES if y is not None else ():
             assert y is not None
             lower, upper = (prediction.quantile(0.5 + sign * probability / 2) for sign in (-1, 1))
-            covered = interval_coverage(lower, upper, y)
-            error = math.sqrt(covered * (1 - covered) / y.numel())
+            covered = interval_coverage(lower[mask], upper[mask], y[mask])
+            error = math.sqrt(covered * (1 - covered) / y[mask].numel())
             scores[f"coverage {probability:.0%}"] = Estimate(covered, error)
     if prediction.log_density is not None:
-        scores["log_likelihood"] = _over_points(prediction.log_density)
+        scores["log_likelihood"] = _over_points(prediction.log_density[mask])
     return scores
 
 
@@ -325,18 +332,6 @@ def _method_cells(row: MethodScore) -> dict[str, str]:
 
 def _pair_cells(row: PairScore) -> dict[str, str]:
     return {"reference": row.reference, "method": row.method, **{name: str(v) for name, v in row.scores.items()}}
-
-
-def _row(kind: str, reference: str, method: str, region: str, score: str, estimate: Estimate) -> dict[str, object]:
-    return {
-        "kind": kind,
-        "reference": reference,
-        "method": method,
-        "region": region,
-        "score": score,
-        "value": estimate.value,
-        "standard_error": estimate.standard_error,
-    }
 
 
 def _table(first: list[str], rows: list[dict[str, str]]) -> str:

@@ -140,7 +140,7 @@ def _start(potential: Potential, init: Posterior | None) -> Tensor:
 
 
 def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tensor:
-    z = start.clone().requires_grad_()
+    z = start.detach().clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [z],
         max_iter=max_iterations,

@@ -108,6 +108,12 @@ class EnsemblePosterior(Posterior):
             _checks.kind("members", member, Posterior, "posteriors; wrap a guide in `GuidePosterior`")
         self.status = _combined([member.status for member in self.members])
 
+    @property
+    def seconds(self) -> float | None:
+        """Of all members together; None if one does not know."""
+        seconds = [member.seconds for member in self.members]
+        return None if None in seconds else sum(value for value in seconds if value is not None)
+
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from each member in turn; see :meth:`Posterior.draws`."""
         num_members = len(self.members)

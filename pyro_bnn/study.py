@@ -1,0 +1,167 @@
+"""The yardstick at work: many approximations of one posterior beside NUTS, on a noisy sine with a gap in its data."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+
+from . import plotting
+from ._scope import seeded
+from .comparison import Comparison, Entry, compare
+from .data import regression_problem
+from .estimators import Estimator, LocalReparameterization
+from .guides import MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
+from .laplace import fit_laplace
+from .likelihoods import GaussianLikelihood
+from .mcmc import MCMCPosterior, fit_nuts
+from .model import BayesianModel
+from .nets import Standardize, mlp
+from .posterior import EnsemblePosterior
+from .priors import NormalPrior, Prior, ScaleMixturePrior
+from .svi import SVIPosterior, fit_svi
+
+__all__ = ["RegressionStudy"]
+
+GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.3, 2.0, 20, 2.0
+MIXTURE = ScaleMixturePrior(mixing=0.5, scale1=2.5, scale2=0.25)
+DROPOUT, ENSEMBLE = 0.05, 5
+
+
+class RegressionStudy:
+    """92 points of 10 sin(2 pi x) with known noise, none of them in the middle; one hidden layer of 20 tanh units.
+
+    All methods but two share one model, and so one exact posterior; the mixture prior and MC dropout have their own.
+    All use the ELBO itself: no posterior is cold.
+
+    Args:
+        seed: Of data, starts, fits and draws.
+        num_steps: Optimisation steps of each fit, on all data at once.
+        num_draws: Draws of each of the four chains of NUTS, after as many of warm-up.
+        compile: Compile the sampler.
+        progress: Show progress bars.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        num_steps: int = 3000,
+        num_draws: int = 500,
+        compile: bool = False,
+        progress: bool = False,
+    ) -> None:
+        self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=seed)
+        self.seed, self.num_steps, self.num_draws = seed, num_steps, num_draws
+        self.compile, self.progress = compile, progress
+        self.model = self._make()
+
+    def _make(self, *, prior: Prior | None = None, dropout: float | None = None, member: int = 0) -> BayesianModel:
+        with seeded(1000 * self.seed + member):
+            scale = Standardize(torch.zeros(1), torch.full((1,), 0.25))
+            net = mlp([1, NUM_UNITS, 1], activation=nn.Tanh, first=[scale], dropout=dropout)
+        prior = prior or NormalPrior(PRIOR_SCALE)
+        return BayesianModel(net, prior=prior, likelihood=GaussianLikelihood(NOISE), num_data=len(self.x))
+
+    def _fit(
+        self,
+        model: BayesianModel,
+        guide: nn.Module,
+        *,
+        elbo: type[ELBO] = Trace_ELBO,
+        estimator: Estimator | None = None,
+        seed: int = 0,
+    ) -> SVIPosterior:
+        return fit_svi(
+            model,
+            guide,
+            (self.x, self.y),
+            optimizer=functools.partial(torch.optim.Adam, lr=0.02),
+            scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),
+            num_epochs=self.num_steps,
+            elbo=elbo,
+            estimator=estimator,
+            progress=self.progress,
+            seed=self.seed + seed,
+        )
+
+    def nuts(self) -> MCMCPosterior:
+        """The yardstick."""
+        return fit_nuts(
+            self.model,
+            self.x,
+            self.y,
+            num_samples=self.num_draws,
+            num_warmup=self.num_draws,
+            compile=self.compile,
+            progress=self.progress,
+            seed=self.seed,
+        )
+
+    def methods(self) -> dict[str, Callable[[], Entry]]:
+        """The approximations, by name, each to be run by calling it."""
+        return {
+            "laplace": lambda: fit_laplace(
+                self.model, self.x, self.y, init=self._fit(self.model, auto_delta(self.model))
+            ),
+            "full-rank": lambda: self._fit(self.model, auto_multivariate_normal(self.model, init=NetworkInit(0.02))),
+            "mean-field": lambda: self._mean_field(self.model),
+            "mean-field, LRT": lambda: self._mean_field(self.model, LocalReparameterization()),
+            "mixture": self._mixture,
+            "mc-dropout": self._dropout,
+            "ensemble": lambda: EnsemblePosterior([self._member(index) for index in range(ENSEMBLE)]),
+        }
+
+    def _mean_field(self, model: BayesianModel, estimator: Estimator | None = None) -> SVIPosterior:
+        guide = MeanFieldGuide(model, init=NetworkInit(0.05))
+        return self._fit(model, guide, elbo=TraceMeanField_ELBO, estimator=estimator)
+
+    def _mixture(self) -> Entry:
+        model = self._make(prior=MIXTURE)
+        return model, self._mean_field(model)
+
+    def _dropout(self) -> Entry:
+        model = self._make(dropout=DROPOUT)
+        return model, self._fit(model, auto_delta(model))
+
+    def _member(self, index: int) -> SVIPosterior:
+        model = self._make(member=index)
+        return self._fit(model, auto_delta(model), seed=index)
+
+    def run(self, report: Callable[[str], None] = print) -> Comparison:
+        """Fit everything, and compare it at test points where there are data, in the gap, and outside.
+
+        Args:
+            report: Told about each method as it ends.
+        """
+        entries: dict[str, Entry] = {}
+        for name, method in {"nuts": self.nuts, **self.methods()}.items():
+            entry = entries[name] = method()
+            posterior = entry[1] if isinstance(entry, tuple) else entry
+            report(f"{name}: {posterior.status}")
+        x, y = self.test_points()
+        regions = {
+            "data": ((x.abs() >= GAP / 2) & (x.abs() <= 0.5)).flatten(),
+            "gap": (x.abs() < GAP / 2).flatten(),
+            "outside": (x.abs() > 0.5).flatten(),
+        }
+        return compare(self.model, entries, x, y=y, regions=regions, seed=self.seed)
+
+    def test_points(self) -> tuple[Tensor, Tensor]:
+        """Inputs on a grid from -1 to 1, and new noisy targets there."""
+        x = torch.linspace(-1, 1, 201)[:, None]
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
+
+    def save(self, result: Comparison, out: Path) -> None:
+        """Write table and picture.
+
+        Args:
+            result: What :meth:`run` returned.
+            out: Existing folder for `comparison.csv`, `comparison.json` and `comparison.png`.
+        """
+        result.to_csv(out / "comparison.csv")
+        result.to_json(out / "comparison.json")
+        plotting.save(plotting.comparison(result, data=(self.x, self.y))[0], out / "comparison.png")

@@ -1,0 +1,196 @@
+"""Comparisons against answers by hand: two Gaussians, two class distributions."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn import plotting
+
+from .cases import small_model
+from .tolerances import STANDARD_ERRORS
+
+NOISE = 0.5
+
+
+class Weights(pb.Posterior):
+    """N(mean, scale^2) for the one weight of a line through the origin."""
+
+    def __init__(self, mean, scale, seconds=None):
+        self.mean, self.scale, self.status = mean, scale, pb.Status(True, "made up")
+        self._seconds = seconds
+
+    @property
+    def seconds(self):
+        return self._seconds
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[dict[str, torch.Tensor]]:
+        for _ in range(num_samples):
+            yield {"net.weight": self.mean + self.scale * torch.randn(1, 1)}
+
+
+def line():
+    return pb.BayesianModel(
+        nn.Linear(1, 1, bias=False),
+        prior=pb.NormalPrior(1.0),
+        likelihood=pb.GaussianLikelihood(NOISE),
+        num_data=3,
+    )
+
+
+A, B = (1.0, 0.4), (1.3, 0.2)
+X = torch.tensor([[1.0], [2.0], [-1.0]], dtype=torch.float64)
+
+
+@pytest.fixture
+def result():
+    y = torch.tensor([[1.0], [2.5], [-1.0]])
+    entries = {"a": Weights(*A, seconds=3.0), "b": (line(), Weights(*B))}
+    return pb.compare(line(), entries, X, y=y, num_samples=4000, seed=0)
+
+
+def scores(result, kind="pairs", index=0):
+    return getattr(result, kind)[index].scores
+
+
+def close(estimate, expected):
+    assert 0 < estimate.standard_error < 0.2
+    return abs(estimate.value - expected) < STANDARD_ERRORS * estimate.standard_error
+
+
+def test_pairs_of_gaussians_by_hand(result):
+    pair = scores(result)
+    x = X.flatten()
+    assert close(pair["mean difference"], 0.3 * x.square().mean().sqrt())
+    assert close(pair["epistemic sd ratio"], 0.5)
+    totals = [(scale * x).square() + NOISE**2 for _, scale in (A, B)]
+    assert close(pair["total sd ratio"], float((0.5 * (totals[1] / totals[0]).log().mean()).exp()))
+    levels = (np.arange(2000) + 0.5) / 2000
+    quantiles = [
+        scipy.stats.norm.ppf(levels[:, None], loc=mean * x.numpy(), scale=total.sqrt().numpy())
+        for (mean, _), total in zip((A, B), totals, strict=True)
+    ]
+    assert close(pair["wasserstein"], np.abs(quantiles[0] - quantiles[1]).mean())
+
+
+def test_wrong_answers_are_far(result):
+    pair = scores(result)
+    assert not close(pair["epistemic sd ratio"], 2.0)
+    assert not close(pair["epistemic sd ratio"], 0.25)  # the ratio of variances
+    assert not close(pair["total sd ratio"], 0.5)
+
+
+def test_standard_errors_are_what_repetitions_show():
+    def once(seed):
+        entries = {"a": Weights(*A), "b": Weights(*B)}
+        return pb.compare(line(), entries, X, num_samples=200, seed=seed).pairs[0].scores
+
+    runs = [once(2 * seed) for seed in range(60)]
+    for name in ("mean difference", "epistemic sd ratio", "total sd ratio"):
+        values = torch.tensor([run[name].value for run in runs])
+        claimed = torch.tensor([run[name].standard_error for run in runs]).square().mean().sqrt()
+        assert 0.6 < values.std() / claimed < 1.6, name
+
+
+def test_methods_by_hand(result):
+    method = scores(result, "methods")
+    assert result.methods[0].seconds == 3.0
+    assert result.methods[1].seconds is None
+    assert method["epistemic sd"].value == pytest.approx(float((0.4 * X.abs()).mean()), rel=0.1)
+    total = ((0.4 * X).square() + NOISE**2).sqrt()
+    densities = scipy.stats.norm.logpdf([1.0, 2.5, -1.0], loc=X.flatten(), scale=total.flatten())
+    assert method["log_likelihood"].value == pytest.approx(densities.mean(), abs=0.05)
+    assert 0 <= method["coverage 50%"].value <= method["coverage 90%"].value <= 1
+
+
+def test_a_method_compared_with_itself():
+    same = {"a": Weights(*A), "again": Weights(*A), "point": Weights(1.0, 0.0)}
+    result = pb.compare(line(), same, X, num_samples=1000, seed=1)
+    assert close(scores(result)["epistemic sd ratio"], 1.0)
+    assert 0 < scores(result)["wasserstein"].value < 0.1
+    assert scores(result, index=1)["epistemic sd ratio"].value == 0
+
+
+def test_regions():
+    masks = {"one": torch.tensor([True, False, False]), "two": torch.tensor([False, True, True])}
+    result = pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions=masks, num_samples=2000)
+    assert [row.region for row in result.pairs] == ["one", "two"]
+    assert close(scores(result)["mean difference"], 0.3)
+    assert close(scores(result, index=1)["mean difference"], 0.3 * math.sqrt(2.5))
+    assert "two:" in str(result)
+    with pytest.raises(ValueError, match="region 'none' must be a boolean of shape"):
+        pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions={"none": torch.zeros(3)})
+
+
+class Biases(pb.Posterior):
+    """A network that ignores its input: given logits, with a given chance of other ones."""
+
+    def __init__(self, model, logits, other, chance):
+        self.status = pb.Status(True, "made up")
+        self._zeros = {name: torch.zeros_like(model.initial_value(name)) for name in model.site_names}
+        self._logits, self._other, self._chance = logits, other, chance
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[dict[str, torch.Tensor]]:
+        for _ in range(num_samples):
+            logits = self._other if torch.rand(()) < self._chance else self._logits
+            yield {**self._zeros, "net.2.bias": logits}
+
+
+def test_classes_by_hand():
+    model, x, y = small_model()
+    p, q = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.1, 0.8, 0.1])
+    first = Biases(model, p.log(), p.log(), 0.5)
+    second = Biases(model, p.log(), q.log(), 0.25)
+    result = pb.compare(model, {"first": first, "second": second}, x, y=y, num_samples=2000)
+    pair = scores(result)
+    assert pair["agreement"].value == 1
+    assert close(pair["total variation"], 0.25 * 0.6)
+    assert scores(result, "methods")["accuracy"].value == pytest.approx(1 / 3)
+    assert scores(result, "methods")["entropy"].value == pytest.approx(float(-(p * p.log()).sum()))
+    assert plotting.comparison(result).shape == (1, 2)
+
+
+def test_tables(result, tmp_path):
+    result.to_csv(tmp_path / "table.csv")
+    result.to_json(tmp_path / "table.json")
+    with (tmp_path / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    ratio = next(row for row in rows if row["score"] == "epistemic sd ratio")
+    assert (ratio["reference"], ratio["method"]) == ("a", "b")
+    assert float(ratio["value"]) == scores(result)["epistemic sd ratio"].value
+    content = json.loads((tmp_path / "table.json").read_text())
+    assert content["pairs"][0]["scores"]["wasserstein"]["value"] == scores(result)["wasserstein"].value
+    text = str(result)
+    assert "±" in text
+    assert "coverage 90%" in text
+    assert len({len(line) for line in text.split("\n\n")[0].splitlines()[1:]}) == 1  # columns line up
+
+
+def test_the_picture_of_curves(result, tmp_path):
+    axes = plotting.comparison(result, data=(X, X))
+    assert [ax.get_title() for ax in axes[:2]] == ["a", "b"]
+    assert {line.get_label() for line in axes[-1].get_lines()} == {"a", "b", "data"}
+    plotting.save(axes[0], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_what_cannot_be_compared():
+    model, x, _ = small_model()
+    with pytest.raises(ValueError, match="at least two methods"):
+        pb.compare(line(), {"a": Weights(*A)}, X)
+    with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 40"):
+        pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, num_samples=10)
+    classes = Biases(model, torch.zeros(3), torch.zeros(3), 0.5)
+    other = pb.BayesianModel(
+        nn.Linear(4, 1), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=3
+    )
+    guide = pb.GuidePosterior(pb.MeanFieldGuide(other))
+    with pytest.raises(ValueError, match="different kinds of things"):
+        pb.compare(model, {"a": classes, "b": (other, guide)}, x, num_samples=40)
