@@ -202,6 +202,41 @@ def evaluate(
     typer.echo(f"\nMetrics and pictures in {run}.")
 
 
+@app.command()
+def compare(
+    out: Out = Path("pyro-bnn-compare"),
+    num_draws: Annotated[
+        int, typer.Option(help="Draws of each of NUTS' four chains, after as many of warm-up.", min=40)
+    ] = 500,
+    num_steps: Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)] = 3000,
+    compile: Annotated[bool, typer.Option("--compile", help="Compile the sampler: needs a C++ compiler.")] = False,
+    seed: Annotated[int, typer.Option(help="Of data, starts, fits and draws.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files of an earlier comparison.")] = False,
+) -> None:
+    """Hold seven approximate methods against NUTS, on a noisy sine with a gap in its data.
+
+    Prints how far each is from the exact posterior where there are data, in the gap and outside, and writes table and
+    picture. Takes some minutes.
+    """
+    import warnings
+
+    from .mcmc import ConvergenceWarning
+    from .study import RegressionStudy
+
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to overwrite its files.")
+    out.mkdir(parents=True, exist_ok=True)
+    study = RegressionStudy(
+        seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what it says is printed as the status
+        result = study.run(typer.echo)
+    typer.echo(f"\n{result}")
+    study.save(result, out)
+    typer.echo(f"\ncomparison.csv, comparison.json and comparison.png in {out}.")
+
+
 def main() -> None:
     """Run the command; a mistake of the user's gives one line and exit code 2."""
     from .svi import NonFiniteError

@@ -27,7 +27,7 @@ LAYERS = [
     {"plotting"},
     {"runs"},
     {"evaluation"},
-    {"demo"},
+    {"demo", "study"},
     {"cli"},
     {"__main__"},
 ]

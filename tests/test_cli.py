@@ -261,3 +261,18 @@ def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, 
     metrics = json.loads((run / "metrics.json").read_text())
     assert {row["name"]: row["accuracy"] for row in metrics["rows"]}["ensemble of 10"] > 0.8
     assert metrics["ood"]["entropy"]["auroc"] > 0.7
+
+
+def test_compare_holds_the_methods_against_nuts(pyro_bnn, tmp_path):
+    out = tmp_path / "compared"
+    code, printed, err = pyro_bnn("compare", "--out", out, "--num-draws", 40, "--num-steps", 100)
+    assert (code, err) == (0, "")
+    for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
+        assert word in printed
+    assert (out / "comparison.png").read_bytes().startswith(PNG)
+    pairs = json.loads((out / "comparison.json").read_text())["pairs"]
+    assert {pair["region"] for pair in pairs} == {"data", "gap", "outside"}
+    assert len(pairs) == 3 * 28
+    code, _, err = pyro_bnn("compare", "--out", out)
+    assert code == 2
+    assert "--force" in err

@@ -1,0 +1,100 @@
+"""SVI held against NUTS, on the very same model.
+
+92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field and a
+full-rank Gaussian approximate it. Prints what the chains say about themselves (the predictions have converged; the
+weights, which are identified up to permutations and signs only, need not), then how far each approximation is from the
+truth: where there are data, in the gap, and outside. Mean-field is too sure of itself in the gap. Leaves
+`nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.pt`.
+"""
+
+import argparse
+import functools
+import warnings
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn import nets, plotting
+
+GAP, NOISE = 0.3, 2.0
+
+
+def make_model(num_data: int, seed: int) -> pb.BayesianModel:
+    torch.manual_seed(seed)
+    scale = nets.Standardize(torch.zeros(1), torch.full((1,), 0.25))
+    net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[scale])
+    return pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=pb.GaussianLikelihood(NOISE), num_data=num_data)
+
+
+def fit(
+    model: pb.BayesianModel, guide: nn.Module, data: tuple[torch.Tensor, ...], steps: int, seed: int
+) -> pb.Posterior:
+    posterior = pb.fit_svi(
+        model,
+        guide,
+        data,
+        optimizer=functools.partial(torch.optim.Adam, lr=0.02),
+        scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps),
+        num_epochs=steps,
+        seed=seed,
+    )
+    print(f"{type(guide).__name__}: {posterior.status}")
+    return posterior
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=500, help="of each of four chains, after as many of warm-up")
+    parser.add_argument("--steps", type=int, default=3000, help="of each fit")
+    parser.add_argument("--compile", action="store_true", help="compile the sampler (needs a C++ compiler)")
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for picture, table and chains")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    x, y = pb.data.regression_problem(noise=NOISE, gap=GAP, seed=options.seed)
+    model = make_model(len(x), options.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
+        chains = pb.fit_nuts(
+            model,
+            x,
+            y,
+            num_samples=options.draws,
+            num_warmup=options.draws,
+            compile=options.compile,
+            seed=options.seed,
+        )
+    print(chains.status)
+    print(chains.diagnostics(model, torch.linspace(-1, 1, 41)[:, None]))
+    chains.save(options.out / "chains.pt")
+
+    mean_field = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
+    full_rank = pb.auto_multivariate_normal(model, init=pb.NetworkInit(scale=0.02))
+    posteriors = {
+        "nuts": chains,
+        "mean-field": fit(model, mean_field, (x, y), options.steps, options.seed),
+        "full-rank": fit(model, full_rank, (x, y), options.steps, options.seed),
+    }
+
+    grid = torch.linspace(-1, 1, 201)[:, None]
+    distance = grid.flatten().abs()
+    regions = {
+        "data": (distance >= GAP / 2) & (distance <= 0.5),
+        "gap": distance < GAP / 2,
+        "outside": distance > 0.5,
+    }
+    comparison = pb.compare(model, posteriors, grid, regions=regions, seed=options.seed)
+    print(f"\n{comparison}\n")
+    for pair in comparison.pairs:
+        if pair.reference == "nuts" and pair.region == "gap":
+            ratio = pair.scores["epistemic sd ratio"]
+            print(f"in the gap, {pair.method} has {ratio} times the epistemic sd of NUTS")
+    comparison.to_csv(options.out / "nuts_comparison.csv")
+    plotting.save(plotting.comparison(comparison, data=(x, y))[0], options.out / "nuts_comparison.png")
+
+
+if __name__ == "__main__":
+    main()
