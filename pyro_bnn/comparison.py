@@ -90,7 +90,10 @@ class PairScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` returns: a table when printed, and the predictions that it was made of.
+    """What :func:`compare` returns: tables, and the predictions that they were made of.
+
+    Printed, it shows all methods and, of the pairs, those with the first method; :meth:`rows`, :meth:`to_csv` and
+    :meth:`to_json` have all pairs.
 
     Args:
         methods: One row per region and method.
@@ -108,7 +111,8 @@ class Comparison:
         blocks = []
         for region in dict.fromkeys(row.region for row in self.pairs):
             methods = [_method_cells(row) for row in self.methods if row.region == region]
-            pairs = [_pair_cells(row) for row in self.pairs if row.region == region]
+            reference = self.pairs[0].reference  # every pair would be a long table; `rows` has them all
+            pairs = [_pair_cells(row) for row in self.pairs if (row.region, row.reference) == (region, reference)]
             blocks += [f"{region}:\n{_table(['method', 'seconds'], methods)}", _table(["reference", "method"], pairs)]
         return "\n\n".join(blocks)
 

@@ -30,6 +30,8 @@ __all__ = [
     "vote_histograms",
 ]
 
+CURVES_IN_A_ROW = 4
+
 IN_DOMAIN, OUT_OF_DOMAIN, EPISTEMIC, ALEATORIC = "tab:blue", "tab:orange", "tab:blue", "tab:green"
 
 
@@ -218,37 +220,34 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None)
 
 
 def _comparison_curves(result: Comparison, data: tuple[Tensor, Tensor] | None) -> np.ndarray:
-    columns = len(result.predictions)
-    figure = Figure(figsize=(2.6 * columns, 5.6), layout="constrained")
-    grid = figure.add_gridspec(2, columns)
-    below = figure.add_subplot(grid[1, :])
+    columns = min(len(result.predictions), CURVES_IN_A_ROW)
+    rows = -(-len(result.predictions) // columns)
+    figure = Figure(figsize=(3.2 * columns, 2.4 * rows + 3), layout="constrained")
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[*[1] * rows, 1.2])
+    below = figure.add_subplot(grid[rows, :])
     x = result.x.flatten().cpu()
     order = x.argsort()
-    limits = [] if data is None else [float(data[1].min()), float(data[1].max())]
     axes = []
-    for column, (name, prediction) in enumerate(result.predictions.items()):
+    for index, (name, prediction) in enumerate(result.predictions.items()):
         assert isinstance(prediction, RegressionPrediction)
-        ax = figure.add_subplot(grid[0, column], sharex=below)
+        ax = figure.add_subplot(grid[index // columns, index % columns], sharey=axes[0] if axes else None)
         mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
-        ax.fill_between(x[order], mean - 2 * sd, mean + 2 * sd, alpha=0.3, color=f"C{column}")
-        ax.plot(x[order], mean, color=f"C{column}")
+        ax.fill_between(x[order], mean - 2 * sd, mean + 2 * sd, alpha=0.3, color=f"C{index}")
+        ax.plot(x[order], mean, color=f"C{index}")
         if data is not None:
-            ax.plot(data[0].flatten().cpu(), data[1].flatten().cpu(), "x", color="0.3", markersize=3)
-            margin = limits[1] - limits[0]
-            ax.set_ylim(limits[0] - margin, limits[1] + margin)
-        ax.set_title(name, fontsize=9)
+            inputs, targets = (part.flatten().cpu() for part in data)
+            ax.plot(inputs, targets, "x", color="0.3", markersize=3)
+            margin = 0.5 * float(targets.max() - targets.min())
+            ax.set_ylim(float(targets.min()) - margin, float(targets.max()) + margin)
+        ax.set_title(f"{name}: mean ± 2 epistemic sd", fontsize=8)
         ax.tick_params(labelsize=7)
-        if column:
-            ax.set_yticklabels([])
-        else:
-            ax.set_ylabel("mean ± 2 epistemic sd", fontsize=8)
-        below.plot(x[order], sd, color=f"C{column}", label=name, linestyle="-" if column < 5 else "--")
+        below.plot(x[order], sd, color=f"C{index}", label=name, linestyle="--" if index % 2 else "-")
         axes.append(ax)
     if data is not None:
         below.plot(data[0].flatten().cpu(), np.zeros(len(data[0])), "|", color="0.3", label="data")
     below.set(xlabel="x", ylabel="epistemic sd")
     below.grid(alpha=0.3)
-    below.legend(fontsize=8, ncols=3)
+    below.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return np.array([*axes, below])
 
 
