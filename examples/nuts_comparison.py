@@ -18,7 +18,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import nets, plotting
 
-GAP, NOISE = 0.3, 2.0
+GAP, NOISE = 0.5, 2.0
 
 
 def make_model(num_data: int, seed: int) -> pb.BayesianModel:

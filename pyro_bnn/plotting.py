@@ -227,7 +227,7 @@ def _comparison_curves(result: Comparison, data: tuple[Tensor, Tensor] | None) -
     below = figure.add_subplot(grid[rows, :])
     x = result.x.flatten().cpu()
     order = x.argsort()
-    axes = []
+    axes: list[Axes] = []
     for index, (name, prediction) in enumerate(result.predictions.items()):
         assert isinstance(prediction, RegressionPrediction)
         ax = figure.add_subplot(grid[index // columns, index % columns], sharey=axes[0] if axes else None)

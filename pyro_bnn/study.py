@@ -25,7 +25,7 @@ from .svi import SVIPosterior, fit_svi
 
 __all__ = ["RegressionStudy"]
 
-GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.3, 2.0, 20, 2.0
+GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.5, 2.0, 20, 2.0
 MIXTURE = ScaleMixturePrior(mixing=0.5, scale1=2.5, scale2=0.25)
 DROPOUT, ENSEMBLE = 0.05, 5
 

@@ -22,7 +22,7 @@ EXAMPLES = {
         r"(?s)accuracy of ensemble of 100 +9\d\.\d.*unknown by mutual information *0\.9",
     ),
     "nuts_comparison.py": (
-        ["--draws", "150", "--steps", "1500"],
+        ["--draws", "50", "--steps", "1500"],
         r"in the gap, mean-field has 0\.[1-7]\d* ± 0\.0\d* times the epistemic sd of NUTS",
     ),
     "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
