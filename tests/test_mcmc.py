@@ -1,6 +1,7 @@
 """NUTS and HMC: the right distribution, whatever the prior, the likelihood and the network."""
 
 import copy
+import functools
 import math
 import warnings
 
@@ -164,6 +165,36 @@ def test_conjugate_regression(fit, seed):
     assert moments_agree(weights, problem.mean.flatten(), covariance)
     assert not moments_agree(weights, problem.mean.flatten(), covariance.diagonal().diag())
     assert not moments_agree(weights, problem.mean.flatten() + 0.1, covariance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_gaussian_guides_on_the_same_problem(seed):
+    """Full rank is exact; mean-field has the right means and variances that are known to be too small."""
+    problem = Problem()
+    covariance, conditional = torch.linalg.inv(problem.precision), (1 / problem.precision.diagonal()).diag()
+    init = pb.NetworkInit(scale=0.2)
+    guides = {
+        "full": pb.auto_multivariate_normal(problem.model, init=init),
+        "mean": pb.MeanFieldGuide(problem.model, init=init),
+    }
+    draws = {}
+    for name, guide in guides.items():
+        posterior = pb.fit_svi(
+            problem.model,
+            guide,
+            (problem.x, problem.y),
+            optimizer=functools.partial(torch.optim.Adam, lr=0.1),
+            scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / 1000)),
+            num_epochs=1000,
+            num_particles=4,
+            seed=seed,
+        )
+        draws[name] = posterior.sample(1000, seed=seed)["net.weight"].flatten(1)[None]  # (1, S, D), one "chain"
+    assert moments_agree(draws["full"], problem.mean.flatten(), covariance)
+    assert moments_agree(draws["mean"], problem.mean.flatten(), conditional)
+    assert not moments_agree(draws["mean"], problem.mean.flatten(), covariance)
+    assert (draws["mean"][0].var(0) < covariance.diagonal()).all()
 
 
 def test_nuts_beats_a_skewed_constrained_posterior():
@@ -500,3 +531,32 @@ def test_laplace_of_a_noise_scale_is_in_log_space():
     assert float(posterior.precision[0, 0]) == pytest.approx(1.0)
     draws = posterior.sample(2000, seed=0)["likelihood.scale"].log()
     assert abs(draws.std() * float(posterior.precision[1, 1]) ** 0.5 - 1) < 0.1
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compile", [False, True])
+def test_chains_on_a_gpu(compile):
+    problem = Problem()
+    model, x, y = problem.model.cuda(), problem.x.cuda(), problem.y.cuda()
+    state = torch.cuda.get_rng_state()
+    posterior = quietly(pb.fit_nuts, model, x, y, num_samples=200, num_warmup=100, compile=compile, seed=0)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    weights = posterior.samples["net.weight"]
+    assert weights.is_cuda
+    assert moments_agree(weights.flatten(2).cpu(), problem.mean.flatten(), torch.linalg.inv(problem.precision))
+    assert pb.predict(model, posterior, x).mean.is_cuda
+    assert posterior.diagnostics(model, x).predictions.worst_r_hat < 1.1
+
+
+@pytest.mark.gpu
+def test_laplace_and_compare_on_a_gpu():
+    problem = Problem()
+    model, x, y = problem.model.cuda(), problem.x.cuda(), problem.y.cuda()
+    posterior = pb.fit_laplace(model, x, y)
+    assert posterior.log_evidence == pytest.approx(float(problem.log_evidence), abs=1e-6)
+    guide = pb.MeanFieldGuide(model)
+    result = pb.compare(model, {"laplace": posterior, "guide": pb.GuidePosterior(guide)}, x, y=y, num_samples=100)
+    assert result.pairs[0].scores["wasserstein"].value > 0
