@@ -60,6 +60,11 @@ def test_every_example_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_short(name):
+    assert len((ROOT / "examples" / name).read_text().splitlines()) < 150
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run_and_show_their_effect(name, tmp_path):
     arguments, expected = EXAMPLES[name]
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
