@@ -114,6 +114,7 @@ class NumPyro(Sampler):
     def __init__(self, num_chains: int, chain_method: str = "sequential") -> None:
         self.name = f"NumPyro, {num_chains} chain{'s' * (num_chains > 1)}, {chain_method}"
         self._num_chains, self._chain_method, self._mcmc = num_chains, chain_method, None
+        self._data = [part.numpy() for part in _problem.data()]  # NumPyro compiles again for other arrays
 
     def run(self, lengths: Lengths, seed: int) -> Result:
         import jax
@@ -135,19 +136,16 @@ class NumPyro(Sampler):
             num_chains=self._num_chains,
             chain_method=self._chain_method,
             progress_bar=False,
-            jit_model_args=False,
         )
 
     def _run(self, seed: int) -> Result:
         import jax
 
-        mcmc, (x, y), fields = self._mcmc, _problem.data(), ("num_steps",)
+        mcmc = self._mcmc
         begin = time.perf_counter()
-        mcmc.post_warmup_state = None
-        mcmc.warmup(jax.random.PRNGKey(seed), x.numpy(), y.numpy(), extra_fields=fields, collect_warmup=True)
+        mcmc.run(jax.random.PRNGKey(seed), *self._data, extra_fields=("num_steps",))
         num_steps = int(mcmc.get_extra_fields()["num_steps"].sum())
-        mcmc.run(mcmc.post_warmup_state.rng_key, x.numpy(), y.numpy(), extra_fields=fields)
-        num_steps += int(mcmc.get_extra_fields()["num_steps"].sum())
+        num_steps = num_steps * (mcmc.num_warmup + mcmc.num_samples) // mcmc.num_samples  # warm-up's are not reported
         samples = {k: torch.tensor(jax.device_get(v)) for k, v in mcmc.get_samples(group_by_chain=True).items()}
         return Result(_problem.functions(samples), num_steps, time.perf_counter() - begin)
 

@@ -62,14 +62,14 @@ def show(rows: list[dict[str, object]]) -> None:
         )
 
 
-def samplers(*, with_pyro: bool) -> list[Sampler]:
+def samplers(only: str) -> list[Sampler]:
     chosen: list[Sampler] = [Ours(1, compile=False), Ours(4, compile=False)]
     chosen += [Ours(num_chains, compile=True) for num_chains in (1, 4, 16)]
     if importlib.util.find_spec("numpyro"):
         chosen += [NumPyro(1), NumPyro(4), NumPyro(4, "vectorized")]
     else:
         print("NumPyro is left out, as it is not installed: pip install 'pyro-bnn[bench]'")
-    return [*chosen, Pyro()] if with_pyro else chosen
+    return [sampler for sampler in (*chosen, Pyro()) if only in sampler.name]
 
 
 def main() -> None:
@@ -77,21 +77,23 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a run of minutes whose figures mean little")
     parser.add_argument("--repeats", type=int, default=3, help="interleaved, each with its own seed; Pyro gets one")
     parser.add_argument("--draws", type=int, default=500, help="of each chain, after as many warm-up draws")
-    parser.add_argument("--no-pyro", action="store_true", help="leave Pyro's own sampler out, the slowest by far")
+    parser.add_argument("--only", default="", metavar="TEXT", help="samplers whose name contains this")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here, too")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     warnings.simplefilter("ignore", ConvergenceWarning)  # of short runs; the table has their ESS
     draws, repeats = (50, 1) if arguments.quick else (arguments.draws, arguments.repeats)
-    chosen = samplers(with_pyro=not arguments.no_pyro)
+    chosen = samplers(arguments.only)
+    if not chosen:
+        parser.error(f"--only {arguments.only!r} leaves no sampler; the names are {[s.name for s in samplers('')]}.")
     results: dict[str, list[Result]] = {sampler.name: [] for sampler in chosen}
     for seed in range(repeats):
         for sampler in chosen:
             if seed == 0 or not isinstance(sampler, Pyro):
                 results[sampler.name].append(sampler.run(Lengths(draws, draws), seed))
                 print(f"# {sampler.name}: {results[sampler.name][-1].seconds:.1f} s", flush=True)
-    reference = results["fit_nuts, 4 chains"]
+    reference = results.get("fit_nuts, 4 chains", results[chosen[0].name])
     rows = [row(sampler, results[sampler.name], reference) for sampler in chosen]
     show(rows)
     if arguments.json:
