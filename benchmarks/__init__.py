@@ -1,0 +1,1 @@
+"""Times of this library beside others, each command in one file."""

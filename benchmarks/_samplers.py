@@ -1,0 +1,165 @@
+"""One class per sampler. Each draws from the posterior of `_problem` and says what that took."""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from unittest import mock
+
+import torch
+from pyro.infer import MCMC
+from pyro.infer import mcmc as pyro_mcmc
+from pyro.infer.mcmc import nuts as pyro_nuts
+from torch import Tensor
+
+from pyro_bnn.mcmc import _fit
+from pyro_bnn.mcmc._adaptation import TARGET_ACCEPT
+from pyro_bnn.mcmc._kernel import ValueAndGrad
+from pyro_bnn.mcmc._nuts import NUTS
+
+from . import _problem
+
+
+@dataclass(frozen=True)
+class Lengths:
+    num_warmup: int
+    num_samples: int
+    max_tree_depth: int = 8
+
+
+@dataclass(frozen=True)
+class Result:
+    functions: Tensor  # (K, S, M): the network of each draw on the grid
+    num_steps: int  # leapfrog steps of all chains, in warm-up too
+    seconds: float  # warm-up and sampling, without compilation
+
+
+class Sampler(ABC):
+    name: str
+    compile_seconds = 0.0  # paid once, in the first run
+
+    @abstractmethod
+    def run(self, lengths: Lengths, seed: int) -> Result: ...
+
+
+class Ours(Sampler):
+    """`fit_nuts`; what is compiled is kept for the next run, where a second call of it would compile again."""
+
+    def __init__(self, num_chains: int, *, compile: bool) -> None:
+        self.name = f"fit_nuts{', compiled' * compile}, {num_chains} chain{'s' * (num_chains > 1)}"
+        self._num_chains, self._compile = num_chains, compile
+        self._functions: tuple | None = None
+        self._num_steps, self._making = 0, 0.0
+
+    def _make(self, value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> NUTS:
+        begin = time.perf_counter()
+        kernel = NUTS(value_and_grad, z, max_tree_depth=max_tree_depth)
+        if self._compile:
+            if self._functions is None:
+                kernel._compile()
+                self._functions = kernel._grow, kernel.value_and_grad
+                self.compile_seconds = time.perf_counter() - begin
+            kernel._grow, kernel.value_and_grad = self._functions
+        grow = kernel._grow
+
+        def counted(*arguments: object) -> object:
+            self._num_steps += self._num_chains
+            return grow(*arguments)
+
+        kernel._grow = counted
+        self._making = time.perf_counter() - begin
+        return kernel
+
+    def run(self, lengths: Lengths, seed: int) -> Result:
+        self._num_steps = 0
+        run = _fit._Run(lengths.num_samples, lengths.num_warmup, self._num_chains, TARGET_ACCEPT, False)
+        posterior = run(
+            _problem.model(),
+            *_problem.data(),
+            "NUTS",
+            lambda value_and_grad, z: self._make(value_and_grad, z, lengths.max_tree_depth),
+            None,
+            torch.float64,
+            seed,
+        )
+        seconds = posterior.statistics.seconds - self._making  # what judging the chains takes is in neither
+        return Result(_problem.functions(posterior.samples), self._num_steps, seconds)
+
+
+class Pyro(Sampler):
+    """Pyro's own `MCMC(NUTS(model))` on the very same model."""
+
+    name = "Pyro, 1 chain"
+
+    def run(self, lengths: Lengths, seed: int) -> Result:
+        torch.manual_seed(seed)
+        num_steps, verlet = 0, pyro_nuts.velocity_verlet
+
+        def counted(*arguments: object, **keywords: object) -> object:
+            nonlocal num_steps
+            num_steps += 1
+            return verlet(*arguments, **keywords)
+
+        kernel = pyro_mcmc.NUTS(_problem.model(), max_tree_depth=lengths.max_tree_depth)
+        mcmc = MCMC(kernel, lengths.num_samples, warmup_steps=lengths.num_warmup, disable_progbar=True)
+        begin = time.perf_counter()
+        with mock.patch.object(pyro_nuts, "velocity_verlet", counted):
+            mcmc.run(*_problem.data())
+        seconds = time.perf_counter() - begin
+        return Result(_problem.functions(mcmc.get_samples(group_by_chain=True)), num_steps, seconds)
+
+
+class NumPyro(Sampler):
+    """NumPyro's NUTS; the first run, which compiles, is made twice."""
+
+    def __init__(self, num_chains: int, chain_method: str = "sequential") -> None:
+        self.name = f"NumPyro, {num_chains} chain{'s' * (num_chains > 1)}, {chain_method}"
+        self._num_chains, self._chain_method, self._mcmc = num_chains, chain_method, None
+        self._data = [part.numpy() for part in _problem.data()]  # NumPyro compiles again for other arrays
+
+    def run(self, lengths: Lengths, seed: int) -> Result:
+        import jax
+
+        with jax.enable_x64(True):
+            if self._mcmc is None:
+                self._mcmc = self._make(lengths)
+                first = self._run(seed)
+                self.compile_seconds = first.seconds - self._run(seed).seconds
+            return self._run(seed)
+
+    def _make(self, lengths: Lengths):
+        from numpyro import infer
+
+        return infer.MCMC(
+            infer.NUTS(_numpyro_model, max_tree_depth=lengths.max_tree_depth),
+            num_warmup=lengths.num_warmup,
+            num_samples=lengths.num_samples,
+            num_chains=self._num_chains,
+            chain_method=self._chain_method,
+            progress_bar=False,
+        )
+
+    def _run(self, seed: int) -> Result:
+        import jax
+
+        mcmc = self._mcmc
+        begin = time.perf_counter()
+        mcmc.run(jax.random.PRNGKey(seed), *self._data, extra_fields=("num_steps",))
+        num_steps = int(mcmc.get_extra_fields()["num_steps"].sum())
+        num_steps = num_steps * (mcmc.num_warmup + mcmc.num_samples) // mcmc.num_samples  # warm-up's are not reported
+        samples = {k: torch.tensor(jax.device_get(v)) for k, v in mcmc.get_samples(group_by_chain=True).items()}
+        return Result(_problem.functions(samples), num_steps, time.perf_counter() - begin)
+
+
+def _numpyro_model(x, y):
+    import jax.numpy as jnp
+    import numpyro
+    from numpyro import distributions as dist
+
+    h = _problem.NUM_HIDDEN
+    shapes = {"net.0.weight": (h, 1), "net.0.bias": (h,), "net.2.weight": (1, h), "net.2.bias": (1,)}
+    w0, b0, w2, b2 = (
+        numpyro.sample(name, dist.Normal(0, _problem.PRIOR_SCALE).expand(shape).to_event())
+        for name, shape in shapes.items()
+    )
+    output = jnp.tanh(x @ w0.T + b0) @ w2.T + b2
+    numpyro.sample("obs", dist.Normal(output, _problem.NOISE).to_event(2), obs=y)
