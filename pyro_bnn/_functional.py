@@ -10,9 +10,9 @@ from torch import Tensor, nn
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
     """Turn one parameter into a buffer, which is no longer learnable but follows the module to its device."""
     owner, attribute = _owner(net, path)
-    value = owner._parameters.pop(attribute)
-    assert value is not None
-    owner.register_buffer(attribute, value.detach())
+    value = owner._parameters.pop(attribute, None)
+    if value is not None:  # else done already: one module may have several names
+        owner.register_buffer(attribute, value.detach())
 
 
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
@@ -114,7 +114,9 @@ def _as_chain(net: nn.Module, random: set[str], x: Tensor) -> BatchedNetwork | N
     """Batched matrix products, if the network is layers without random weights, then linear and elementwise ones."""
     if not isinstance(net, nn.Sequential):
         return None
-    layers = list(net.named_children())
+    layers = [
+        (name, layer) for name, layer in net._modules.items() if layer is not None
+    ]  # `named_children` drops repeats
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
     start, links = [layer for _, layer in layers[:first]], layers[first:]
     is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)

@@ -329,9 +329,14 @@ def draw_batches(
     model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, seed: int | None = None
 ) -> Iterator[Distribution]:
     """The targets' distribution at x for stored draws of shape (K, S, *event), chain after chain, in batches."""
-    flat = {name: samples[name].flatten(0, 1).to(model.device, model.dtype) for name in model.latent_names}
+    flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
     num_draws = len(next(iter(flat.values())))
     with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
+        first = {name: value[0] for name, value in flat.items()}
+        model.check_latents(first)
+        _checks.finite("x", x)
+        with poutine.block(), poutine.condition(data=first):
+            model.observation(x[:1])  # raises if x does not fit
         pairs = {name: torch.cat([value[:1], value[-1:]]) for name, value in flat.items()}
         batched = BatchedModel(model, pairs, x)
         for start in range(0, num_draws, DRAWS_AT_ONCE):

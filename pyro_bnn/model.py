@@ -227,6 +227,21 @@ class BayesianModel(PyroModule):
         self._check_shapes(torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]]), x, y)
         self._likelihood.check_values(output, y)
 
+    def check_latents(self, values: Mapping[str, Tensor]) -> None:
+        """Raise a `ValueError` unless there is a value of the right shape for every latent variable.
+
+        A variable without a value would be drawn from its prior, without a word.
+        """
+        missing = [name for name in self.latent_names if name not in values]
+        if missing:
+            raise ValueError(f"the posterior lacks the latent variables {missing}; it has {list(values)}.")
+        for name in self.site_names:
+            if values[name].shape != self.initial_value(name).shape:
+                raise ValueError(
+                    f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's "
+                    f"{_checks.shape(self.initial_value(name))}: it belongs to another model."
+                )
+
     @pyro_method
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """The distribution of the targets, the network's output, and how many leading axes are weight draws."""

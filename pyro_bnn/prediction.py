@@ -15,13 +15,15 @@ from .uncertainty import Prediction, concatenate
 
 __all__ = ["predict", "predict_point"]
 
+DEFAULT_NUM_SAMPLES = 100
+
 
 def predict(
     model: BayesianModel,
     posterior: Posterior | Callable[..., object],
     x: Tensor | Iterable,
     *,
-    num_samples: int = 100,
+    num_samples: int | None = None,
     y: Tensor | None = None,
     batch_size: int = 10_000,
     keep_draws: bool = False,
@@ -39,7 +41,7 @@ def predict(
         posterior: What a fit returned, or any Pyro guide.
         x: Inputs, shape (N, ...), or a loader of inputs or of (inputs, targets) batches; a loader's targets are used
             for the log-density, and its batches are moved to the model's device.
-        num_samples: Number of weight draws, S.
+        num_samples: Number of weight draws, S; by default 100, or as many as a posterior holds that holds fewer.
         y: Targets, shape (N, ...), for the log-density; not with a loader.
         batch_size: Rows per run of the network.
         keep_draws: Keep each draw's prediction too: logits for classes, mixture components (and so quantiles) for
@@ -53,15 +55,15 @@ def predict(
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, or a loader is empty.
     """
-    _checks.at_least("num_samples", num_samples, 1)
-    if not isinstance(posterior, Posterior):
-        posterior = GuidePosterior(posterior)
-    source = posterior
+    source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    if num_samples is None:
+        num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
+    count = _checks.at_least("num_samples", num_samples, 1)
 
     def draws(x: Tensor) -> Iterator[Draw]:
-        return source.draws(num_samples, x)
+        return source.draws(count, x)
 
-    return _predict(model, draws, num_samples, x, y, batch_size, keep_draws, seed)
+    return _predict(model, draws, count, x, y, batch_size, keep_draws, seed)
 
 
 def predict_point(
@@ -121,19 +123,6 @@ def _predict(
     return concatenate(parts)
 
 
-def _check_draw(model: BayesianModel, draw: Draw) -> None:
-    """A latent variable without a value would be drawn from its prior, without a word."""
-    missing = [name for name in model.latent_names if name not in draw]
-    if missing:
-        raise ValueError(f"the posterior lacks the latent variables {missing}; it has {list(draw)}.")
-    for name in model.site_names:
-        if draw[name].shape != model.initial_value(name).shape:
-            raise ValueError(
-                f"the posterior's `{name}` has shape {_checks.shape(draw[name])} but the model's "
-                f"{_checks.shape(model.initial_value(name))}: it belongs to another model."
-            )
-
-
 def _loader_batches(loader: Iterable, device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
     for batch in loader:
         if not isinstance(batch, (Tensor, tuple, list)):
@@ -163,7 +152,7 @@ def _predict_tensor(
         reseed(seed, model.device)
         draw = next(source)
         if seed == seeds[0]:
-            _check_draw(model, draw)
+            model.check_latents(draw)
         for index, part in enumerate(rows):
             with poutine.block(), poutine.condition(data=draw):
                 observation = model.observation(x[part])

@@ -19,6 +19,7 @@ import pyro_bnn as pb
 from pyro_bnn._potential import NetworkPotential, TracePotential
 from pyro_bnn._scope import eval_mode
 from pyro_bnn.mcmc._adaptation import DualAveraging, Welford, windows
+from pyro_bnn.mcmc._diagnostics import convergence
 from pyro_bnn.mcmc._nuts import _checkpoint_tables
 
 from .cases import LIKELIHOODS, PRIORS, small_model, small_net
@@ -132,8 +133,6 @@ def test_the_potential_of_a_plain_pyro_model_with_a_hyperprior():
 
 def effective(values):
     """Effective sample size of each column, shape (K, S, M)."""
-    from pyro_bnn.mcmc._diagnostics import convergence
-
     return convergence(values).ess_bulk
 
 
@@ -447,9 +446,91 @@ def test_divergences_and_short_chains_are_told_with_a_remedy():
 
     data = torch.zeros(1)
     with pytest.warns(pb.ConvergenceWarning, match=r"divergent trajectories.*target_accept"):
-        posterior = pb.fit_nuts(funnel, data, data, num_samples=60, num_warmup=60, num_chains=2, seed=2)
+        posterior = pb.fit_nuts(
+            funnel, data, data, num_samples=60, num_warmup=60, num_chains=2, target_accept=0.3, seed=2
+        )
     assert not posterior.status
     assert "sample longer" in posterior.status.message
+
+
+@pytest.mark.parametrize("num_warmup", [0, 1, 5, 20, 30, 49, 50, 60])
+def test_short_warm_ups_end_with_a_step_that_works(num_warmup):
+    problem = Problem()
+    posterior = quietly(
+        pb.fit_nuts,
+        problem.model,
+        problem.x,
+        problem.y,
+        num_samples=20,
+        num_warmup=num_warmup,
+        max_tree_depth=4,
+        seed=0,
+    )
+    assert posterior.statistics.accept.mean() > 0.5
+    assert posterior.statistics.diverging.sum() < 8
+
+
+def test_one_chain_is_judged_by_its_halves():
+    problem = Problem()
+    posterior = quietly(
+        pb.fit_nuts, problem.model, problem.x, problem.y, num_samples=200, num_warmup=100, num_chains=1, seed=0
+    )
+    assert "1 chain of 200 draws" in posterior.status.message
+    assert 0.99 < posterior.diagnostics().latents.worst_r_hat < 1.1
+    drifting = torch.linspace(0, 1, 100).reshape(1, 100, 1)
+    assert convergence(drifting).worst_r_hat > 1.5
+
+
+def test_chains_that_do_not_move_are_a_problem():
+    values = {"w": torch.ones(2, 10, 1)}
+    numbers = torch.randn(2, 10)
+    statistics = pb.ChainStatistics(
+        numbers, numbers, numbers, numbers > 9, numbers.long(), numbers[:, 0], numbers, seconds=1.0
+    )
+    report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnostics()
+    assert any("did not move" in problem for problem in report.problems)
+
+
+def test_chains_of_another_model_are_refused(fitted):
+    model, x, _, posterior = fitted
+    other, _, _ = small_model(net=nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3)))
+    other.float()
+    for use in (lambda: posterior.diagnostics(other, x), lambda: posterior.to_arviz(model=other, x=x)):
+        with pytest.raises(ValueError, match="belongs to another model"):
+            use()
+    with pytest.raises(ValueError, match="`init` belongs to another model"):
+        pb.fit_nuts(other, torch.zeros(20, 4).float(), torch.arange(20) % 3, init=posterior)
+    with pytest.raises(ValueError, match="`x` is torch.float64"):
+        posterior.diagnostics(model, x.double())
+    with pytest.raises(ValueError, match="cannot take `x`"):
+        posterior.diagnostics(model, x[:, :2])
+    with pytest.raises(ValueError, match="must be finite"):
+        posterior.diagnostics(model, x * float("nan"))
+
+
+def test_arguments_that_make_no_sense_are_refused():
+    model, x, y = small_model(num_data=6)
+    with pytest.raises(ValueError, match="`dtype` must be"):
+        pb.fit_nuts(model, x, y, dtype=torch.float16)
+    with pytest.raises(ValueError, match="`compile=True` needs a BayesianModel"):
+        pb.fit_nuts(hierarchy, x, y, compile=True)
+    with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
+        pb.fit_nuts(model, x, y)
+    with pytest.raises(ValueError, match="`x` must be a tensor"):
+        pb.fit_nuts(model, x.numpy(), y)
+
+
+def test_predict_takes_what_short_chains_have():
+    model, x, y = small_model(num_data=6)
+    posterior = fit_briefly(model, x, y)
+    assert pb.predict(model, posterior, x).num_samples == 8
+
+
+def test_a_module_used_twice():
+    shared = nn.Linear(4, 4)
+    model, x, y = small_model(net=nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 3)), num_data=6)
+    assert model.site_names == ("net.0.weight", "net.0.bias", "net.3.weight", "net.3.bias")
+    assert_same_potential(model, x, y)
 
 
 # ---- the parts
@@ -458,7 +539,7 @@ def test_divergences_and_short_chains_are_told_with_a_remedy():
 def test_windows_are_those_of_stan():
     assert windows(1000) == [100, 150, 250, 450, 950]
     assert windows(150) == [100]
-    assert windows(19) == []
+    assert windows(49) == []
     assert windows(500)[-1] == 450
 
 

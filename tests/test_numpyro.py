@@ -50,7 +50,7 @@ def ours():
         num_data=len(x),
     )
     lengths = {"num_samples": NUM_SAMPLES, "num_warmup": NUM_WARMUP, "num_chains": NUM_CHAINS}
-    return model, pb.fit_nuts(model, x, y, max_tree_depth=MAX_DEPTH, seed=SEED, **lengths)
+    return model, pb.fit_nuts(model, x, y, max_tree_depth=MAX_DEPTH, compile=True, seed=SEED, **lengths)
 
 
 @functools.cache
@@ -104,10 +104,10 @@ def test_the_chains_of_both_have_converged():
 
 def test_the_draws_predict_what_predict_says():
     model, posterior = ours()
-    prediction = pb.predict(model, posterior, GRID, num_samples=posterior.num_draws)
+    prediction = pb.predict(model, posterior, GRID, num_samples=posterior.num_stored)
     mean, variance = (moment.mean((0, 1)) for moment in moments_of_ours())
     torch.testing.assert_close(prediction.mean.flatten(), mean)
-    biased = prediction.epistemic * (1 - 1 / posterior.num_draws)  # divided by S, and not by S - 1
+    biased = prediction.epistemic * (1 - 1 / posterior.num_stored)  # divided by S, and not by S - 1
     torch.testing.assert_close((biased + prediction.aleatoric).flatten(), variance)
 
 

@@ -12,6 +12,12 @@ TARGET_ACCEPT = 0.8
 INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Stan's default schedule, for 150 warm-up draws or more."""
 
+SHORTEST_WITH_MASS = 50
+"""Warm-ups below have no draws to spare for a mass matrix, and the step size needs ten after it; heuristic."""
+
+FEWEST_UPDATES = 10
+"""Averaging starts from ten times the first step, which fewer updates do not forget; heuristic."""
+
 SHRINKAGE = 1e-3
 """What Stan shrinks a variance towards, with the weight of 5 draws."""
 
@@ -23,16 +29,15 @@ def windows(num_warmup: int) -> list[int]:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
 
     Example:
-        >>> windows(1000), windows(100), windows(10)
-        ([100, 150, 250, 450, 950], [90], [])
+        >>> windows(1000), windows(100), windows(30)
+        ([100, 150, 250, 450, 950], [80], [])
     """
-    if num_warmup < 20:
+    if num_warmup < SHORTEST_WITH_MASS:
         return []
-    first, last = INITIAL_BUFFER, num_warmup - FINAL_BUFFER
     if num_warmup < INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER:
-        first, last = int(0.15 * num_warmup), num_warmup - int(0.1 * num_warmup)
-        return [last]
-    ends, end, size = [], first, FIRST_WINDOW
+        return [num_warmup - num_warmup // 5]
+    last = num_warmup - FINAL_BUFFER
+    ends, end, size = [], INITIAL_BUFFER, FIRST_WINDOW
     while end < last:
         end = last if end + 3 * size > last else end + size  # the last window takes what is left
         ends.append(end)
@@ -58,7 +63,7 @@ class DualAveraging:
     def __init__(self, step_size: float, target: float) -> None:
         self._target, self._mu = target, math.log(10 * step_size)
         self._count, self._error, self._log_average = 0, 0.0, 0.0
-        self.step_size = step_size
+        self.step_size = self._first = step_size
 
     def update(self, accept: float) -> None:
         """Take in the acceptance rate of one draw."""
@@ -73,7 +78,7 @@ class DualAveraging:
     @property
     def average(self) -> float:
         """The step size to keep after warm-up."""
-        return math.exp(self._log_average) if self._count else self.step_size
+        return math.exp(self._log_average) if self._count >= FEWEST_UPDATES else self._first
 
 
 class Welford:
@@ -110,7 +115,8 @@ class Adaptation:
     ) -> None:
         self._num_warmup, self._target, self._find_step = num_warmup, target, find_step
         self._ends = windows(num_warmup)
-        self._first = INITIAL_BUFFER if len(self._ends) > 1 else int(0.15 * num_warmup)
+        is_long = num_warmup >= INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER
+        self._first = INITIAL_BUFFER if is_long else int(0.15 * num_warmup)
         self._welford = Welford(start)
         self.inverse_mass = torch.ones_like(start)
         self._restart(start)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
@@ -99,13 +100,19 @@ class Diagnostics:
         if self.num_divergences:
             found.append(
                 f"{self.num_divergences} divergent trajectories: the steps are too long for part of the posterior; "
-                "raise `target_accept` (0.95), or use smoother activations or tighter priors."
+                "warm up longer (1000 draws), raise `target_accept` (0.95), or use smoother activations or tighter "
+                "priors."
             )
         if self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
         judged = self.predictions if self.predictions is not None else self.latents
         what = "predictions" if self.predictions is not None else "latent variables"
-        if self.num_chains > 1 and judged.worst_r_hat > LARGEST_R_HAT:
+        if bool(judged.r_hat.isnan().all()):
+            found.append(
+                f"all draws have the same {what}: the chains did not move; warm up longer, or start them elsewhere "
+                "with `init`."
+            )
+        if judged.worst_r_hat > LARGEST_R_HAT:
             found.append(
                 f"the largest R-hat of the {what} is {judged.worst_r_hat:.3f}, above {LARGEST_R_HAT}: the chains "
                 "disagree; warm up and sample longer, or look whether they sit in different modes."
@@ -136,43 +143,66 @@ def convergence(values: Tensor) -> Convergence:
         values: Shape (K, S, M).
     """
     arviz = require_arviz()
-    dataset = arviz.convert_to_dataset({"values": values.detach().double().cpu().numpy()})
-    with warnings.catch_warnings():  # constant quantities divide by zero, and are reported as NaN
-        warnings.simplefilter("ignore")
-        results = (arviz.rhat(dataset), arviz.ess(dataset, method="bulk"), arviz.ess(dataset, method="tail"))
-    r_hat, ess_bulk, ess_tail = (torch.as_tensor(result["values"].values) for result in results)
-    constant = (values.flatten(0, 1) == values[0, 0]).all(0).cpu()
-    nan = torch.full_like(r_hat, float("nan"))
-    return Convergence(*(torch.where(constant, nan, part) for part in (r_hat, ess_bulk, ess_tail)))
+    values = values.detach().double().cpu()
+    varies = (values != values[0, 0]).flatten(0, 1).any(0)  # of constants all three are NaN
+    columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
+    if bool(varies.any()):
+        chains = values[..., varies].numpy()
+        datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
+        results = (
+            arviz.rhat(datasets[0]),
+            arviz.ess(datasets[1], method="bulk"),
+            arviz.ess(datasets[1], method="tail"),
+        )
+        columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
+    return Convergence(*columns)
+
+
+def _two_chains(chains: Any) -> Any:
+    """ArviZ compares two chains at least; of a single one, the halves."""
+    if len(chains) > 1:
+        return chains
+    half = chains.shape[1] // 2
+    return np.stack([chains[0, :half], chains[0, -half:]])
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
     """What identifies an observation's distribution: class probabilities, or mean and standard deviation."""
-    if isinstance(observation, Categorical):
-        return observation.probs.flatten(1)
-    if isinstance(observation, Bernoulli):
+    if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
 
 
 def diagnose(
-    samples: Mapping[str, Tensor], statistics: "ChainStatistics", model: BayesianModel | None, x: Tensor | None
+    samples: Mapping[str, Tensor],
+    statistics: "ChainStatistics",
+    model: BayesianModel | None,
+    x: Tensor | None,
+    *,
+    max_quantities: int | None = None,
 ) -> Diagnostics:
-    """All diagnostics of chains; see :meth:`MCMCPosterior.diagnostics`."""
+    """All diagnostics of chains, see :meth:`MCMCPosterior.diagnostics`; of evenly spaced quantities if too many."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     predictions = None
     if model is not None and x is not None:
         moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
-        predictions = convergence(torch.cat(moments).unflatten(0, statistics.energy.shape))
+        predictions = convergence(_spaced(torch.cat(moments).unflatten(0, statistics.energy.shape), max_quantities))
     energy = statistics.energy.double()
     return Diagnostics(
         num_chains=len(energy),
         num_divergences=int(statistics.diverging.sum()),
         bfmi=torch.as_tensor(require_arviz().bfmi(energy.cpu().numpy())),
-        latents=convergence(torch.cat([value.flatten(2) for value in _with_event(samples)], 2)),
+        latents=convergence(_spaced(torch.cat([v.flatten(2) for v in _with_event(samples)], 2), max_quantities)),
         predictions=predictions,
     )
+
+
+def _spaced(values: Tensor, at_most: int | None) -> Tensor:
+    count = values.shape[-1]
+    if at_most is None or count <= at_most:
+        return values
+    return values[..., torch.linspace(0, count - 1, at_most).long().to(values.device)]
 
 
 def _with_event(samples: Mapping[str, Tensor]) -> list[Tensor]:

@@ -27,6 +27,9 @@ MAX_START_TRIALS = 100
 NUM_PREDICTION_CHECKS = 50
 """Training inputs at which the chains' predictions are compared; heuristic."""
 
+MAX_QUANTITIES = 400
+"""ArviZ takes about a millisecond for each, and is not to take longer than the sampling; heuristic."""
+
 Start = Init | Posterior | None
 
 
@@ -87,6 +90,7 @@ def fit_nuts(
         https://arxiv.org/abs/1701.02434.
     """
     _checks.at_least("max_tree_depth", max_tree_depth, 1)
+    _check_compile(model, compile)
 
     def make(value_and_grad: ValueAndGrad, z: Tensor) -> Kernel:
         return NUTS(value_and_grad, z, max_tree_depth=max_tree_depth, compile=compile)
@@ -141,12 +145,18 @@ def fit_hmc(
         Neal (2011), https://arxiv.org/abs/1206.1901.
     """
     _checks.at_least("max_steps", max_steps, 1)
+    _check_compile(model, compile)
 
     def make(value_and_grad: ValueAndGrad, z: Tensor) -> Kernel:
         return HMC(value_and_grad, z, max_steps=max_steps, compile=compile)
 
     run = _Run(num_samples, num_warmup, num_chains, target_accept, progress)
     return run(model, x, y, "HMC", make, init, dtype, seed)
+
+
+def _check_compile(model: object, compile: bool) -> None:
+    if compile and not isinstance(model, BayesianModel):
+        raise ValueError(f"`compile=True` needs a BayesianModel, got {type(model).__name__}; use `compile=False`.")
 
 
 class _Run:
@@ -173,6 +183,10 @@ class _Run:
         seed: int | None,
     ) -> MCMCPosterior:
         begin = time.perf_counter()
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
+        if torch.is_inference_mode_enabled():
+            raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
         device = model.device if isinstance(model, BayesianModel) else x.device
         with seeded(seed, device), torch.no_grad(), _potential(model, x, y, dtype) as potential:
             starts = _starts(potential, init, self._num_chains)
@@ -263,10 +277,16 @@ def _propose(potential: Potential, init: Start, num_chains: int) -> Tensor:
     if init is None:
         return potential.from_prior(num_chains)
     if isinstance(init, Posterior):
+        if init.num_stored is not None and init.num_stored < num_chains:
+            raise ValueError(f"`init` holds {init.num_stored} draws, but there are {num_chains} chains to start.")
         draws = list(init.draws(num_chains))
-        missing = [site.name for site in potential.sites if site.name not in draws[0]]
-        if missing:
-            raise ValueError(f"the posterior `init` lacks the latent variables {missing}; it has {list(draws[0])}.")
+        for site in potential.sites:
+            if site.name not in draws[0] or draws[0][site.name].shape != site.start.shape:
+                got = _checks.shape(draws[0][site.name]) if site.name in draws[0] else "nothing"
+                raise ValueError(
+                    f"the posterior `init` belongs to another model: `{site.name}` needs a value of shape "
+                    f"{_checks.shape(site.start)}, got {got}."
+                )
         return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
     _checks.kind("init", init, Init, "an Init, a Posterior or None")
     rows = []
@@ -281,13 +301,15 @@ def _judge(
 ) -> Status:
     """What the diagnostics say, as a status and, if it is bad, as a warning."""
     num_chains, num_draws = statistics.energy.shape
-    done = f"{sampler}: {num_chains} chains of {num_draws} draws in {statistics.seconds:.0f} s"
+    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''}"
+    done = f"{sampler}: {chains} of {num_draws} draws in {statistics.seconds:.0f} s"
     try:
         if isinstance(model, BayesianModel):
             rows = torch.linspace(0, len(x) - 1, min(len(x), NUM_PREDICTION_CHECKS)).long()
-            report = diagnose(samples, statistics, model, x[rows.to(x.device)])
+            inputs = x[rows.to(x.device)]
+            report = diagnose(samples, statistics, model, inputs, max_quantities=MAX_QUANTITIES)
         else:
-            report = diagnose(samples, statistics, None, None)
+            report = diagnose(samples, statistics, None, None, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         divergences = int(statistics.diverging.sum())
         message = f"{done}, {divergences} divergences; R-hat and effective sample sizes were not computed: {error}"
