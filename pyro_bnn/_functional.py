@@ -89,7 +89,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
     """The fastest way found to run a network for many weight draws at once, with gradients.
 
     A chain of linear and elementwise layers becomes batched matrix products; other networks go through
-    `torch.func.vmap` where it works and agrees with a loop, else through the loop.
+    `torch.func.vmap` where that works. Both are used only if they agree with a plain loop, outputs and gradients.
 
     Args:
         net: The network.
@@ -97,9 +97,6 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
         x: Example inputs.
     """
     paths = set(example)
-    chain = _as_chain(net, paths, x)
-    if chain is not None:
-        return chain
 
     def loop(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return _loop(net, tensors, paths, x)
@@ -107,16 +104,15 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
     def vectorised(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
-    return vectorised if _agree(vectorised, loop, example, x) else loop
+    candidates = [run for run in (_as_chain(net, paths, x), vectorised) if run is not None]
+    return next((run for run in candidates if _agree(run, loop, example, x)), loop)
 
 
 def _as_chain(net: nn.Module, random: set[str], x: Tensor) -> BatchedNetwork | None:
     """Batched matrix products, if the network is layers without random weights, then linear and elementwise ones."""
-    if not isinstance(net, nn.Sequential):
+    if type(net) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules()):
         return None
-    layers = [
-        (name, layer) for name, layer in net._modules.items() if layer is not None
-    ]  # `named_children` drops repeats
+    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # repeated ones, too
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
     start, links = [layer for _, layer in layers[:first]], layers[first:]
     is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)

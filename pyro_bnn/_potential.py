@@ -9,7 +9,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,10 +78,20 @@ class Potential(ABC):
         return {site.name: part if site.transform is None else site.transform(part) for site, part in parts}
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`constrain`."""
+        """The inverse of :meth:`constrain`.
+
+        Raises:
+            ValueError: If a site has no value, or one of another shape.
+        """
         parts = []
         for site in self.sites:
-            value = values[site.name].to(self.like)
+            got = values.get(site.name)
+            if got is None or got.shape[1:] != site.start.shape:
+                raise ValueError(
+                    f"the start belongs to another model: `{site.name}` needs a value of shape "
+                    f"{_checks.shape(site.start)}, got {'none' if got is None else _checks.shape(got[0])}."
+                )
+            value = got.to(self.like)
             value = value if site.transform is None else site.transform.inv(value)
             parts.append(value.reshape(len(value), -1))
         return torch.cat(parts, 1)
@@ -161,14 +170,13 @@ class NetworkPotential(Potential):
         return total
 
 
-@contextmanager
 def network_potential(
-    model: BayesianModel, x: Tensor, y: Tensor, dtype: torch.dtype | None
-) -> Iterator[NetworkPotential]:
+    model: BayesianModel, x: Tensor, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
+) -> NetworkPotential:
     """The potential of a copy of a model, in eval mode and in another dtype if one is given.
 
     Raises:
-        ValueError: If the data do not fit the model, or are not all of it.
+        ValueError: If the data do not fit the model, or are not all of it, or the network is random.
     """
     _checks.kind("x", x, Tensor, "a tensor")
     _checks.kind("y", y, Tensor, "a tensor")
@@ -183,12 +191,20 @@ def network_potential(
         warnings.warn(
             f"the model's learnable parameters {learnable} stay at their present values: only what has a prior is "
             "inferred here.",
-            stacklevel=6,
+            stacklevel=stacklevel + 1,
         )
-    copied = copy.deepcopy(model).to(dtype or model.dtype)
+    copied = copy.deepcopy(model).to(dtype or model.dtype).eval()
     x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
-    with eval_mode(copied):
-        yield NetworkPotential(copied, x, y)
+    potential = NetworkPotential(copied, x, y)
+    with seeded(None), torch.no_grad():
+        start = torch.cat([site.unconstrained_start.reshape(1, -1) for site in potential.sites], 1)
+        first, again = potential.value(start), potential.value(start)
+    if bool((first != again).any()) and bool(first.isfinite().all()):
+        raise ValueError(
+            "the model gives different densities for the same weights: it is random, as with dropout that stays on. A "
+            "fixed density is needed; remove the random layers."
+        )
+    return potential
 
 
 class TracePotential(Potential):

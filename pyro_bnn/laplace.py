@@ -21,9 +21,6 @@ MAX_DIMENSIONS = 5000
 SMALL_GRADIENT = 1e-3
 """Largest gradient, in nats per posterior standard deviation, at which a point still counts as the mode; heuristic."""
 
-NOTABLE_NEGATIVE = 1e-3
-"""Negative curvature below this fraction of the positive is taken for rounding; heuristic."""
-
 
 class LaplacePosterior(Posterior):
     r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
@@ -44,6 +41,10 @@ class LaplacePosterior(Posterior):
         self._seconds = seconds
         self._potential, self._dtype = potential, dtype
         self._factor = _cholesky(precision)
+        with torch.no_grad():
+            peak = -float(potential.value(mode[None])[0])
+        half_log_det = float(self._factor.diagonal().log().sum())
+        self._log_evidence = peak + 0.5 * len(mode) * math.log(2 * math.pi) - half_log_det
 
     @property
     def seconds(self) -> float:
@@ -66,10 +67,7 @@ class LaplacePosterior(Posterior):
 
         .. math:: \log p(y) \approx -U(z^*) + \tfrac P2 \log 2\pi - \tfrac12 \log \det H.
         """
-        with torch.no_grad():
-            potential = self._potential.value(self.mode[None])[0]
-        log_det = 2 * self._factor.diagonal().log().sum()
-        return float(-potential + 0.5 * len(self.mode) * math.log(2 * math.pi) - 0.5 * log_det)
+        return self._log_evidence
 
     def _values(self, z: Tensor) -> Draw:
         values = self._potential.constrain(z[None])
@@ -90,9 +88,9 @@ def fit_laplace(
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    The Hessian is the full one, of the exact potential; all of its P x P numbers are stored. Directions in which the
-    *likelihood* curves the wrong way, as it may at a saddle or a kink of the network, are taken for flat, so that
-    there the prior decides; the status says so. A constrained variable, such as a noise scale, is approximated in
+    The Hessian is the full one, of the exact potential; all of its P x P numbers are stored. Only if it is not positive
+    definite, as at a saddle or a kink of the network, is the likelihood's negative curvature cut off, so that there the
+    prior decides; the status says so. A constrained variable, such as a noise scale, is approximated in
     unconstrained space, and the mode is the one there.
 
     Args:
@@ -119,7 +117,10 @@ def fit_laplace(
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.at_least("max_iterations", max_iterations, 1)
     begin = time.perf_counter()
-    with seeded(seed, model.device), network_potential(model, x, y, dtype) as potential:
+    if init is not None:
+        _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
+    with seeded(seed, model.device):
+        potential = network_potential(model, x, y, dtype, stacklevel=2)
         if potential.num_dimensions > MAX_DIMENSIONS:
             raise ValueError(
                 f"the model has {potential.num_dimensions} latent numbers and the Hessian their square; at most "
@@ -161,7 +162,7 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tenso
 
 
 def _precision(potential: Potential, mode: Tensor) -> tuple[Tensor, int]:
-    """The Hessian, with negative curvature of the likelihood cut off, and how many directions had notably any."""
+    """The Hessian; if it is not positive, without the likelihood's negative curvature, of which it counts the axes."""
 
     def log_likelihood(z: Tensor) -> Tensor:
         return potential.log_likelihood(potential.constrain(z[None]))[0]
@@ -173,10 +174,12 @@ def _precision(potential: Potential, mode: Tensor) -> tuple[Tensor, int]:
         of_likelihood, of_prior = (
             -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
         )
+    hessian = of_likelihood + of_prior
+    if not int(torch.linalg.cholesky_ex((hessian + hessian.mT) / 2).info):
+        return hessian, 0
     values, vectors = torch.linalg.eigh((of_likelihood + of_likelihood.mT) / 2)
-    num_negative = int((values < -NOTABLE_NEGATIVE * values[-1].clamp_min(0)).sum())
-    clipped = (vectors * values.clamp_min(0)) @ vectors.mT
-    return clipped + of_prior, num_negative
+    num_negative = int((torch.linalg.eigvalsh((hessian + hessian.mT) / 2) <= 0).sum())
+    return (vectors * values.clamp_min(0)) @ vectors.mT + of_prior, num_negative
 
 
 def _cholesky(precision: Tensor) -> Tensor:
@@ -184,7 +187,8 @@ def _cholesky(precision: Tensor) -> Tensor:
     if int(info):
         raise ValueError(
             "the posterior's curvature at the mode is not positive in all directions, so that there is no Gaussian: "
-            "use a prior with a log-concave density, such as NormalPrior, or a variational guide."
+            "use a prior that curves everywhere, such as NormalPrior (LaplacePrior is straight, a mixture curves both "
+            "ways), or a variational guide."
         )
     return factor
 
@@ -201,7 +205,8 @@ def _status(potential: Potential, mode: Tensor, precision: Tensor, num_negative:
         )
     if num_negative:
         problems.append(
-            f"the likelihood curves the wrong way in {num_negative} of {len(mode)} directions, where the prior's "
-            "curvature was taken: the Gaussian is wider there than the posterior."
+            f"the posterior curves the wrong way in {num_negative} of {len(mode)} directions, as at a saddle or a kink "
+            "of the network; the likelihood's negative curvature was cut off, and the prior's taken. The evidence is "
+            "not to be trusted; use a smooth activation, or start elsewhere with `init`."
         )
     return Status(not problems, " ".join(["Laplace approximation.", *problems]))

@@ -109,6 +109,12 @@ class EnsemblePosterior(Posterior):
         self.status = _combined([member.status for member in self.members])
 
     @property
+    def num_stored(self) -> int | None:
+        """What the shortest store allows, all members being drawn from equally; None if none is a store."""
+        stored = [member.num_stored for member in self.members if member.num_stored is not None]
+        return len(self.members) * min(stored) if stored else None
+
+    @property
     def seconds(self) -> float | None:
         """Of all members together; None if one does not know."""
         seconds = [member.seconds for member in self.members]

@@ -453,7 +453,7 @@ def test_divergences_and_short_chains_are_told_with_a_remedy():
     assert "sample longer" in posterior.status.message
 
 
-@pytest.mark.parametrize("num_warmup", [0, 1, 5, 20, 30, 49, 50, 60])
+@pytest.mark.parametrize("num_warmup", [5, 20, 30, 49, 50, 60])
 def test_short_warm_ups_end_with_a_step_that_works(num_warmup):
     problem = Problem()
     posterior = quietly(
@@ -498,9 +498,9 @@ def test_chains_of_another_model_are_refused(fitted):
     for use in (lambda: posterior.diagnostics(other, x), lambda: posterior.to_arviz(model=other, x=x)):
         with pytest.raises(ValueError, match="belongs to another model"):
             use()
-    with pytest.raises(ValueError, match="`init` belongs to another model"):
+    with pytest.raises(ValueError, match="the start belongs to another model"):
         pb.fit_nuts(other, torch.zeros(20, 4).float(), torch.arange(20) % 3, init=posterior)
-    with pytest.raises(ValueError, match="`x` is torch.float64"):
+    with pytest.raises(ValueError, match=r"`x` is torch\.float64"):
         posterior.diagnostics(model, x.double())
     with pytest.raises(ValueError, match="cannot take `x`"):
         posterior.diagnostics(model, x[:, :2])

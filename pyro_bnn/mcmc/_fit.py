@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -188,7 +187,8 @@ class _Run:
         if torch.is_inference_mode_enabled():
             raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
         device = model.device if isinstance(model, BayesianModel) else x.device
-        with seeded(seed, device), torch.no_grad(), _potential(model, x, y, dtype) as potential:
+        with seeded(seed, device), torch.no_grad():
+            potential = _potential(model, x, y, dtype)
             starts = _starts(potential, init, self._num_chains)
             kernel = make(potential.value_and_grad, starts)
             recorded = self._sample(kernel, starts)
@@ -244,12 +244,10 @@ class _Run:
             bar.update()
 
 
-def _potential(
-    model: Callable[..., object], x: Tensor, y: Tensor, dtype: torch.dtype | None
-) -> AbstractContextManager[Potential]:
+def _potential(model: Callable[..., object], x: Tensor, y: Tensor, dtype: torch.dtype | None) -> Potential:
     if isinstance(model, BayesianModel):
-        return network_potential(model, x, y, dtype)
-    return nullcontext(TracePotential(model, (x, y)))
+        return network_potential(model, x, y, dtype, stacklevel=4)
+    return TracePotential(model, (x, y))
 
 
 def _starts(potential: Potential, init: Start, num_chains: int) -> Tensor:
@@ -259,12 +257,6 @@ def _starts(potential: Potential, init: Start, num_chains: int) -> Tensor:
         value, gradient = potential.value_and_grad(z)
         bad = ~(value.isfinite() & gradient.isfinite().all(-1))
         if not bool(bad.any()):
-            again = potential.value_and_grad(z)[0]
-            if not torch.equal(again, value):
-                raise ValueError(
-                    "the model gives different densities for the same weights: it is random, as with dropout that "
-                    "stays on. A sampler needs a fixed density; remove the random layers."
-                )
             return z
         z = torch.where(bad[:, None], _propose(potential, init, num_chains), z)
     raise ValueError(
@@ -280,13 +272,6 @@ def _propose(potential: Potential, init: Start, num_chains: int) -> Tensor:
         if init.num_stored is not None and init.num_stored < num_chains:
             raise ValueError(f"`init` holds {init.num_stored} draws, but there are {num_chains} chains to start.")
         draws = list(init.draws(num_chains))
-        for site in potential.sites:
-            if site.name not in draws[0] or draws[0][site.name].shape != site.start.shape:
-                got = _checks.shape(draws[0][site.name]) if site.name in draws[0] else "nothing"
-                raise ValueError(
-                    f"the posterior `init` belongs to another model: `{site.name}` needs a value of shape "
-                    f"{_checks.shape(site.start)}, got {got}."
-                )
         return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
     _checks.kind("init", init, Init, "an Init, a Posterior or None")
     rows = []
