@@ -223,8 +223,8 @@ def compare(
     from .mcmc import ConvergenceWarning
     from .study import RegressionStudy
 
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to overwrite its files.")
+    if out.exists() and not (force and out.is_dir()):
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to overwrite a folder's files.")
     out.mkdir(parents=True, exist_ok=True)
     study = RegressionStudy(
         seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()

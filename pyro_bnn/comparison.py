@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import _checks
 from ._scope import seeded
+from .guides import GuidePosterior
 from .metrics import interval_coverage
 from .model import BayesianModel
 from .posterior import Posterior
@@ -25,29 +26,30 @@ __all__ = ["Comparison", "Estimate", "MethodScore", "PairScore", "compare"]
 NUM_GROUPS = 20
 """Groups of draws that the jackknife leaves out in turn; heuristic."""
 
-NUM_QUANTILES = 200
-"""Of the predictive distributions, for their distance; heuristic."""
-
 COVERAGES = (0.5, 0.9)
 """Probability of the central intervals whose coverage is counted."""
 
-Entry = Posterior | tuple[BayesianModel, Posterior]
+Entry = Posterior | Callable[..., object] | tuple[BayesianModel, Posterior]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its Monte Carlo error.
+    """A number with its standard error.
 
     Args:
         value: The estimate.
-        standard_error: Its standard error; for a score over test points, that of a mean over them.
+        standard_error: Of a pair of methods, the Monte Carlo error of the draws; of a single method, that of a mean
+            over points, which on a grid only says how much the score varies.
     """
 
     value: float
     standard_error: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3g} ± {self.standard_error:.1g}"
+        if not (math.isfinite(self.standard_error) and self.standard_error > 0):
+            return f"{self.value:.3g}"
+        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # two of the error's
+        return f"{self.value:.{digits}f} ± {self.standard_error:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,10 @@ class PairScore:
         reference: Name of the first method.
         method: Name of the second.
         region: Name of the region.
-        scores: By name. Numbers: ``mean difference`` (root mean square over points), ``epistemic sd ratio`` and
-            ``total sd ratio`` (method over reference, geometric means), ``wasserstein`` (distance between predictive
-            distributions, in the units of y). Classes: ``agreement`` (share of points with the same most probable
+        scores: By name. Numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio`` and
+            ``total sd ratio`` (method over reference, geometric means; the first is 0 for a point, and infinite where
+            the reference is one), ``wasserstein`` (first Wasserstein distance between predictive distributions, in the
+            units of y, mean over points). Classes: ``agreement`` (share of points with the same most probable
             class), ``total variation`` (half the summed absolute difference of probabilities).
     """
 
@@ -104,8 +107,8 @@ class Comparison:
 
     methods: list[MethodScore]
     pairs: list[PairScore]
-    predictions: dict[str, Prediction]
-    x: Tensor
+    predictions: dict[str, Prediction] = field(repr=False)
+    x: Tensor = field(repr=False)
 
     def __str__(self) -> str:
         blocks = []
@@ -141,13 +144,17 @@ class Comparison:
             writer.writerows(rows)
 
     def to_json(self, path: str | Path) -> None:
-        """Write methods and pairs as JSON.
+        """Write methods and pairs as JSON, with null for what is not finite.
 
         Args:
             path: The file.
         """
         content = {"methods": [asdict(row) for row in self.methods], "pairs": [asdict(row) for row in self.pairs]}
-        Path(path).write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        for row in (*content["methods"], *content["pairs"]):
+            for estimate in row["scores"].values():
+                estimate.update({key: None for key, value in estimate.items() if not math.isfinite(value)})
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def compare(
@@ -163,15 +170,15 @@ def compare(
     r"""How far methods are from each other where it counts: in what they predict.
 
     Weights cannot be compared, since permutations and signs of hidden units leave the network as it is; predictions
-    can. Every number about a pair has a standard error from a grouped jackknife over the draws: they are left out in
-    successive groups of 1/20, which for chains are stretches of a chain, so that slow mixing shows. A pair is
-    (reference, method) in the order given: name the yardstick, such as NUTS, first. Distances are never negative, so
-    noise makes them larger: two sets of draws of the same posterior are not at distance 0. To see that floor, give one
-    posterior twice.
+    can. Every number about a pair has a standard error from a grouped jackknife over the draws, which leaves them out
+    in successive groups of 1/20. For chains these are stretches of a chain, so that the error knows about slow mixing,
+    as long as a stretch is longer than the chain's memory. A pair is (reference, method) in the order given: name the
+    yardstick, such as NUTS, first. Distances are never negative, so noise makes them larger: two sets of draws of the
+    same posterior are not at distance 0. To see that floor, give a guide twice, or two runs of a sampler.
 
     Args:
         model: The model that the posteriors belong to.
-        posteriors: By name: a posterior, or a pair (model, posterior) where the model is another one.
+        posteriors: By name: a posterior or guide, or a pair (model, posterior) where the model is another one.
         x: Inputs, shape (N, ...).
         y: Targets at x; adds log-likelihood, and coverage or accuracy.
         regions: By name: which points, boolean of shape (N,); by default all.
@@ -183,21 +190,19 @@ def compare(
         ``pyro_bnn.plotting.comparison``.
 
     Raises:
-        ValueError: If there are fewer than two posteriors, they predict different kinds of things, or a region is
-            empty.
+        ValueError: If there are fewer than two posteriors, they predict different kinds of things or numbers of
+            outputs, or a region is empty.
 
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife.
     """
     _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
+    _checks.kind("x", x, Tensor, "a tensor")
     if len(posteriors) < 2:
         raise ValueError(f"`posteriors` must name at least two methods to compare, got {list(posteriors)}.")
-    everywhere = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    masks = dict(regions) if regions is not None else {"all points": everywhere}
-    for name, mask in masks.items():
-        if mask.shape != everywhere.shape or mask.dtype != torch.bool or not bool(mask.any()):
-            raise ValueError(f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element.")
-    entries = {name: entry if isinstance(entry, tuple) else (model, entry) for name, entry in posteriors.items()}
+    masks = _masks(regions, x)
+    entries = {name: _entry(name, entry, model) for name, entry in posteriors.items()}
+    seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
     predictions = {
         name: predict(
             its_model,
@@ -206,14 +211,16 @@ def compare(
             y=y,
             num_samples=min(num_samples, posterior.num_stored or num_samples),
             keep_draws=True,
-            seed=seed + index,  # independent draws for each, even of the same posterior
+            seed=its_seed,  # independent draws for each, even of the same guide
         )
-        for index, (name, (its_model, posterior)) in enumerate(entries.items())
+        for its_seed, (name, (its_model, posterior)) in zip(seeds, entries.items(), strict=True)
     }
-    kinds = {type(prediction).__name__ for prediction in predictions.values()}
-    if len(kinds) > 1:
-        raise ValueError(f"the posteriors predict different kinds of things: {sorted(kinds)}.")
-    summaries = {name: _summaries(p, seed + index) for index, (name, p) in enumerate(predictions.items())}
+    _check_same_kind(predictions)
+    num_quantiles = min(prediction.num_samples for prediction in predictions.values())
+    summaries = {
+        name: _summaries(prediction, its_seed, num_quantiles)
+        for its_seed, (name, prediction) in zip(seeds, predictions.items(), strict=True)
+    }
     pairs = [
         PairScore(a, b, region, _pair_scores(summaries[a], summaries[b], mask))
         for region, mask in masks.items()
@@ -225,6 +232,41 @@ def compare(
         for name, prediction in predictions.items()
     ]
     return Comparison(methods, pairs, predictions, x)
+
+
+def _masks(regions: Mapping[str, Tensor] | None, x: Tensor) -> dict[str, Tensor]:
+    if regions is None:
+        return {"all points": torch.ones(len(x), dtype=torch.bool, device=x.device)}
+    if not regions:
+        raise ValueError("`regions` is empty; leave it out to compare at all points.")
+    for name, mask in regions.items():
+        _checks.kind(f"regions[{name!r}]", mask, Tensor, "a boolean tensor")
+        if mask.shape != (len(x),) or mask.dtype != torch.bool or not bool(mask.any()):
+            raise ValueError(f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element.")
+    return dict(regions)
+
+
+def _entry(name: str, entry: object, model: BayesianModel) -> tuple[BayesianModel, Posterior]:
+    """A model and its posterior; a bare guide becomes one."""
+    its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
+    if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
+        posterior = GuidePosterior(posterior)
+    if not isinstance(its_model, BayesianModel) or not isinstance(posterior, Posterior):
+        raise ValueError(
+            f"`posteriors[{name!r}]` must be a posterior, a guide, or a pair (model, posterior), got "
+            f"{type(entry).__name__}."
+        )
+    return its_model, posterior
+
+
+def _check_same_kind(predictions: Mapping[str, Prediction]) -> None:
+    kinds = {}
+    for name, prediction in predictions.items():
+        is_class = isinstance(prediction, ClassificationPrediction)
+        values = prediction.probs if isinstance(prediction, ClassificationPrediction) else vars(prediction)["mean"]
+        kinds[name] = ("classes" if is_class else "numbers", _checks.shape(values))
+    if len(set(kinds.values())) > 1:
+        raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")
 
 
 @dataclass(frozen=True)
@@ -243,7 +285,7 @@ class _Summary:
         return _Summary(*(None if value is None else value[..., mask] for value in values))
 
 
-def _summaries(prediction: Prediction, seed: int) -> list[_Summary]:
+def _summaries(prediction: Prediction, seed: int, num_quantiles: int) -> list[_Summary]:
     """Of all draws, then with each group of draws left out."""
     keeps = [
         torch.arange(prediction.num_samples) * NUM_GROUPS // prediction.num_samples != g for g in range(NUM_GROUPS)
@@ -251,9 +293,10 @@ def _summaries(prediction: Prediction, seed: int) -> list[_Summary]:
     keeps.insert(0, torch.ones(prediction.num_samples, dtype=torch.bool))
     if isinstance(prediction, ClassificationPrediction):
         assert prediction.logits is not None
-        if prediction.logits.dim() > 3:
-            raise ValueError(f"classes are compared for one label per input, got {prediction.logits.shape[2]} labels.")
-        probs = prediction.logits.softmax(-1).movedim(1, -1)  # (S, C, N)
+        logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
+        if logits.dim() > 3:
+            raise ValueError(f"classes are compared for one label per input, got {logits.shape[2]} labels.")
+        probs = logits.softmax(-1).movedim(1, -1)  # (S, C, N)
         return [_Summary(probs=probs[keep.to(probs.device)].mean(0)) for keep in keeps]
     assert isinstance(prediction, RegressionPrediction)
     components = prediction.components
@@ -264,12 +307,13 @@ def _summaries(prediction: Prediction, seed: int) -> list[_Summary]:
         v.reshape(*v.shape[:2], -1).movedim(1, -1).double()
         for v in (components.mean, components.variance, observations)
     )  # (S, O, N)
-    levels = (torch.arange(NUM_QUANTILES, dtype=torch.float64) + 0.5).to(means.device) / NUM_QUANTILES
     summaries = []
     for keep in (keep.to(means.device) for keep in keeps):
         epistemic = means[keep].var(0)
         total = epistemic + variances[keep].mean(0)
-        quantiles = torch.quantile(observations[keep], levels, dim=0)
+        ordered = observations[keep].sort(0).values
+        rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
+        quantiles = ordered[rows]  # of as many draws all of them, and so the exact distance
         summaries.append(_Summary(None, means[keep].mean(0), epistemic, total, quantiles))
     return summaries
 
@@ -296,7 +340,7 @@ CLASS_STATISTICS: dict[str, Statistic] = {
 }
 
 NUMBER_STATISTICS: dict[str, Statistic] = {
-    "mean difference": lambda a, b: (a.mean - b.mean).square().mean().sqrt(),
+    "rms mean difference": lambda a, b: (a.mean - b.mean).square().mean().sqrt(),
     "epistemic sd ratio": lambda a, b: _root_geometric_mean(b.epistemic / a.epistemic),
     "total sd ratio": lambda a, b: _root_geometric_mean(b.total / a.total),
     "wasserstein": lambda a, b: (a.quantiles - b.quantiles).abs().mean(),

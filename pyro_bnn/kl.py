@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from pyro.distributions import Delta, MaskedDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence
 
@@ -143,6 +144,8 @@ def divergence(p: Distribution, q: Distribution, *, num_samples: int = 10_000, s
             f"{tuple(p.batch_shape)} and {tuple(q.batch_shape)}, event shapes {tuple(p.event_shape)} and "
             f"{tuple(q.event_shape)}; use `.expand(batch_shape)` and `.to_event(num_dims)`."
         )
+    if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
+        raise ValueError("`p` and `q` must have densities: a Delta has none, and a masked distribution not all of it.")
     try:
         value = _closed_form(p, q)
     except NotImplementedError:

@@ -208,7 +208,7 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None)
 
     Args:
         result: The comparison.
-        data: Training inputs and targets to show, each of shape (M, 1).
+        data: Training inputs and targets to show with curves, each of shape (M, 1).
 
     Returns:
         Array of axes.
@@ -237,8 +237,6 @@ def _comparison_curves(result: Comparison, data: tuple[Tensor, Tensor] | None) -
         if data is not None:
             inputs, targets = (part.flatten().cpu() for part in data)
             ax.plot(inputs, targets, "x", color="0.3", markersize=3)
-            margin = 0.5 * float(targets.max() - targets.min())
-            ax.set_ylim(float(targets.min()) - margin, float(targets.max()) + margin)
         ax.set_title(f"{name}: mean ± 2 epistemic sd", fontsize=8)
         ax.tick_params(labelsize=7)
         below.plot(x[order], sd, color=f"C{index}", label=name, linestyle="--" if index % 2 else "-")
@@ -255,7 +253,8 @@ def _comparison_matrices(result: Comparison) -> np.ndarray:
     names = list(result.predictions)
     regions = list(dict.fromkeys(pair.region for pair in result.pairs))
     scores = list(result.pairs[0].scores)
-    axes = new_axes(len(regions), len(scores), size=(1.6 + 2.6 * len(scores), 0.6 + 2.4 * len(regions)))
+    side = 1.2 + 0.45 * len(names)
+    axes = new_axes(len(regions), len(scores), size=((side + 0.6) * len(scores), side * len(regions)))
     for row, region in enumerate(regions):
         for column, score in enumerate(scores):
             ax, values = axes[row, column], np.full((len(names), len(names)), np.nan)
@@ -263,7 +262,7 @@ def _comparison_matrices(result: Comparison) -> np.ndarray:
                 i, j = names.index(pair.method), names.index(pair.reference)
                 values[i, j] = pair.scores[score].value
                 ax.text(j, i, f"{values[i, j]:.2g}", ha="center", va="center", fontsize=7)
-            ax.imshow(values, cmap="Blues", alpha=0.6)
+            ax.imshow(values, cmap="Blues", alpha=0.5, vmin=0)
             ax.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=7)
             ax.set_yticks(range(len(names)), names, fontsize=7)
             ax.set_title(score if len(regions) == 1 else f"{score}, {region}", fontsize=9)

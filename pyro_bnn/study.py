@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import plotting
 from ._scope import seeded
-from .comparison import Comparison, Entry, compare
+from .comparison import Comparison, compare
 from .data import regression_problem
 from .estimators import Estimator, LocalReparameterization
 from .guides import MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
@@ -19,11 +19,13 @@ from .likelihoods import GaussianLikelihood
 from .mcmc import MCMCPosterior, fit_nuts
 from .model import BayesianModel
 from .nets import Standardize, mlp
-from .posterior import EnsemblePosterior
+from .posterior import EnsemblePosterior, Posterior
 from .priors import NormalPrior, Prior, ScaleMixturePrior
 from .svi import SVIPosterior, fit_svi
 
 __all__ = ["RegressionStudy"]
+
+Fit = Posterior | tuple[BayesianModel, Posterior]
 
 GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.5, 2.0, 20, 2.0
 MIXTURE = ScaleMixturePrior(mixing=0.5, scale1=2.5, scale2=0.25)
@@ -100,12 +102,10 @@ class RegressionStudy:
             seed=self.seed,
         )
 
-    def methods(self) -> dict[str, Callable[[], Entry]]:
+    def methods(self) -> dict[str, Callable[[], Fit]]:
         """The approximations, by name, each to be run by calling it."""
         return {
-            "laplace": lambda: fit_laplace(
-                self.model, self.x, self.y, init=self._fit(self.model, auto_delta(self.model))
-            ),
+            "laplace": lambda: fit_laplace(self.model, self.x, self.y),
             "full-rank": lambda: self._fit(self.model, auto_multivariate_normal(self.model, init=NetworkInit(0.02))),
             "mean-field": lambda: self._mean_field(self.model),
             "mean-field, LRT": lambda: self._mean_field(self.model, LocalReparameterization()),
@@ -118,11 +118,11 @@ class RegressionStudy:
         guide = MeanFieldGuide(model, init=NetworkInit(0.05))
         return self._fit(model, guide, elbo=TraceMeanField_ELBO, estimator=estimator)
 
-    def _mixture(self) -> Entry:
+    def _mixture(self) -> Fit:
         model = self._make(prior=MIXTURE)
         return model, self._mean_field(model)
 
-    def _dropout(self) -> Entry:
+    def _dropout(self) -> Fit:
         model = self._make(dropout=DROPOUT)
         return model, self._fit(model, auto_delta(model))
 
@@ -136,7 +136,7 @@ class RegressionStudy:
         Args:
             report: Told about each method as it ends.
         """
-        entries: dict[str, Entry] = {}
+        entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
             entry = entries[name] = method()
             posterior = entry[1] if isinstance(entry, tuple) else entry

@@ -68,11 +68,11 @@ def close(estimate, expected):
 def test_pairs_of_gaussians_by_hand(result):
     pair = scores(result)
     x = X.flatten()
-    assert close(pair["mean difference"], 0.3 * x.square().mean().sqrt())
+    assert close(pair["rms mean difference"], 0.3 * x.square().mean().sqrt())
     assert close(pair["epistemic sd ratio"], 0.5)
     totals = [(scale * x).square() + NOISE**2 for _, scale in (A, B)]
     assert close(pair["total sd ratio"], float((0.5 * (totals[1] / totals[0]).log().mean()).exp()))
-    levels = (np.arange(2000) + 0.5) / 2000
+    levels = (np.arange(20_000) + 0.5) / 20_000
     quantiles = [
         scipy.stats.norm.ppf(levels[:, None], loc=mean * x.numpy(), scale=total.sqrt().numpy())
         for (mean, _), total in zip((A, B), totals, strict=True)
@@ -93,7 +93,7 @@ def test_standard_errors_are_what_repetitions_show():
         return pb.compare(line(), entries, X, num_samples=200, seed=seed).pairs[0].scores
 
     runs = [once(2 * seed) for seed in range(60)]
-    for name in ("mean difference", "epistemic sd ratio", "total sd ratio"):
+    for name in ("rms mean difference", "epistemic sd ratio", "total sd ratio"):
         values = torch.tensor([run[name].value for run in runs])
         claimed = torch.tensor([run[name].standard_error for run in runs]).square().mean().sqrt()
         assert 0.6 < values.std() / claimed < 1.6, name
@@ -122,8 +122,8 @@ def test_regions():
     masks = {"one": torch.tensor([True, False, False]), "two": torch.tensor([False, True, True])}
     result = pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions=masks, num_samples=2000)
     assert [row.region for row in result.pairs] == ["one", "two"]
-    assert close(scores(result)["mean difference"], 0.3)
-    assert close(scores(result, index=1)["mean difference"], 0.3 * math.sqrt(2.5))
+    assert close(scores(result)["rms mean difference"], 0.3)
+    assert close(scores(result, index=1)["rms mean difference"], 0.3 * math.sqrt(2.5))
     assert "two:" in str(result)
     with pytest.raises(ValueError, match="region 'none' must be a boolean of shape"):
         pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions={"none": torch.zeros(3)})
@@ -181,6 +181,29 @@ def test_the_picture_of_curves(result, tmp_path):
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
+def test_yes_or_no_with_one_output():
+    model, x, y = small_model(likelihood="bernoulli", net=nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)))
+    guides = [pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=scale)) for scale in (0.1, 0.5)]
+    result = pb.compare(model, {"a": guides[0], "b": guides[1]}, x, y=y[:, :1], num_samples=100)
+    assert 0 < scores(result)["total variation"].value < 0.5
+
+
+def test_ensembles_of_chains_and_things_that_are_infinite(tmp_path):
+    class Stored(Weights):
+        num_stored = 50
+
+    ensemble = pb.EnsemblePosterior([Stored(*A), Stored(*B)])
+    assert ensemble.num_stored == 100
+    posteriors = {"point": Weights(1.0, 0.0), "ensemble": ensemble}
+    result = pb.compare(line(), posteriors, X, num_samples=400)
+    assert [p.num_samples for p in result.predictions.values()] == [400, 100]
+    assert "inf" in str(result)
+    result.to_json(tmp_path / "table.json")
+    content = json.loads((tmp_path / "table.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert content["pairs"][0]["scores"]["epistemic sd ratio"]["value"] is None
+    assert len(repr(result)) < 5000
+
+
 def test_what_cannot_be_compared():
     model, x, _ = small_model()
     with pytest.raises(ValueError, match="at least two methods"):
@@ -192,5 +215,16 @@ def test_what_cannot_be_compared():
         nn.Linear(4, 1), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=3
     )
     guide = pb.GuidePosterior(pb.MeanFieldGuide(other))
+    with pytest.raises(ValueError, match=r"`posteriors\['b'\]` must be a posterior"):
+        pb.compare(line(), {"a": Weights(*A), "b": None}, X)
+    with pytest.raises(ValueError, match="`regions` is empty"):
+        pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions={})
+    with pytest.raises(ValueError, match="must be a boolean tensor"):
+        pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions={"q": [True, False, True]})
+    wide = pb.BayesianModel(
+        nn.Linear(1, 2), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=3
+    )
+    with pytest.raises(ValueError, match="of different shapes"):
+        pb.compare(line(), {"a": Weights(*A), "b": (wide, pb.MeanFieldGuide(wide))}, X, num_samples=40)
     with pytest.raises(ValueError, match="different kinds of things"):
         pb.compare(model, {"a": classes, "b": (other, guide)}, x, num_samples=40)

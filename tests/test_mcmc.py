@@ -86,7 +86,30 @@ class Tied(nn.Module):
         return self.second(self.first(x).tanh())[:, :3]
 
 
+class Doubled(nn.Sequential):
+    """Looks like a chain, and is none."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def hooked():
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    net[0].register_forward_hook(lambda module, arguments, output: 3 * output)
+    return net
+
+
+def with_one_activation():
+    activation = nn.Tanh()
+    return nn.Sequential(nn.Linear(4, 5), activation, nn.Linear(5, 5), activation, nn.Linear(5, 3))
+
+
 NETS = {
+    "own forward": lambda: Doubled(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
+    "hook": hooked,
+    "one activation twice": with_one_activation,
+    "normalised": lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
+    "another activation": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Softsign(), nn.Linear(5, 3)),
     "convolution": lambda: nn.Sequential(
         nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)
     ),
@@ -593,6 +616,48 @@ def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
         assert pb.fit_laplace(model, x, y).precision.shape == (37, 37)
     except ValueError as error:
         assert "log-concave" in str(error)  # noqa: PT017
+
+
+def test_laplace_takes_the_hessian_as_it_is():
+    """y = a b with a, b ~ N(0, 1): at the mode the likelihood curves the wrong way along one axis, the posterior not."""
+
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.tensor(0.1)), nn.Parameter(torch.tensor(0.1))
+
+        def forward(self, x):
+            return x * self.a * self.b
+
+    model = pb.BayesianModel(Product(), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=1)
+    posterior = pb.fit_laplace(model, torch.ones(1, 1), torch.full((1, 1), 0.8))
+    assert posterior.status
+    torch.testing.assert_close(posterior.mode, torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(posterior.precision, torch.tensor([[1.0, -0.8], [-0.8, 1.0]]), atol=1e-4, rtol=0)
+    expected = -0.5 * 0.8**2 - 0.5 * math.log(2 * math.pi) - 0.5 * math.log(1 - 0.64)
+    assert posterior.log_evidence == pytest.approx(expected, abs=1e-4)
+    saddle = pb.fit_laplace(model, torch.ones(1, 1), torch.full((1, 1), 5.0), init=Origin())
+    assert "curves the wrong way in 1 of 2" in saddle.status.message
+
+
+class Origin(pb.Posterior):
+    status = pb.Status(True, "zero")
+
+    def draws(self, num_samples, *args):
+        yield {"net.a": torch.zeros(()), "net.b": torch.zeros(())}
+
+
+def test_laplace_and_dropout():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    model, x, y = small_model(net=net, num_data=6)
+    posterior = pb.fit_laplace(model, x, y)
+    assert posterior.log_evidence == pb.fit_laplace(model, x, y).log_evidence
+    assert model.training
+    model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 3), pb.nets.MCDropout(0.5)), num_data=6)
+    with pytest.raises(ValueError, match="different densities for the same weights"):
+        pb.fit_laplace(model, x, y)
+    with pytest.raises(ValueError, match="`init` must be a Posterior"):
+        pb.fit_laplace(model, x, y, init=pb.auto_delta(model))
 
 
 def test_laplace_of_a_noise_scale_is_in_log_space():
