@@ -619,7 +619,7 @@ def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
 
 
 def test_laplace_takes_the_hessian_as_it_is():
-    """y = a b with a, b ~ N(0, 1): at the mode the likelihood curves the wrong way along one axis, the posterior not."""
+    """y = a b with a, b ~ N(0, 1): at the mode the likelihood curves the wrong way along one axis, the sum does not."""
 
     class Product(nn.Module):
         def __init__(self):
