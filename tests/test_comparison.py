@@ -164,6 +164,7 @@ def test_tables(result, tmp_path):
         rows = list(csv.DictReader(file))
     ratio = next(row for row in rows if row["score"] == "epistemic sd ratio")
     assert (ratio["reference"], ratio["method"]) == ("a", "b")
+    assert [float(row["value"]) for row in rows if row["score"] == "seconds"] == [3.0]
     assert float(ratio["value"]) == scores(result)["epistemic sd ratio"].value
     content = json.loads((tmp_path / "table.json").read_text())
     assert content["pairs"][0]["scores"]["wasserstein"]["value"] == scores(result)["wasserstein"].value
@@ -191,6 +192,12 @@ def test_yes_or_no_with_one_output():
 def test_ensembles_of_chains_and_things_that_are_infinite(tmp_path):
     class Stored(Weights):
         num_stored = 50
+
+    class TooFew(Weights):
+        num_stored = 30
+
+    with pytest.raises(ValueError, match=r"the number of draws that 'b' holds.* at least 40, got 30"):
+        pb.compare(line(), {"a": Weights(*A), "b": TooFew(*B)}, X)
 
     ensemble = pb.EnsemblePosterior([Stored(*A), Stored(*B)])
     assert ensemble.num_stored == 100

@@ -1,0 +1,7 @@
+"""How far posteriors are from each other, in the space of predictions."""
+
+from ._compare import compare as compare
+from ._result import Comparison as Comparison
+from ._result import Estimate as Estimate
+from ._result import MethodScore as MethodScore
+from ._result import PairScore as PairScore
