@@ -94,6 +94,13 @@ class Diagnostics:
         return "\n".join(lines)
 
     @property
+    def judged(self) -> tuple[str, Convergence]:
+        """What counts, with its name: the predictions, unless there are none, or they are the same for all weights."""
+        if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
+            return "latent variables", self.latents
+        return "predictions", self.predictions
+
+    @property
     def problems(self) -> list[str]:
         """What is wrong, each with what to try; empty if nothing is."""
         found = []
@@ -105,8 +112,7 @@ class Diagnostics:
             )
         if self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
-        judged = self.predictions if self.predictions is not None else self.latents
-        what = "predictions" if self.predictions is not None else "latent variables"
+        what, judged = self.judged
         if bool(judged.r_hat.isnan().all()):
             found.append(
                 f"all draws have the same {what}: the chains did not move; warm up longer, or start them elsewhere "

@@ -299,8 +299,7 @@ def _judge(
         divergences = int(statistics.diverging.sum())
         message = f"{done}, {divergences} divergences; R-hat and effective sample sizes were not computed: {error}"
         return Status(divergences == 0, message)
-    judged = report.predictions if report.predictions is not None else report.latents
-    what = "predictions" if report.predictions is not None else "latent variables"
+    what, judged = report.judged
     message = f"{done}, {report.num_divergences} divergences; {what}: {judged}."
     if not report.problems:
         return Status(True, message)
