@@ -1,5 +1,6 @@
 """What the documents say is run."""
 
+import os
 import re
 import subprocess
 import sys
@@ -73,7 +74,10 @@ def test_examples_are_short(name):
 def test_examples_run_and_show_their_effect(name, tmp_path):
     arguments, expected = EXAMPLES[name]
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
-    result = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # of tiny tensors, two threads take longer than one
+    result = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, cwd=tmp_path, check=True, env=environment
+    )
     assert re.search(expected, result.stdout)
     assert "usage" in subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
 
