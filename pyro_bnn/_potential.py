@@ -48,21 +48,14 @@ class Potential(ABC):
         """P, the length of a flat vector."""
         return sum(self._sizes)
 
+    @property
+    def start(self) -> Tensor:
+        """The sites' starts, such as a network's own weights, shape (P,)."""
+        return torch.cat([site.unconstrained_start.reshape(-1) for site in self.sites])
+
     @abstractmethod
-    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-likelihood of all data at constrained values of shape (K, *event), shape (K,)."""
-
-    def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-density of z under the prior, shape (K,)."""
-        total = z.new_zeros(len(z))
-        for site, part in zip(self.sites, self._split(z), strict=True):
-            total = total + _rowwise_sum(site.prior.log_prob(values[site.name])) + _log_jacobian(site, part, values)
-        return total
-
     def value(self, z: Tensor) -> Tensor:
         """U at each row, differentiable, shape (K,)."""
-        values = self.constrain(z)
-        return -self.log_likelihood(values) - self.log_prior(z, values)
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """U at each row, shape (K,), and its gradient, shape (K, P)."""
@@ -152,12 +145,17 @@ class NetworkPotential(Potential):
             example = self.constrain(self.from_prior(2))
         self._batched = BatchedModel(model, example, x)
 
+    def value(self, z: Tensor) -> Tensor:
+        """Minus log-likelihood and log-prior."""
+        values = self.constrain(z)
+        return -self.log_likelihood(values) - self.log_prior(z, values)
+
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        """One batched run of the network, then the likelihood's own density."""
+        """Log-likelihood of all data, shape (K,), by one batched run of the network; values have shape (K, *event)."""
         return _rowwise_sum(self._batched.observation(values, self._x).log_prob(self._y))
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Sites with the same kind of prior at once."""
+        """Log-density of z under the prior, shape (K,); sites with the same kind of prior at once."""
         total = z.new_zeros(len(z))
         for group in self._groups:
             total = total + group.log_prob(z)
@@ -196,9 +194,8 @@ def network_potential(
     copied = copy.deepcopy(model).to(dtype or model.dtype).eval()
     x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
     potential = NetworkPotential(copied, x, y)
-    with seeded(None), torch.no_grad():
-        start = torch.cat([site.unconstrained_start.reshape(1, -1) for site in potential.sites], 1)
-        first, again = potential.value(start), potential.value(start)
+    with torch.no_grad():
+        first, again = (potential.value(potential.start[None]) for _ in range(2))
     if bool((first != again).any()) and bool(first.isfinite().all()):
         raise ValueError(
             "the model gives different densities for the same weights: it is random, as with dropout that stays on. A "
@@ -219,16 +216,13 @@ class TracePotential(Potential):
         super().__init__(find_sites(model, args, {}))
         self._model, self._args = model, args
 
-    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Sum of the observed sites' log-densities."""
-        return torch.stack([self._joint(row, observed=True) for row in _rows(values)])
-
-    def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Sum of the latent sites' log-densities, and the Jacobian."""
-        density = torch.stack([self._joint(row, observed=False) for row in _rows(values)])
+    def value(self, z: Tensor) -> Tensor:
+        """Minus the log joint density of each row, and the Jacobian."""
+        values = self.constrain(z)
+        density = torch.stack([self._log_joint(row) for row in _rows(values)])
         for site, part in zip(self.sites, self._split(z), strict=True):
             density = density + _log_jacobian(site, part, values)
-        return density
+        return -density
 
     def from_prior(self, num_rows: int) -> Tensor:
         """Draws of the whole model, whose priors may depend on each other."""
@@ -237,14 +231,10 @@ class TracePotential(Potential):
             traces: list[Any] = [poutine.trace(self._model).get_trace(*self._args) for _ in range(num_rows)]
         return self.unconstrain({name: torch.stack([t.nodes[name]["value"] for t in traces]) for name in names})
 
-    def _joint(self, values: Draw, *, observed: bool) -> Tensor:
+    def _log_joint(self, values: Draw) -> Tensor:
         with own_parameters(self._model), poutine.block():
             trace: Any = poutine.trace(poutine.condition(self._model, data=values)).get_trace(*self._args)
-        total = self.like.new_zeros(())
-        for node in trace.nodes.values():
-            if node["type"] == "sample" and (node["name"] not in values) == observed:
-                log_prob = node["fn"].log_prob(node["value"])
-                total = total + (log_prob * node["scale"]).sum()
+        total: Tensor = trace.log_prob_sum()
         return total
 
 

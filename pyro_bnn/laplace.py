@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._potential import Potential, network_potential
+from ._potential import NetworkPotential, Potential, network_potential
 from ._scope import seeded
 from .model import BayesianModel
 from .posterior import Draw, Posterior, Status
@@ -135,7 +135,7 @@ def fit_laplace(
 
 def _start(potential: Potential, init: Posterior | None) -> Tensor:
     if init is None:
-        return torch.cat([site.unconstrained_start.reshape(-1) for site in potential.sites])
+        return potential.start
     draw = next(init.draws(1))
     return potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
 
@@ -161,7 +161,7 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tenso
     return z.detach()
 
 
-def _precision(potential: Potential, mode: Tensor) -> tuple[Tensor, int]:
+def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
     """The Hessian; if it is not positive, without the likelihood's negative curvature, of which it counts the axes."""
 
     def log_likelihood(z: Tensor) -> Tensor:

@@ -161,10 +161,8 @@ class _Summary:
 
 def _summaries(prediction: Prediction, seed: int, num_quantiles: int) -> list[_Summary]:
     """Of all draws, then with each group of draws left out."""
-    keeps = [
-        torch.arange(prediction.num_samples) * NUM_GROUPS // prediction.num_samples != g for g in range(NUM_GROUPS)
-    ]
-    keeps.insert(0, torch.ones(prediction.num_samples, dtype=torch.bool))
+    groups = torch.arange(prediction.num_samples) * NUM_GROUPS // prediction.num_samples
+    keeps = [groups != left_out for left_out in range(-1, NUM_GROUPS)]  # there is no group -1
     if isinstance(prediction, ClassificationPrediction):
         assert prediction.logits is not None
         logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
