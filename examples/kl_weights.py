@@ -106,7 +106,7 @@ def main() -> None:
     kl_ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     panels[0, 0].legend(fontsize=7, loc="upper center", ncols=2)
     mse_ax.bar_label(mse_ax.bar(list(errors), list(errors.values())), fmt="%.1f", fontsize=8)
-    mse_ax.set(ylabel="MSE of the mean to the truth", yscale="log", title="Error inside the data's range")
+    mse_ax.set(ylabel="MSE of the mean to the truth", title="Error inside the data's range")
     mse_ax.tick_params(axis="x", labelsize=7)
     for ax, name in ((kl_ax, "kl"), (panels[0, 0], "prediction"), (mse_ax, "mse")):
         plotting.save(ax, arguments.out / f"kl_weights_{name}.png")
