@@ -111,7 +111,6 @@ class BatchedModel:
     def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Tensor) -> None:
         self._model = model
         self._paths = {path: name for name, paths in model._paths.items() for path in paths}
-        self._noise_names = [name for name in model.latent_names if name not in model.site_names]
         self._network = _functional.batched(model._network, self._weights(example), x)
 
     def _weights(self, values: Mapping[str, Tensor]) -> Draw:
@@ -120,9 +119,7 @@ class BatchedModel:
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> Distribution:
         """The targets' elementwise distribution, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
         output = self._network(self._weights(values), x)
-        with self._model._pyro_context:  # PyroModule's own cache of one call: the noise is what we say
-            for name in self._noise_names:
-                self._model._pyro_context.set(name, values[name])
+        with self._model._noise_fixed(values):
             return self._model.likelihood(output)
 
 

@@ -35,6 +35,7 @@ class History:
 
     Args:
         num_data: Size of the data set; None for a model that does not say.
+        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro"`` and the reason why.
         elbo: Estimated evidence lower bound at each step, in nats, for the whole data set.
         expected_log_likelihood: Its data term at each step.
         kl: Its complexity term at each step.
@@ -43,6 +44,7 @@ class History:
     """
 
     num_data: int | None = None
+    path: str = ""
     elbo: list[float] = field(default_factory=list)
     expected_log_likelihood: list[float] = field(default_factory=list)
     kl: list[float] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """A network, a prior and a likelihood as one Pyro model."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import pyro
@@ -11,11 +11,13 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule, PyroSample
 from pyro.nn.module import pyro_method
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from . import _checks, _functional
 from ._globs import matches
 from ._scope import allow_local_mode, eval_mode, local_param, seeded
 from .likelihoods import Likelihood
+from .likelihoods._regression import MovedPrior
 from .priors import Prior
 
 __all__ = ["BayesianModel"]
@@ -122,6 +124,11 @@ class BayesianModel(PyroModule):
             cached = self._priors[name] = (parameter.new_empty(0), self.prior(name, parameter, owner))
         return cached[1]
 
+    def _has_fixed_priors(self) -> bool:
+        """Whether no prior depends on other variables, as one may that was set by hand."""
+        samples = [*self._pyro_samples.values(), *self._likelihood._pyro_samples.values()]
+        return all(isinstance(prior, (Distribution, _PriorOfSite, MovedPrior)) for prior in samples)
+
     def _like(self) -> Tensor:
         """A tensor with the device and dtype of the network."""
         path = next(iter(self._paths.values()))[0]
@@ -206,19 +213,39 @@ class BayesianModel(PyroModule):
         """
         distribution, output, num_lead = self._observe(x)
         if y is not None:
-            self._check_shapes(distribution.batch_shape[num_lead:], x, y)
-            if len(y) > self.num_data:
-                raise ValueError(
-                    f"`num_data` is {self.num_data} but the batch has {len(y)} rows; `num_data` is the size of the "
-                    "whole data set."
-                )
-            if not y.is_cuda:  # reading values of a CUDA tensor waits for the device; `fit_svi` does it once
-                self._likelihood.check_values(output, y)
-            y = self._likelihood.as_targets(y, output.dtype)
+            y = self._checked_targets(distribution.batch_shape[num_lead:], output, x, y)
         observation = distribution.to_event(len(distribution.batch_shape) - num_lead - 1)
         with pyro.poutine.scale(scale=self.num_data / len(x)), pyro.plate("data", len(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
         return output
+
+    def _checked_targets(self, expected: torch.Size, output: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The targets of a batch as the log-density wants them, once they are known to fit."""
+        self._check_shapes(expected, x, y)
+        if len(y) > self.num_data:
+            raise ValueError(
+                f"`num_data` is {self.num_data} but the batch has {len(y)} rows; `num_data` is the size of the "
+                "whole data set."
+            )
+        if not y.is_cuda:  # reading values of a CUDA tensor waits for the device; `fit_svi` does it once
+            self._likelihood.check_values(output, y)
+        return self._likelihood.as_targets(y, output.dtype)
+
+    def _log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """The log-likelihood of the whole data set, as a batch estimates it, without Pyro's machinery."""
+        self._check_input(x)
+        with self._noise_fixed(values):
+            distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
+        y = self._checked_targets(distribution.batch_shape, output, x, y)
+        return distribution.log_prob(y).sum() * (self.num_data / len(x))
+
+    @contextmanager
+    def _noise_fixed(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """Within it, the likelihood's latent variables have the given values: they lie in PyroModule's own cache."""
+        with self._pyro_context:
+            for name in self.latent_names[len(self._paths) :]:
+                self._pyro_context.set(name, values[name])
+            yield
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; runs the network on the first row only."""
@@ -246,10 +273,14 @@ class BayesianModel(PyroModule):
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """The distribution of the targets, the network's output, and how many leading axes are weight draws."""
         self._check_input(x)
-        net = self._network
-        for path, parameter in net.named_parameters():
+        for path, parameter in self._network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
-        weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
+        weights = self._draw_weights()
+        return self._respond({name: self._without_data_axis(name, value) for name, value in weights.items()}, x)
+
+    def _respond(self, weights: Mapping[str, Tensor], x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
+        """What :meth:`_observe` returns, given the weights."""
+        net = self._network
         num_lead = max(value.dim() - self.initial_value(name).dim() for name, value in weights.items())
         tensors = {path: weights[name] for name, paths in self._paths.items() for path in paths}
         around = nullcontext() if self._around_network is None else self._around_network(weights, len(x))

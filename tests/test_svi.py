@@ -167,8 +167,7 @@ def test_history_splits_the_loss_whatever_the_kl_weight(weight, elbo):
     expected = [weight * kl - ll for kl, ll in zip(history.kl, history.expected_log_likelihood, strict=True)]
     assert_identical(history.loss, expected)
     assert all(kl > 0 for kl in reference.kl)
-    if weight >= 1e-3:  # below, the closed form is replaced by what the draws say
-        reference = fit(model, guide, x, y, optimizer=freeze, elbo=elbo).history
+    reference = fit(model, guide, x, y, optimizer=freeze, elbo=elbo).history
     torch.testing.assert_close(torch.tensor(history.kl), torch.tensor(reference.kl), rtol=1e-8, atol=1e-8)
 
 
@@ -231,7 +230,8 @@ def test_a_loader_and_tensors_see_the_same_rows():
 
     class Spy(nn.Module):
         def forward(self, inputs):
-            seen.append(inputs.clone())
+            if self.training:  # `fit_svi` first looks at one row in eval mode
+                seen.append(inputs.clone())
             return inputs[:, :3] * self.scale
 
         def __init__(self):

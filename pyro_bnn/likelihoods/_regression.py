@@ -57,7 +57,7 @@ class GaussianLikelihood(Likelihood):
             )
         self._scale_event_dim = prior.event_dim
         self.register_buffer("like", torch.zeros(()))  # carries device and dtype
-        self.scale = PyroSample(_MovedPrior(prior))
+        self.scale = PyroSample(MovedPrior(prior))
 
     def noise_scale(self) -> Tensor:
         """The standard deviation of the noise, fixed or as learned so far.
@@ -99,7 +99,7 @@ class GaussianLikelihood(Likelihood):
 
 
 @dataclass(frozen=True)
-class _MovedPrior:
+class MovedPrior:
     """What the `PyroSample` of the scale calls: the prior on the likelihood's present device and dtype."""
 
     prior: Distribution

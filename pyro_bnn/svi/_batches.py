@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 import torch
 from torch import Tensor
 
-from . import _checks
+from .. import _checks
 
 Batch = tuple[Tensor, ...]
 

@@ -3,46 +3,32 @@
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
-from typing import Any, cast
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.optim import PyroOptim
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from tqdm import tqdm
 
-from . import _checks
+from .. import _checks
+from .._scope import is_auxiliary, own_parameters, seeded
+from ..estimators import Estimator
+from ..guides import GuidePosterior
+from ..history import EpochRecord, History
+from ..kl import KLWeight, check_weight, constant
+from ..model import BayesianModel
+from ..posterior import Draw, Posterior, Status
 from ._batches import Batch, Batches
-from ._scope import is_auxiliary, own_parameters, seeded
-from .estimators import Estimator
-from .guides import GuidePosterior, MeanFieldGuide
-from .history import EpochRecord, History
-from .kl import KLWeight, check_weight, constant
-from .model import BayesianModel
-from .posterior import Draw, Posterior, Status
-
-__all__ = ["NonFiniteError", "SVIPosterior", "fit_svi"]
-
-SMALLEST_KL_WEIGHT = 1e-30
-"""What a KL weight of 0 is computed with, so that the KL can still be read off; no gradient feels it."""
-
-SMALLEST_DIVISOR = 1e-3
-"""Heuristic: with a smaller weight a closed-form KL is not divided out of the loss, which would magnify rounding."""
-
+from ._direct import DirectStep, obstacle
+from ._steps import PyroStep, Step, contexts_of
 
 NOTABLE_FALL = 0.05
 """Heuristic: an objective that ends lower than it began by this fraction is no Monte Carlo noise."""
-
-
-class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite; the parameters are still those of the last finite step."""
 
 
 class SVIPosterior(Posterior):
@@ -136,7 +122,7 @@ def fit_svi(
                 f"`{name}` must be a module, got {type(module).__name__}: a plain function keeps its parameters in "
                 "Pyro's global store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
             )
-    contexts = _contexts(estimator, model, guide, elbo)
+    contexts = contexts_of(estimator, model, guide, elbo)
     device = torch.device(device) if device is not None else None
     if device is not None:
         model.to(device)
@@ -151,15 +137,24 @@ def fit_svi(
         if batches.num_batches > 1:
             generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
         _check_data(model, batches)
-        parameters = _prepare_guide(model, guide, elbo, next(iter(batches)))
+        first = next(iter(batches))
+        parameters = _prepare_guide(model, guide, elbo, first)
         made = _make_optimizer(optimizer, parameters)
-        step = _Step(model, guide, elbo(num_particles=num_particles), parameters, made, clip_norm, contexts)
+        parts = model, guide, parameters, made, clip_norm
+        why_not = obstacle(model, guide, elbo, first[0])
+        if why_not is None:
+            step: Step = DirectStep(*parts, elbo=elbo, num_particles=num_particles, estimator=estimator)
+        else:
+            step = PyroStep(*parts, elbo=elbo(num_particles=num_particles), contexts=contexts)
+        stack.enter_context(step.ready())
         schedule = scheduler(step.optimizer) if scheduler is not None else None
-        return _run(step, batches, num_epochs, weight_at, schedule, callbacks, progress)
+        path = "direct" if why_not is None else f"pyro: {why_not}"
+        return _run(step, path, batches, num_epochs, weight_at, schedule, callbacks, progress)
 
 
 def _run(
-    step: "_Step",
+    step: Step,
+    path: str,
     batches: Batches,
     num_epochs: int,
     weight_at: KLWeight,
@@ -168,7 +163,7 @@ def _run(
     progress: bool,
 ) -> SVIPosterior:
     num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
-    history = History(num_data)
+    history = History(num_data, path)
     stopped = False
     with tqdm(range(num_epochs), disable=not progress, unit="epoch") as bar:
         for epoch in bar:
@@ -217,112 +212,6 @@ def _status(history: History, num_epochs: int, stopped: bool) -> Status:
                 "learning rate, or set `clip_norm`.",
             )
     return Status(True, f"{done}; ELBO {last.elbo:.6g} nats.")
-
-
-@dataclass
-class _Step:
-    """One optimisation step, with the loss split into its two terms."""
-
-    model: nn.Module
-    guide: nn.Module
-    elbo: Any  # an ELBO; its base class lacks the methods that all of them have
-    parameters: list[nn.Parameter]
-    optimizer: Optimizer
-    clip_norm: float | None
-    contexts: tuple[AbstractContextManager[None], AbstractContextManager[None]]
-
-    def __post_init__(self) -> None:
-        # Every ELBO of Pyro's gets its traces here; they hold the two terms, which its loss has already added up.
-        self._traces: list[tuple[Trace, Trace]] = []
-        get_trace = self.elbo._get_trace
-
-        def recorded(*args: object, **kwargs: object) -> tuple[Trace, Trace]:
-            self._traces.append(get_trace(*args, **kwargs))
-            return self._traces[-1]
-
-        self.elbo._get_trace = recorded
-
-    def __call__(self, batch: Batch, weight: float, where: str) -> tuple[float, float]:
-        """Update the parameters; returns the expected log-likelihood and the KL, in nats."""
-        self.optimizer.zero_grad()
-        weight = max(weight, SMALLEST_KL_WEIGHT)
-        with self.contexts[weight >= SMALLEST_DIVISOR], nullcontext() if weight == 1.0 else _ScaleLatents(weight):
-            loss = self.elbo.loss_and_grads(self.model, self.guide, *batch)
-        try:
-            self._require_finite(torch.as_tensor(loss), where)
-            expected_log_likelihood, kl = self._terms(float(loss), weight)
-        finally:
-            self._traces.clear()
-        if self.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        self.optimizer.step()
-        return expected_log_likelihood, kl
-
-    def _terms(self, loss: float, weight: float) -> tuple[float, float]:
-        pairs, num_particles = self._traces, self.elbo.num_particles
-        log_likelihood = sum(_log_prob(model, model.observation_nodes) for model, _ in pairs) / num_particles
-        if isinstance(self.elbo, TraceMeanField_ELBO) and weight >= SMALLEST_DIVISOR:
-            return log_likelihood, (loss + log_likelihood) / weight
-        kl = sum(_log_prob(g, g.stochastic_nodes) - _log_prob(m, m.stochastic_nodes) for m, g in pairs)
-        return log_likelihood, kl / weight / num_particles
-
-    def _require_finite(self, loss: Tensor, where: str) -> None:
-        norms = [parameter.grad.norm() for parameter in self.parameters if parameter.grad is not None]
-        if bool(torch.isfinite(torch.stack([loss.to(norms[0]), *norms])).all() if norms else torch.isfinite(loss)):
-            return
-        what, site = ("loss", self._bad_site()) if not torch.isfinite(loss) else ("gradient", self._bad_gradient())
-        self.optimizer.zero_grad()
-        raise NonFiniteError(
-            f"the {what} is not finite at {where}; the first bad site is {site}. The parameters are those of the last "
-            "finite step. Try a lower learning rate, `clip_norm`, a smaller initial scale, or inputs of unit scale."
-        )
-
-    def _bad_site(self) -> str:
-        for model_trace, guide_trace in self._traces:
-            for node in [*guide_trace.nodes.values(), *model_trace.nodes.values()]:
-                if node["type"] != "sample":
-                    continue
-                if not bool(torch.isfinite(torch.as_tensor(node["value"])).all()):
-                    return f"`{node['name']}` (its value)"
-                if not bool(torch.isfinite(torch.as_tensor(node.get("log_prob_sum", 0.0)))):
-                    return f"`{node['name']}` (its log-density)"
-        return "unknown (every site is finite by itself)"
-
-    def _bad_gradient(self) -> str:
-        for owner in (self.guide, self.model):
-            for name, parameter in owner.named_parameters():
-                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-                    return f"`{name}`"
-        return "unknown"
-
-
-class _ScaleLatents(Messenger):
-    """Multiplies the weight of latent sites, and so of the KL term, in model and guide alike."""
-
-    def __init__(self, weight: float) -> None:
-        super().__init__()
-        self._weight = weight
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if not msg["is_observed"]:
-            msg["scale"] = msg["scale"] * self._weight
-
-
-def _contexts(
-    estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: type[ELBO]
-) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The estimator's contexts: where the KL is also read off weights, which must then be draws, and where not."""
-    if estimator is None:
-        return nullcontext(), nullcontext()
-    _checks.kind("estimator", estimator, Estimator, "an Estimator, such as LocalReparameterization()")
-    model = cast(BayesianModel, model)  # checked next
-    guide = cast(MeanFieldGuide, guide)
-    exact = estimator.applied(model, guide, elbo=elbo)
-    return estimator.applied(model, guide, elbo=Trace_ELBO), exact
-
-
-def _log_prob(trace: Trace, names: list[str]) -> float:
-    return sum(trace.nodes[name]["log_prob_sum"].item() for name in names)
 
 
 def _make_optimizer(optimizer: Callable, parameters: list[nn.Parameter]) -> Optimizer:

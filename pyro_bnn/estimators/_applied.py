@@ -1,0 +1,136 @@
+"""An estimator in any loop of Pyro's: it takes part in the calls of guide and model."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from .. import _checks
+from .._scope import own_parameters, seeded
+from ..distributions import Size
+from ..guides import MeanFieldGuide, Site
+from ..model import BayesianModel
+from ._layers import RandomLayers, RandomParameter
+
+if TYPE_CHECKING:
+    from ._base import Estimator
+
+ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
+"""Those that are means of a sum of terms. RenyiELBO weighs whole draws against each other; TraceGraph_ELBO is
+Trace_ELBO here, but wraps the draws, so that they could not be recognised."""
+
+
+class _Gaussian(dist.Normal):
+    """The guide's distribution of one parameter, which remembers its value: a draw or, on demand, its mean."""
+
+    def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
+        super().__init__(base.loc, base.scale, validate_args=False)
+        self.name, self._is_drawn = name, is_drawn
+        self.value: Tensor | None = None
+
+    def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        shape = self._extended_shape(sample_shape)
+        value: Tensor = super().rsample(sample_shape) if self._is_drawn else self.loc.expand(shape)
+        self.value = value
+        return value
+
+    def deviation(self) -> Tensor:
+        """Value minus mean."""
+        assert self.value is not None
+        return self.value - self.loc
+
+    def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
+        raise ValueError(
+            f"draws of `{self.name}` are vectorised over a plate, which an estimator cannot serve: its noise belongs "
+            "to rows. Use `num_particles` without `vectorize_particles`, and `Predictive` outside of the context."
+        )
+
+
+class Applied(AbstractContextManager[None]):
+    """Hooks an estimator into a model and a guide, and unhooks it."""
+
+    def __init__(self, estimator: "Estimator", model: BayesianModel, guide: MeanFieldGuide, elbo: type[ELBO]) -> None:
+        name = type(estimator).__name__
+        _checks.kind("model", model, BayesianModel, f"a BayesianModel for {name}")
+        _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
+        if elbo not in ELBOS:
+            raise ValueError(
+                f"`elbo` must be one of the classes {[e.__name__ for e in ELBOS]} with {name}, got {elbo!r}: with "
+                "noise for each row the mean of the log-likelihood is right, but not the weight of a whole draw. "
+                "Choose one of these, or fit without an estimator."
+            )
+        missing = sorted(set(model.site_names) - set(guide.locations()))
+        if missing:
+            raise ValueError(f"the guide was made for another model: it lacks {missing}; use MeanFieldGuide(model).")
+        self._estimator, self._model, self._guide = estimator, model, guide
+        can_skip = elbo is TraceMeanField_ELBO and not estimator._uses_draws
+        self._undrawn = with_closed_form(model) if can_skip else set()
+        self._gaussians: dict[str, _Gaussian | None] = {}
+
+    def __enter__(self) -> None:
+        if self._model._around_network is not None or self._guide._choose is not None:
+            raise ValueError("an estimator is already applied to this model or guide; leave its context first.")
+        self._model._around_network, self._guide._choose = self._around_network, self._choose
+
+    def __exit__(self, *_: object) -> None:
+        self._model._around_network = self._guide._choose = None
+        self._gaussians.clear()
+
+    def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
+        """What the guide samples for a site; of a network's real-valued site the Gaussian is kept."""
+        if site.name not in self._model.site_names:
+            return base
+        gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
+        self._gaussians[site.name] = gaussian if site.transform is None else None
+        return gaussian if site.transform is None else base
+
+    @contextmanager
+    def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
+        """Around the network's call: its layers with Gaussian parameters are replaced."""
+        random = {}
+        for name, value in weights.items():
+            gaussian = self._gaussians.get(name, MISSING)
+            if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
+                raise ValueError(
+                    f"the value of `{name}` is not what the guide drew last; an estimator serves an ELBO, which calls "
+                    "the guide and then the model. Leave its context for anything else."
+                )
+            if isinstance(gaussian, _Gaussian):
+                spread = gaussian.deviation() if self._estimator._uses_draws else gaussian.scale.square()
+                random[id(value)] = RandomParameter(name, gaussian.loc, spread)
+        with random_layers(self._estimator, random, num_rows):
+            yield
+
+
+@contextmanager
+def random_layers(estimator: "Estimator", random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
+    """A context in which an estimator gives the output of every layer with random parameters."""
+    layers = RandomLayers(estimator._output, type(estimator).__name__, random, num_rows)
+    with layers:
+        yield
+    layers.require_all_used()
+
+
+MISSING = object()
+
+
+def with_closed_form(model: BayesianModel) -> set[str]:
+    """The network's sites of which Pyro knows the divergence of a Gaussian from the prior."""
+    with own_parameters(model), torch.no_grad(), poutine.block(), seeded(0, model.device):
+        trace: Any = poutine.trace(model.sample_latents).get_trace()
+    found = set()
+    for name in model.site_names:
+        prior, value = trace.nodes[name]["fn"], trace.nodes[name]["value"]
+        gaussian = dist.Normal(torch.zeros_like(value), torch.ones_like(value)).to_event(prior.event_dim)
+        try:
+            kl_divergence(gaussian, prior)
+        except NotImplementedError:
+            continue
+        found.add(name)
+    return found

@@ -1,0 +1,126 @@
+"""The estimators."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+
+import torch
+from pyro.infer import ELBO
+from torch import Tensor
+
+from .. import _checks
+from ..guides import MeanFieldGuide
+from ..model import BayesianModel
+from ._applied import Applied
+from ._layers import LINEAR, Layer
+
+
+class Estimator(ABC):
+    """Decides how the weights' noise enters the layers of a network while it is being fitted.
+
+    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. The noise of the
+    rows is then correlated, and averaging over a large batch does not average it out. An estimator gives each row
+    noise of its own with the same law. The expectation of the ELBO stays what it is, its gradient varies less.
+
+    Pass one to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in :meth:`applied`. It
+    needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and changes the layers
+    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` that have a random weight or bias. Whatever else
+    uses a random parameter is refused, never silently sampled otherwise, as are layers whose input does not have the
+    rows of data as its first axis. Rows that look at each other (attention over the batch) cannot be recognised and
+    must not be there; batch normalisation in training mode is recognised and refused.
+    """
+
+    @property
+    @abstractmethod
+    def _uses_draws(self) -> bool:
+        """Whether layers need the deviation that the guide drew, or only its variance: their parameters' spread."""
+
+    @abstractmethod
+    def _output(self, layer: Layer) -> Tensor:
+        """The output of a layer with random parameters."""
+
+    def applied(self, model: BayesianModel, guide: MeanFieldGuide, *, elbo: type[ELBO]) -> AbstractContextManager[None]:
+        """A context in which calls of the guide and then of the model, as an ELBO makes them, use this estimator.
+
+        It is for training steps alone: with `TraceMeanField_ELBO` and a prior whose divergence from a Gaussian has a
+        closed form, local reparameterisation needs no weights, and the guide gives their means instead of draws. It
+        may be entered many times, but not within itself.
+
+        Args:
+            model: The model.
+            guide: Its guide.
+            elbo: The class of the ELBO that will be computed in the context; to name another one than is then used
+                gives wrong results.
+
+        Raises:
+            ValueError: Here, if the estimator cannot serve the arguments; in the context, if it cannot serve a layer,
+                if draws are vectorised, or if the model is run with weights that are not the guide's last draw.
+
+        Example:
+            >>> from pyro.infer import SVI, Trace_ELBO
+            >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, MeanFieldGuide, NormalPrior
+            >>> net = torch.nn.Linear(4, 3)
+            >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+            >>> guide = MeanFieldGuide(model)
+            >>> with LocalReparameterization().applied(model, guide, elbo=Trace_ELBO):
+            ...     loss = Trace_ELBO().differentiable_loss(model, guide, torch.zeros(5, 4), torch.arange(5) % 3)
+        """
+        return Applied(self, model, guide, elbo)
+
+
+class LocalReparameterization(Estimator):
+    r"""Draws a layer's outputs instead of its weights.
+
+    .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
+              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
+
+    two products of matrices, with noise of its own for every element of the output.
+
+    For linear layers this is the exact law of each row. For convolutions the mean and variance of every output are
+    exact, but the noise of two positions of a row, which share weights, is drawn as if it were independent: the usual
+    approximation, under which the ELBO of a network that mixes positions is not exactly that of the sampled weights.
+    :class:`Flipout` is exact there. Linear layers applied to several positions of a row, with inputs of more than two
+    dimensions, are refused.
+
+    References:
+        Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
+    """
+
+    @property
+    def _uses_draws(self) -> bool:
+        return False
+
+    def _output(self, layer: Layer) -> Tensor:
+        if layer.op is LINEAR and layer.input.dim() > 2:
+            raise ValueError(
+                f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
+                "local reparameterisation would give positions of a row independent noise although they share the "
+                "weight; flatten the input to (N, D), or use Flipout(), which is exact here."
+            )
+        mean = layer.mean()
+        variance = layer.random_part(Tensor.square)
+        tiny = torch.finfo(variance.dtype).tiny  # where the variance is 0, the gradient of the root is 0, not infinite
+        return mean + variance.clamp_min(tiny).sqrt() * torch.randn_like(mean)
+
+
+class Flipout(Estimator):
+    r"""Draws the weights once and flips the signs of their deviations, anew for every row n.
+
+    .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
+              r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
+
+    The signs are shared by the positions of a row, so that each row has exactly the law of sampled weights, in linear
+    layers and convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
+    independent.
+
+    References:
+        Wen et al. (2018), https://arxiv.org/abs/1803.04386.
+    """
+
+    @property
+    def _uses_draws(self) -> bool:
+        return True
+
+    def _output(self, layer: Layer) -> Tensor:
+        mean = layer.mean()
+        deviation = layer.random_part(lambda a: a * layer.signs(a))
+        return mean + layer.signs(mean) * deviation

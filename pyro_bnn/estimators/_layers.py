@@ -1,0 +1,187 @@
+"""The layers of a network whose parameters are Gaussian, found while the network runs."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from .. import _checks
+
+LINEAR = F.linear
+INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
+"""The layers that can be replaced, and the dimensions of their inputs, rows and channels included."""
+
+METADATA = {
+    *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
+    Tensor.__len__,
+    Tensor.dim,
+    Tensor.is_floating_point,
+    Tensor.numel,
+    Tensor.size,
+}
+"""What a network may ask of a weight without using its value."""
+
+
+@dataclass(frozen=True)
+class RandomParameter:
+    """A Gaussian parameter of a layer, as far as an estimator looks at it.
+
+    Args:
+        name: Its site.
+        loc: Its mean.
+        spread: What the estimator says of its noise: the variance, or the deviation of a draw.
+    """
+
+    name: str
+    loc: Tensor
+    spread: Tensor
+
+
+Parameter = Tensor | RandomParameter | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A call of a linear or convolution function; its weight, its bias or both are random."""
+
+    op: Callable[..., Tensor]
+    input: Tensor  # (N, ..., D) for linear, (N, D, ...) for convolutions
+    weight: Parameter
+    bias: Parameter
+    options: tuple[object, ...]
+    keywords: Mapping[str, object]
+
+    @property
+    def names(self) -> str:
+        """The sites, for messages."""
+        return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
+
+    def mean(self) -> Tensor:
+        """The output at the mean of the random parameters."""
+        weight, bias = (p.loc if isinstance(p, RandomParameter) else p for p in (self.weight, self.bias))
+        return self.op(self.input, weight, bias, *self.options, **self.keywords)
+
+    def random_part(self, inputs: Callable[[Tensor], Tensor]) -> Tensor:
+        """The layer at `inputs` of its input and the spread of its random parameters, the fixed ones left out."""
+        weight, bias = (p.spread if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
+        if weight is not None:
+            return self.op(inputs(self.input), weight, bias, *self.options, **self.keywords)
+        assert bias is not None
+        return bias if self.op is LINEAR else bias.reshape(-1, *[1] * (self.input.dim() - 2))
+
+    def signs(self, like: Tensor) -> Tensor:
+        """A random sign for each row and channel."""
+        shape = [1] * like.dim()
+        channel = -1 if self.op is LINEAR else 1
+        shape[0], shape[channel] = like.shape[0], like.shape[channel]
+        return random_signs(shape, like)
+
+
+def random_signs(shape: list[int], like: Tensor) -> Tensor:
+    """Independent signs, from the 64 bits of each random integer: far cheaper than one random number for each."""
+    count = math.prod(shape)
+    words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
+    bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
+    return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)
+
+
+class RandomLayers(TorchFunctionMode):
+    """Sees every torch function of a network's call, replaces those layers that it can, and refuses other uses.
+
+    Args:
+        output: Output of a layer with random parameters.
+        name: Of the estimator, for messages.
+        random: The random parameters, by the identity of the tensors that the network is given for them.
+        num_rows: Rows of data.
+    """
+
+    def __init__(
+        self, output: Callable[[Layer], Tensor], name: str, random: Mapping[int, RandomParameter], num_rows: int
+    ) -> None:
+        super().__init__()
+        self._output, self._name, self._random, self._num_rows = output, name, random, num_rows
+        self._unused = {gaussian.name for gaussian in random.values()}
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        used = [self._random[id(t)] for t in _tensors((args, kwargs)) if id(t) in self._random]
+        if func is F.batch_norm and inspect.signature(func).bind(*args, **kwargs).arguments.get("training"):
+            raise ValueError(
+                f"the network has batch normalisation in training mode, which mixes rows; {self._name} gives rows "
+                "noise of their own. Use LayerNorm or GroupNorm, put the layer into eval mode, or fit without an "
+                "estimator."
+            )
+        if not used or func in METADATA:
+            return func(*args, **kwargs)
+        if func not in INPUT_DIMS:
+            raise ValueError(self._misuse(func, used))
+        return self._layer(func, used, *args, **kwargs)
+
+    def _layer(
+        self,
+        func: Callable,
+        used: list[RandomParameter],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *options: object,
+        **keywords: object,
+    ) -> Tensor:
+        if id(input) in self._random:
+            raise ValueError(self._misuse(func, used))
+        layer = Layer(
+            func, input, self._random.get(id(weight), weight), self._random.get(id(bias), bias), options, keywords
+        )
+        for gaussian in used:
+            if gaussian.name not in self._unused:
+                raise ValueError(
+                    f"`{gaussian.name}` is used twice in one call of the network (tied weights, recurrence), and "
+                    f"{self._name} would draw independent noise for each use. Leave it out of `where`, or fit without "
+                    "an estimator."
+                )
+            self._unused.remove(gaussian.name)
+        has_dims = input.dim() >= 2 if func is LINEAR else input.dim() == INPUT_DIMS[func]
+        if not has_dims or len(input) != self._num_rows:
+            raise ValueError(
+                f"{layer.names} is used in {_name(func)} with an input of shape {_checks.shape(input)}, but "
+                f"{self._name} needs the {self._num_rows} rows of data as first axis of {INPUT_DIMS[func]} dimensions; "
+                "do not merge rows with other axes, leave the layer out of `where`, or fit without an estimator."
+            )
+        return self._output(layer)
+
+    def _misuse(self, func: Callable, used: list[RandomParameter]) -> str:
+        return (
+            f"`{used[0].name}` is used in {_name(func)}, but {self._name} knows only the weights and biases of linear, "
+            "conv1d, conv2d and conv3d layers. Leave it out of `where`, or fit without an estimator."
+        )
+
+    def require_all_used(self) -> None:
+        """Raise if a weight has bypassed the layers, which would have been run with the guide's value."""
+        if self._unused:
+            raise ValueError(
+                f"{sorted(self._unused)} did not appear in the network's call: unused, or hidden in compiled code, "
+                f"where {self._name} has no effect. Leave such parameters out of `where`, or fit without an estimator."
+            )
+
+
+def _tensors(arguments: object) -> Iterator[Tensor]:
+    """All tensors among nested arguments."""
+    if isinstance(arguments, Tensor):
+        yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for argument in arguments:
+            yield from _tensors(argument)
+    elif isinstance(arguments, dict):
+        yield from _tensors(tuple(arguments.values()))
+
+
+def _name(func: Callable) -> str:
+    return str(resolve_name(func) or getattr(func, "__name__", func))

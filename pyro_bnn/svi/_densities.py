@@ -1,0 +1,179 @@
+"""Log-densities of weights under their priors, with the gradients written out."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Independent, kl_divergence
+
+from ..distributions import ScaleMixtureNormal
+from ..guides import Site
+
+LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class Density(ABC):
+    """The prior of a run of weights."""
+
+    @abstractmethod
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """Sum of the log-densities of weights; writes the gradient into `slope`. All are of shape (P,)."""
+
+    def expectation(
+        self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
+    ) -> Tensor:
+        """Expectation of the sum under Gaussians; writes its gradients into the slopes. All are of shape (P,)."""
+        raise NotImplementedError
+
+    has_expectation = False
+    key: tuple[object, ...] | None = None
+    """What it has in common with other runs that it could be joined with; None if it has as many numbers as weights."""
+
+
+class NormalDensity(Density):
+    """Gaussians with a mean and a scale for all weights or for each.
+
+    Args:
+        loc: Mean, a number or of shape (P,).
+        scale: Standard deviation, a number or of shape (P,).
+    """
+
+    has_expectation = True
+
+    def __init__(self, loc: float | Tensor, scale: float | Tensor) -> None:
+        self._loc, self._precision = loc, scale**-2
+        self._log_scale = scale.log().sum() if isinstance(scale, Tensor) else math.log(scale)
+        self._is_scalar = not isinstance(scale, Tensor)
+        if self._is_scalar and not isinstance(loc, Tensor):
+            self.key = (NormalDensity, loc, scale)
+
+    def _constant(self, count: int) -> float | Tensor:
+        return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
+
+    def _centred(self, value: Tensor, scratch: Tensor) -> Tensor:
+        is_zero = not isinstance(self._loc, Tensor) and self._loc == 0
+        return value if is_zero else torch.sub(value, self._loc, out=scratch)
+
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """Half of slope times deviation, and a constant."""
+        deviation = self._centred(value, scratch[0])
+        torch.mul(deviation, -self._precision, out=slope)
+        return 0.5 * torch.dot(deviation, slope) - self._constant(len(value))
+
+    def expectation(
+        self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
+    ) -> Tensor:
+        """The log-density at the mean, less half of the variance times the precision."""
+        at_mean = self.log_prob(loc, loc_slope, scratch)
+        torch.mul(scale, -self._precision, out=scale_slope)
+        return at_mean + 0.5 * torch.dot(scale, scale_slope)
+
+
+class ScaleMixtureDensity(Density):
+    r"""The mixture of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, whose notation this follows.
+
+    .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
+
+    with s the logistic function: softplus and its slope come from the same :math:`e^z`.
+
+    Args:
+        mixing: Weight of the first component.
+        scale1: Standard deviation of the first component.
+        scale2: Standard deviation of the second component.
+    """
+
+    def __init__(self, mixing: float, scale1: float, scale2: float) -> None:
+        self.key = (ScaleMixtureDensity, mixing, scale1, scale2)
+        wide, narrow = max(scale1, scale2), min(scale1, scale2)
+        log_wide, log_narrow = math.log(mixing), math.log1p(-mixing)
+        if scale1 < scale2:
+            log_wide, log_narrow = log_narrow, log_wide
+        self._constant = log_wide - math.log(wide) - LOG_ROOT_TAU
+        self._precision, self._excess = wide**-2, narrow**-2 - wide**-2
+        self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
+
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """Base, softplus of the log-odds, and the slope of both."""
+        square, odds = torch.square(value, out=scratch[0]), scratch[1]
+        base = len(value) * self._constant - 0.5 * self._precision * square.sum()
+        torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
+        one_plus = torch.add(odds, 1, out=scratch[0])
+        narrow_share = odds.div_(one_plus)
+        torch.mul(narrow_share, -self._excess, out=slope).sub_(self._precision).mul_(value)
+        return base + one_plus.log_().sum()
+
+
+class AnyDensity(Density):
+    """Whatever else is a prior, by autograd.
+
+    Args:
+        prior: Of one site, with the shape of its value.
+    """
+
+    def __init__(self, prior: Any) -> None:
+        self._prior = prior
+        self._shape = prior.event_shape
+        self._gaussian = lambda loc, scale: dist.Normal(
+            loc.view(self._shape), scale.view(self._shape), validate_args=False
+        ).to_event(prior.event_dim)
+        self.has_expectation = self._knows_divergence()
+
+    def _knows_divergence(self) -> bool:
+        zeros = torch.zeros_like(self._prior.sample())
+        try:
+            kl_divergence(self._gaussian(zeros, zeros + 1), self._prior)
+        except NotImplementedError:
+            return False
+        return True
+
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """By the prior's own method."""
+        with torch.enable_grad():
+            leaf = value.detach().requires_grad_()
+            result: Tensor = self._prior.log_prob(leaf.view(self._shape))
+            slope.copy_(torch.autograd.grad(result, leaf)[0])
+        return result.detach()
+
+    def expectation(
+        self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
+    ) -> Tensor:
+        """Minus divergence and entropy."""
+        with torch.enable_grad():
+            pair = loc.detach().requires_grad_(), scale.detach().requires_grad_()
+            gaussian = self._gaussian(*pair)
+            result = -kl_divergence(gaussian, self._prior) - gaussian.entropy()
+            for slope, gradient in zip((loc_slope, scale_slope), torch.autograd.grad(result, pair), strict=True):
+                slope.copy_(gradient)
+        return result.detach()
+
+
+LARGEST_LOG_ODDS = 80.0
+"""A little below the logarithm of the largest number in single precision."""
+
+
+def density_of(site: Site) -> Density:
+    """The density of a site on the real line."""
+    base: Any = site.prior
+    while isinstance(base, Independent):
+        base = base.base_dist
+    if type(base) is dist.Normal and base.event_shape == ():
+        return NormalDensity(*(_number_or_flat(part, site) for part in (base.loc, base.scale)))
+    if type(base) is ScaleMixtureNormal:
+        numbers = [_number_or_flat(part, site) for part in (base.mixing, base.scale1, base.scale2)]
+        if not any(isinstance(number, Tensor) for number in numbers):
+            mixture = ScaleMixtureDensity(*numbers)  # type: ignore[arg-type]
+            if abs(mixture.log_odds_at_zero) < LARGEST_LOG_ODDS:
+                return mixture
+    return AnyDensity(site.prior)
+
+
+def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
+    """A number, if it is the same for all weights."""
+    first = argument.reshape(-1)[0]
+    if bool((argument == first).all()):
+        return float(first)
+    return argument.expand(site.start.shape).reshape(-1)
