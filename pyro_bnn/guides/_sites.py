@@ -83,8 +83,10 @@ def _site(name: str, node: Any, model: object) -> Site:
                 f"`{name}` has one value per row of the subsampled plate `{frame.name}`; this guide is for latent "
                 "variables shared by all data. If it is the observed site, pass the targets as an example argument."
             )
-    is_weight = isinstance(model, BayesianModel) and name in model.site_names
-    start = model.initial_value(name) if is_weight else init_to_median(node)
+    if isinstance(model, BayesianModel) and name in model.site_names:
+        start = model.initial_value(name)
+    else:
+        start = init_to_median(node)  # of draws: too dear for weights
     transform = None if _is_real(support) else biject_to(support)
     return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames])
 
