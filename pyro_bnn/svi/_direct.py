@@ -11,6 +11,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.distributions import kl_divergence
+from torch.nn.functional import softplus
 
 from .._scope import eval_mode, seeded
 from ..estimators import Estimator
@@ -21,7 +22,7 @@ from ..guides._sites import find_sites
 from ..model import BayesianModel
 from ._batches import Batch
 from ._densities import LOG_ROOT_TAU, Density, density_of
-from ._flat import CHUNK, Layout, flattened, leaves, softplus_
+from ._flat import CHUNK, Layout, flattened, leaves
 from ._steps import Step
 
 
@@ -166,8 +167,7 @@ class DirectStep(Step):
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             for piece in self._pieces:
-                part = piece.part
-                softplus_(self._rho[part], self._scale[part], self._cut_scratch(part))
+                softplus(self._rho[piece.part], out=self._scale[piece.part])  # type: ignore[call-arg]
         share = 1 / self._num_particles
         terms = self._particle(batch, weight * share)
         if self._num_particles > 1:

@@ -242,7 +242,7 @@ def _prepare_guide(model: nn.Module, guide: nn.Module, elbo: type[ELBO], batch: 
         )
     owned = [p for module in (guide, model) for p in module.parameters() if p.requires_grad]
     parameters = list(dict.fromkeys(owned))
-    known = {id(parameter) for parameter in parameters}
+    known = {id(parameter) for module in (guide, model) for parameter in module.parameters()}
     for name, node in trace.nodes.items():
         if node["type"] == "param" and id(node["value"].unconstrained()) not in known:
             raise ValueError(

@@ -1,0 +1,354 @@
+"""The direct path of `fit_svi` is Pyro's own, without its machinery: same draws, same ELBO, same gradients."""
+
+import functools
+import math
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.nn import PyroSample
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn.svi import _direct, _fit
+
+from .cases import LIKELIHOODS, PRIORS, small_model
+from .tolerances import assert_identical
+
+ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
+ESTIMATORS = {"plain": None, "lrt": pb.LocalReparameterization(), "flipout": pb.Flipout()}
+
+
+class PerWeightPrior(pb.Prior):
+    """A Gaussian with a mean and a scale for each weight."""
+
+    def elementwise(self, name, parameter, module):
+        ramp = torch.arange(parameter.numel()).view(parameter.shape).to(parameter)
+        return dist.Normal(ramp / 10, 0.5 + ramp / 20)
+
+
+class JointPrior(pb.Prior):
+    """Weights that depend on each other."""
+
+    def elementwise(self, name, parameter, module):
+        raise NotImplementedError
+
+    def __call__(self, name, parameter, module):
+        size = parameter.numel()
+        covariance = torch.eye(size).to(parameter) + 0.3
+        gaussian = dist.MultivariateNormal(parameter.new_zeros(size), covariance)
+        return dist.TransformedDistribution(
+            gaussian, [dist.transforms.ReshapeTransform((size,), tuple(parameter.shape))]
+        )
+
+
+class WidePrior(pb.Prior):
+    """A Gaussian away from zero."""
+
+    def elementwise(self, name, parameter, module):
+        return dist.Normal(parameter.new_tensor(0.3), parameter.new_tensor(2.0))
+
+
+class PositivePrior(pb.Prior):
+    """Some weights are positive."""
+
+    def elementwise(self, name, parameter, module):
+        one = parameter.new_ones(())
+        return dist.LogNormal(0 * one, one) if name.endswith("2.weight") else dist.Normal(0 * one, one)
+
+
+MORE_PRIORS = {
+    **PRIORS,
+    "mixture-swapped": pb.ScaleMixturePrior(0.25, 0.1, 0.75),
+    "per-weight": PerWeightPrior(),
+    "joint": JointPrior(),
+    "wide": WidePrior(),
+    "positive": PositivePrior(),
+}
+
+
+def fit_both(monkeypatch, make, **options):
+    """Histories and parameters of the same fit by either path."""
+    found = []
+    for path in ("direct", "pyro"):
+        torch.manual_seed(3)
+        model, guide, data = make()
+        options = {"optimizer": functools.partial(torch.optim.Adam, lr=0.02), "num_epochs": 4, "seed": 1, **options}
+        with monkeypatch.context() as patch:
+            if path == "pyro":
+                patch.setattr(_fit, "obstacle", lambda *_: "forbidden by the test")
+            history = pb.fit_svi(model, guide, data, **options).history
+        assert history.path == {"direct": "direct", "pyro": "pyro: forbidden by the test"}[path]
+        found.append((history, {**dict(guide.named_parameters()), **dict(model.named_parameters())}))
+    return found
+
+
+def assert_same(found):
+    (first, first_parameters), (second, second_parameters) = found
+    assert_identical(first.expected_log_likelihood, second.expected_log_likelihood)
+    torch.testing.assert_close(torch.tensor(first.kl), torch.tensor(second.kl), rtol=1e-9, atol=1e-9)
+    assert list(first_parameters) == list(second_parameters)
+    for name, parameter in first_parameters.items():
+        torch.testing.assert_close(parameter, second_parameters[name], rtol=1e-9, atol=1e-11)
+        if parameter.requires_grad:
+            torch.testing.assert_close(parameter.grad, second_parameters[name].grad, rtol=1e-8, atol=1e-9)
+
+
+def problem(prior="normal", likelihood="gaussian-fixed", **kwargs):
+    def make():
+        model, x, y = small_model(prior=MORE_PRIORS[prior], likelihood=likelihood, num_data=6, **kwargs)
+        return model, pb.MeanFieldGuide(model, init=pb.NormalInit(rho=-1.0, rho_scale=0.5)), (x, y)
+
+    return make
+
+
+# --- the same numbers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elbo", ELBOS)
+@pytest.mark.parametrize("prior", MORE_PRIORS)
+def test_every_prior_gives_the_same_fit(monkeypatch, prior, elbo):
+    assert_same(fit_both(monkeypatch, problem(prior), elbo=elbo, batch_size=4))
+
+
+@pytest.mark.parametrize("elbo", ELBOS)
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_every_likelihood_gives_the_same_fit(monkeypatch, likelihood, elbo):
+    assert_same(fit_both(monkeypatch, problem(likelihood=likelihood), elbo=elbo, num_particles=2))
+
+
+@pytest.mark.parametrize("num_particles", [1, 3])
+@pytest.mark.parametrize("elbo", ELBOS)
+@pytest.mark.parametrize("prior", ["normal", "mixture", "joint", "positive"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_every_estimator_gives_the_same_fit(monkeypatch, estimator, prior, elbo, num_particles):
+    options = {"elbo": elbo, "num_particles": num_particles, "estimator": ESTIMATORS[estimator]}
+    if (estimator, prior) == ("plain", "joint"):
+        options["kl_weight"] = 0.3
+    assert_same(fit_both(monkeypatch, problem(prior), **options))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+@pytest.mark.parametrize("prior", ["normal", "mixture", "fan-in", "per-weight"])
+def test_chunks_make_no_difference(monkeypatch, prior, chunk):
+    monkeypatch.setattr(_direct, "CHUNK", chunk)
+    assert_same(fit_both(monkeypatch, problem(prior)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kl_weight": pb.kl.blundell(), "batch_size": 2},
+        {"kl_weight": 0.0},
+        {"clip_norm": 0.1},
+        {"scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)},
+        {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)},
+    ],
+    ids=["blundell", "no-kl", "clipped", "scheduled", "sgd"],
+)
+def test_every_option_gives_the_same_fit(monkeypatch, options):
+    assert_same(fit_both(monkeypatch, problem("mixture", where="**.weight"), **options))
+
+
+class Convolutions(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten()
+        )
+        self.append(nn.Dropout(0.3)).append(nn.Linear(27, 3))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.LSTM(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x).relu()))[0]
+
+
+@pytest.mark.parametrize("net", [Convolutions, Tied])
+def test_networks_with_noise_buffers_and_tied_weights_give_the_same_fit(monkeypatch, net):
+    make = lambda: problem(likelihood="categorical", net=net())()  # noqa: E731
+    assert_same(fit_both(monkeypatch, make, batch_size=3))
+
+
+def test_single_precision_gives_the_same_fit_up_to_rounding(monkeypatch):
+    def make():
+        model, guide, (x, y) = problem("mixture", "categorical")()
+        return model.float(), guide.float(), (x.float(), y)
+
+    (first, _), (second, _) = fit_both(monkeypatch, make)
+    torch.testing.assert_close(torch.tensor(first.loss), torch.tensor(second.loss), rtol=1e-5, atol=1e-4)
+
+
+def test_frozen_parameters_stay(monkeypatch):
+    def make():
+        model, guide, data = problem()()
+        for parameter in guide.loc.parameters():
+            parameter.requires_grad_(False)
+        return model, guide, data
+
+    found = fit_both(monkeypatch, make)
+    assert_same(found)
+    torch.manual_seed(3)
+    _, guide, _ = make()
+    for name, parameter in guide.loc.named_parameters():
+        assert torch.equal(found[0][1][f"loc.{name}"], parameter)
+
+
+def test_another_seed_is_another_fit(monkeypatch):
+    """The must-fail twin."""
+    first = fit_both(monkeypatch, problem())[0]
+    second = fit_both(monkeypatch, problem(), seed=2)[1]
+    with pytest.raises(AssertionError):
+        assert_same((first, second))
+
+
+def test_the_mixtures_gradient_is_right_far_out_and_at_zero():
+    prior = pb.ScaleMixturePrior(0.3, 1.5, math.exp(-6))
+    net = nn.Linear(7, 1, bias=False)
+    net.weight.data = torch.tensor([[0.0, 1e-9, 1e-3, -0.02, 1.0, -50.0, 1e4]])
+    model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(1.0), num_data=1)
+    (site,) = _direct.find_sites(model, (), {})
+    value = net.weight.detach().flatten()
+    slope, scratch = torch.empty(7), torch.empty(2, 7)
+    total = _direct.density_of(site).log_prob(value, slope, scratch)
+    leaf = value.clone().requires_grad_()
+    expected = site.prior.log_prob(leaf.view(1, 7))
+    assert_identical(total, expected.detach())
+    assert_identical(slope, torch.autograd.grad(expected, leaf)[0])
+
+
+# --- the parameters' memory -------------------------------------------------------------------------------------------
+
+
+def test_after_the_fit_every_parameter_has_memory_of_its_own_again():
+    model, guide, data = problem()()
+    watched = []
+
+    def callback(history):
+        watched.append({p.untyped_storage().data_ptr() for p in guide.parameters()})
+
+    pb.fit_svi(
+        model, guide, data, optimizer=functools.partial(torch.optim.Adam, lr=0.1), num_epochs=1, callbacks=[callback]
+    )
+    parameters = list(guide.parameters())
+    assert len(watched[0]) == 2
+    for tensors in (parameters, [p.grad for p in parameters]):
+        assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(parameters)
+        assert all(t.untyped_storage().nbytes() == t.numel() * t.element_size() for t in tensors)
+
+
+def test_parameters_are_put_back_after_an_error_too():
+    model, guide, data = problem()()
+
+    def callback(history):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pb.fit_svi(
+            model,
+            guide,
+            data,
+            optimizer=functools.partial(torch.optim.Adam, lr=0.1),
+            num_epochs=1,
+            callbacks=[callback],
+        )
+    parameters = list(guide.parameters())
+    assert len({p.untyped_storage().data_ptr() for p in parameters}) == len(parameters)
+
+
+# --- which path -------------------------------------------------------------------------------------------------------
+
+
+class Subclass(pb.BayesianModel):
+    pass
+
+
+class SubclassedGuide(pb.MeanFieldGuide):
+    pass
+
+
+class Sampling(nn.Linear):
+    """A network with a site of its own."""
+
+    def forward(self, x):
+        pyro.factor("penalty", -self.weight.square().sum())
+        return super().forward(x)
+
+
+def whole(net=None, kind=pb.BayesianModel):
+    model = kind(
+        net if net is not None else nn.Linear(4, 2),
+        prior=pb.NormalPrior(),
+        likelihood=pb.GaussianLikelihood(1.0),
+        num_data=6,
+    )
+    return model, pb.MeanFieldGuide(model)
+
+
+def with_dependent_prior():
+    model, guide = whole()
+    setattr(
+        model,
+        "net.0.weight".replace("0.", ""),
+        PyroSample(lambda self: dist.Normal(torch.zeros(2, 4), 2.0).to_event(2)),
+    )
+    return model, guide
+
+
+def with_hook():
+    model, guide = whole()
+    model.register_forward_hook(lambda *_: None)
+    return model, guide
+
+
+def with_subclassed_guide():
+    model, _ = whole()
+    return model, SubclassedGuide(model)
+
+
+REASONS = {
+    "Subclass": (lambda: whole(kind=Subclass), {}),
+    "AutoNormal": (lambda: (model := whole()[0], pb.auto_normal(model)), {}),
+    "SubclassedGuide": (with_subclassed_guide, {}),
+    "RenyiELBO": (whole, {"elbo": RenyiELBO, "num_particles": 2}),
+    "hooks": (with_hook, {}),
+    "sites of its own": (lambda: whole(Sampling(4, 2)), {}),
+    "depends on other variables": (with_dependent_prior, {}),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_whatever_the_direct_path_would_get_wrong_goes_through_pyro(reason):
+    make, options = REASONS[reason]
+    model, guide = make()
+    data = torch.randn(6, 4), torch.randn(6, 2)
+    optimizer = functools.partial(torch.optim.SGD, lr=1e-4)
+    history = pb.fit_svi(model, guide, data, optimizer=optimizer, num_epochs=1, **options).history
+    assert history.path.startswith("pyro: ")
+    assert reason in history.path
+
+
+def test_active_handlers_go_through_pyro():
+    model, guide = whole()
+    data = torch.randn(6, 4), torch.randn(6, 2)
+    optimizer = functools.partial(torch.optim.SGD, lr=1e-4)
+    with pyro.poutine.scale(scale=2.0):
+        history = pb.fit_svi(model, guide, data, optimizer=optimizer, num_epochs=1).history
+    assert "handlers" in history.path
+
+
+def test_the_path_survives_json():
+    model, guide = whole()
+    data = torch.randn(6, 4), torch.randn(6, 2)
+    optimizer = functools.partial(torch.optim.SGD, lr=1e-4)
+    history = pb.fit_svi(model, guide, data, optimizer=optimizer, num_epochs=1).history
+    assert pb.History.from_dict(history.to_dict()).path == "direct"
+    old = history.to_dict()
+    del old["path"]
+    assert pb.History.from_dict(old).path == ""
