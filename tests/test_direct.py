@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 
 import pyro
 import pyro.distributions as dist
@@ -12,7 +13,8 @@ from pyro.nn import PyroSample
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.svi import _direct, _fit
+from pyro_bnn.svi import _direct, _fit, _graph
+from pyro_bnn.svi._steps import Step
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .tolerances import assert_identical
@@ -260,6 +262,136 @@ def test_parameters_are_put_back_after_an_error_too():
         )
     parameters = list(guide.parameters())
     assert len({p.untyped_storage().data_ptr() for p in parameters}) == len(parameters)
+
+
+# --- steps that are not waited for ------------------------------------------------------------------------------------
+
+FUSED = functools.partial(torch.optim.Adam, lr=0.05, fused=True)
+
+
+def without_waiting(monkeypatch):
+    """What fits do on a GPU with a fused optimizer."""
+    init = Step.__init__
+
+    def patched(self, *args):
+        init(self, *args)
+        self.waits = False
+
+    monkeypatch.setattr(Step, "__init__", patched)
+
+
+def test_steps_that_are_not_waited_for_give_the_same_fit(monkeypatch):
+    found = []
+    for waits in (True, False):
+        model, guide, data = problem()()
+        with monkeypatch.context() as patch:
+            if not waits:
+                without_waiting(patch)
+            torch.manual_seed(0)
+            found.append(pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=5, batch_size=2, seed=1).history)
+    assert found[0].loss == found[1].loss
+
+
+@pytest.mark.parametrize("path", ["direct", "pyro"])
+def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
+    """Batch 3 of 6 is bad; what follows is fine, and must not move the parameters."""
+
+    class Fragile(nn.Linear):
+        num_calls = 0
+
+        def forward(self, x):
+            self.num_calls += self.training
+            return super().forward(x) * (math.nan if self.num_calls == 4 else 1.0)
+
+    found = []
+    for stops_at in (3, 6):
+        torch.manual_seed(0)
+        model, guide = whole(Fragile(4, 2))
+        x, y = torch.randn(6, 4), torch.randn(6, 2)
+        loader = [(x[i : i + 1], y[i : i + 1]) for i in range(stops_at)]
+        with monkeypatch.context() as patch:
+            if path == "pyro":
+                patch.setattr(_fit, "obstacle", lambda *_: "forbidden by the test")
+            if stops_at == 3:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of `num_data`
+                    pb.fit_svi(model, guide, loader, optimizer=FUSED, num_epochs=1, seed=1)
+            else:
+                without_waiting(patch)
+                with pytest.raises(pb.NonFiniteError, match="epoch 0, batch 3"):
+                    pb.fit_svi(model, guide, loader, optimizer=FUSED, num_epochs=1, seed=1)
+        found.append(torch.cat([p.detach().flatten() for p in guide.parameters()]))
+    assert torch.equal(*found)
+    assert bool(found[0].isfinite().all())
+
+
+# --- steps that are recorded ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [1.0, lambda epoch, batch, num: 1.0 + batch / num], ids=["constant", "by-batch"])
+@pytest.mark.parametrize("scheduler", [None, lambda o: torch.optim.lr_scheduler.StepLR(o, 4, 0.1)], ids=["", "decay"])
+def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, scheduler):
+    """With the GPU's part, recording a function and replaying it, played by the function itself."""
+    found, num_recorded = [], []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        model, guide, data = problem()()
+        with monkeypatch.context() as patch:
+            if recorded:
+                without_waiting(patch)
+                patch.setattr(_graph, "beside", lambda function: function())
+                patch.setattr(_graph, "record", lambda function: (num_recorded.append(1), function)[1])
+            options = {"num_epochs": 12, "batch_size": 4, "kl_weight": weight, "scheduler": scheduler, "seed": 1}
+            found.append(pb.fit_svi(model, guide, data, optimizer=FUSED, cuda_graph=recorded, **options).history)
+    assert found[0].loss == found[1].loss
+    assert len(num_recorded) == (2 if scheduler is None else 6)  # each batch size, or batch, at each rate
+
+
+def test_recording_is_refused_where_it_is_impossible():
+    model, guide, data = problem()()
+    with pytest.raises(ValueError, match="fused=True"):
+        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1, cuda_graph=True)
+    with pytest.raises(ValueError, match="AutoNormal"):
+        pb.fit_svi(model, pb.auto_normal(model), data, optimizer=FUSED, num_epochs=1, cuda_graph=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_on_a_gpu_the_losses_are_those_of_the_cpu(estimator, cuda_graph):
+    """With scales near zero draws make no difference."""
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model, x, y = small_model(num_data=6)
+        guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1e-7))
+        options = {"estimator": ESTIMATORS[estimator], "cuda_graph": cuda_graph and device == "cuda", "seed": 1}
+        history = pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=9, device=device, **options).history
+        found.append(torch.tensor(history.expected_log_likelihood))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_a_gpu_is_not_waited_for_in_a_step(cuda_graph):
+    model, x, y = small_model(num_data=6)
+    guide = pb.MeanFieldGuide(model)
+    modes = []
+
+    def callback(history):
+        torch.cuda.set_sync_debug_mode("default")  # the epoch is over
+
+    def weight(epoch, batch, num_batches):
+        torch.cuda.set_sync_debug_mode("error" if epoch > 5 and batch > 0 else "default")
+        modes.append(epoch)
+        return 1.0
+
+    try:
+        options = {"num_epochs": 8, "batch_size": 2, "device": "cuda", "cuda_graph": cuda_graph, "kl_weight": weight}
+        pb.fit_svi(model, guide, (x, y), optimizer=FUSED, callbacks=[callback], **options)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert max(modes) == 7
 
 
 # --- which path -------------------------------------------------------------------------------------------------------

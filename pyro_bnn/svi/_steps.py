@@ -1,8 +1,9 @@
 """One optimisation step: the gradients of the two terms of the ELBO, a check, an update."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NoReturn, cast
 
 import torch
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
@@ -34,7 +35,7 @@ class Step(ABC):
     Args:
         model: The model.
         guide: The guide.
-        parameters: What is learned.
+        parameters: What is learned, all on one device.
         optimizer: Over these.
         clip_norm: Largest norm of the whole gradient.
     """
@@ -49,6 +50,9 @@ class Step(ABC):
     ) -> None:
         self.model, self.guide, self.optimizer = model, guide, optimizer
         self._parameters, self._clip_norm = parameters, clip_norm
+        can_skip = getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused")
+        self.waits = not (can_skip and parameters[0].is_cuda)
+        self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
@@ -66,21 +70,26 @@ class Step(ABC):
         """All gradients, as few tensors as may be."""
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
-    def __call__(self, batch: Batch, weight: float, where: str) -> tuple[float, float]:
-        """Update the parameters; returns the expected log-likelihood and the KL, in nats."""
+    def __call__(self, batch: Batch, weight: float, where: str) -> Tensor:
+        """Update the parameters; returns expected log-likelihood and KL in nats, and whether to go on, shape (3,).
+
+        A GPU would have to be waited for to know whether all is finite. Where the optimizer can be told on the device
+        to do nothing, it is not waited for: after a step that is not finite no further one has an effect.
+        """
         self.optimizer.zero_grad()
         loss, terms = self._backward(batch, weight)
-        self._require_finite(loss, where)
+        checked = [loss, *(gradient.norm() for gradient in self._gradients())]
+        is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
+        if self.waits and not bool(is_finite):
+            self._fail(loss, where)
+        self._is_finite &= is_finite
         if self._clip_norm is not None:
             nn.utils.clip_grad_norm_(self._parameters, self._clip_norm)
-        self.optimizer.step()
-        expected_log_likelihood, kl = terms.tolist()
-        return expected_log_likelihood, kl
+        with nullcontext() if self.waits else _skipping(self.optimizer, ~self._is_finite):
+            self.optimizer.step()
+        return torch.cat([terms, self._is_finite.to(terms).view(1)])
 
-    def _require_finite(self, loss: Tensor, where: str) -> None:
-        norms = [gradient.norm() for gradient in self._gradients()]
-        if bool(torch.isfinite(torch.stack([loss.to(norms[0]), *norms])).all() if norms else torch.isfinite(loss)):
-            return
+    def _fail(self, loss: Tensor, where: str) -> NoReturn:
         if torch.isfinite(loss):
             what, site = "gradient", self._bad_gradient() or "unknown"
         else:
@@ -99,6 +108,16 @@ class Step(ABC):
         return None
 
 
+@contextmanager
+def _skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
+    """Within it, a fused optimizer leaves the parameters alone if the flag is set: what torch's `GradScaler` does."""
+    optimizer.grad_scale, optimizer.found_inf = None, flag.float()
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
+
+
 class PyroStep(Step):
     """A step by one of Pyro's ELBOs, for any model and guide."""
 
@@ -115,7 +134,7 @@ class PyroStep(Step):
 
         elbo._get_trace = recorded
 
-    def __call__(self, batch: Batch, weight: float, where: str) -> tuple[float, float]:
+    def __call__(self, batch: Batch, weight: float, where: str) -> Tensor:
         """Update the parameters; see :meth:`Step.__call__`."""
         try:
             return super().__call__(batch, weight, where)

@@ -1,0 +1,80 @@
+"""Steps on a GPU, recorded once as a CUDA graph and replayed: a replay launches all kernels at once."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+from ._batches import Batch
+from ._steps import Step
+
+NUM_WARMUP = 3
+"""Ordinary steps before a recording, in which libraries set themselves up and the optimizer makes its state."""
+
+MOST_GRAPHS = 4
+"""Heuristic: recordings kept; each has memory of its own. Steps beyond are ordinary ones."""
+
+
+class GraphStep:
+    """Records each kind of step and replays it; a kind has one batch shape, KL weight and learning rate.
+
+    The batch is copied to where the recording reads it. Python code of the network runs in the recording alone.
+
+    Args:
+        step: A step that waits for nothing.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step, self.optimizer, self.model, self.guide = step, step.optimizer, step.model, step.guide
+        self._counts: dict[object, int] = {}
+        self._recordings: dict[object, tuple[Batch, Tensor, Callable[[], None]]] = {}
+        for group in self.optimizer.param_groups:
+            if "capturable" in group:
+                group["capturable"] = True
+
+    def ready(self) -> AbstractContextManager[None]:
+        """A context in which steps can be made."""
+        return self._step.ready()
+
+    def __call__(self, batch: Batch, weight: float, where: str) -> Tensor:
+        """A step; see :meth:`Step.__call__`."""
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        if rates != getattr(self, "_rates", rates):
+            self._recordings.clear()
+        self._rates = rates
+        kind = (weight, *((part.shape, part.dtype) for part in batch))
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        if kind not in self._recordings:
+            if self._counts[kind] <= NUM_WARMUP or len(self._recordings) >= MOST_GRAPHS:
+                return beside(lambda: self._step(batch, weight, where))
+            self._recordings[kind] = self._record(batch, weight, where)
+        inputs, result, replay = self._recordings[kind]
+        for static, part in zip(inputs, batch, strict=True):
+            static.copy_(part)
+        replay()
+        return result.clone()
+
+    def _record(self, batch: Batch, weight: float, where: str) -> tuple[Batch, Tensor, Callable[[], None]]:
+        inputs = tuple(part.clone() for part in batch)
+        result = torch.empty(3, dtype=torch.float64, device=inputs[0].device)
+        return inputs, result, record(lambda: result.copy_(self._step(inputs, weight, where)))
+
+
+def beside(function: Callable[[], Tensor]) -> Tensor:
+    """Run on a stream of its own, as what is to be recorded must have been."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = function()
+    torch.cuda.current_stream().wait_stream(stream)
+    return result
+
+
+def record(function: Callable[[], object]) -> Callable[[], None]:
+    """Record what a function asks of the GPU, without doing it; returns what does it."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    replay: Callable[[], None] = graph.replay
+    return replay
