@@ -4,6 +4,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,12 +49,14 @@ class Cell:
         unit: Of the values.
         detail: The times behind them, for the last column.
         reason: Why nothing was measured.
+        seconds: Medians of the two times that were divided.
     """
 
     values: Sequence[float] = ()
     unit: str = ""
     detail: str = ""
     reason: str = ""
+    seconds: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -126,7 +129,7 @@ class Row:
         return result
 
 
-def alternate(first: Contender, second: Contender, rounds: int, unit: str = "ms") -> Cell:
+def alternate(first: Contender, second: Contender, rounds: int) -> Cell:
     """The ratio first / second of times, for each of some rounds in which both have a burst.
 
     A round before them warms both up. Who goes first changes from round to round, so that a slow drift of the machine
@@ -139,9 +142,9 @@ def alternate(first: Contender, second: Contender, rounds: int, unit: str = "ms"
             seconds = (first, second)[index].burst()
             if turn > 0:
                 times[index].append(seconds)
-    factor = {"ms": 1e3, "s": 1.0}[unit]
-    a, b = (factor * statistics.median(part) for part in times)
-    return Cell([x / y for x, y in zip(*times, strict=True)], detail=f"{a:.3g} / {b:.3g} {unit}")
+    a, b = (statistics.median(part) for part in times)
+    ratios = [x / y for x, y in zip(*times, strict=True)]
+    return Cell(ratios, detail=f"{1e3 * a:.3g} / {1e3 * b:.3g} ms", seconds=(a, b))
 
 
 def in_new_process(function: str, *arguments: object, threads: int | None = None) -> object:
@@ -158,6 +161,20 @@ def in_new_process(function: str, *arguments: object, threads: int | None = None
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise RuntimeError(f"{function} ended with {done.returncode}: {last}")
     return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def import_seconds() -> float:
+    """Of `import pyro_bnn`, after what it needs. For a process of its own."""
+    import pyro
+    import torch
+
+    assert torch
+    assert pyro
+    begin = time.perf_counter()
+    import pyro_bnn
+
+    assert pyro_bnn
+    return time.perf_counter() - begin
 
 
 def show(rows: Sequence[Row]) -> str:

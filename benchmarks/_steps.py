@@ -4,6 +4,7 @@ A burst is an epoch as `fit_svi` runs it: rows shuffled, batches indexed, the lo
 """
 
 import functools
+import itertools
 import math
 import time
 import warnings
@@ -52,8 +53,7 @@ class Setting:
                 *(nn.Flatten(), nn.Linear(16 * second, 10)),
             ]
         else:
-            pairs = zip(self.sizes[:-1], self.sizes[1:], strict=True)
-            layers = [layer for i, o in pairs for layer in (nn.Linear(i, o), nn.ReLU())][:-1]
+            layers = [layer for i, o in itertools.pairwise(self.sizes) for layer in (nn.Linear(i, o), nn.ReLU())][:-1]
         return nn.Sequential(*layers).to(self.device)
 
     @cached_property
