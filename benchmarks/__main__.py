@@ -17,11 +17,13 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="1000 draws where the memory of prediction is measured")
     parser.add_argument("--threads", type=int, default=2, help="of torch")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="measure there alone; without it, wherever possible")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name contains this")
+    parser.add_argument(
+        "--only", action="append", metavar="TEXT", help="rows whose name contains this; may be repeated"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here, too")
     arguments = parser.parse_args()
     options = Options(arguments.threads, arguments.quick, arguments.full)
-    rows = [row for row in all_rows(options) if arguments.only in row.name]
+    rows = [r for r in all_rows(options) if any(text in r.name for text in arguments.only or [""])]
     if not rows:
         names = "\n".join(row.name for row in all_rows(options))
         parser.error(f"--only {arguments.only!r} leaves no row; the names are\n{names}")

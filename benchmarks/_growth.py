@@ -1,15 +1,19 @@
-"""How a step's time and memory grow with the network."""
+"""How a step's time and memory grow with the network, and prediction's memory. Each in a process of its own."""
 
 import functools
+import gc
+import itertools
 import math
+import statistics
 
 import pyro_bnn as pb
 
 from . import _memory
-from ._measure import Cell, in_new_process
-from ._steps import FitSVI, Setting
+from ._measure import Cell, Contender, in_new_process
+from ._steps import FitSVI, HandWritten, Setting
 
 NUM_LAYERS = 4
+BATCH_SIZE = 16
 BYTES_PER_WEIGHT = 8
 """Location and scale in float32: what memory is measured in."""
 
@@ -25,41 +29,44 @@ def sizes(num_weights: float) -> tuple[int, ...]:
     return (math.isqrt(round(num_weights / NUM_LAYERS)),) * (NUM_LAYERS + 1)
 
 
-def one_size(num_weights: float, device: str) -> dict[str, float] | None:
-    """Weights, and seconds and peak bytes of `fit_svi` on them; None if they do not fit. For a process of its own."""
+def one_size(num_weights: float, device: str, by_hand: bool) -> dict[str, float] | None:
+    """Number of weights, seconds of a step and peak bytes of the first burst; None if the network does not fit."""
     if BYTES_NEEDED * num_weights > _memory.available(device):
         return None
-    FitSVI(Setting((8, 8, 8), batch_size=16, num_steps=2, device=device)).burst()  # what libraries take once
-    setting = Setting(sizes(num_weights), batch_size=16, num_steps=5 if num_weights > 1e6 else 50, device=device)
+    make = HandWritten if by_hand else FitSVI
+    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # what libraries take once
+    num_steps = 2 if num_weights > 3e7 else 5 if num_weights > 1e6 else 50
+    setting = Setting(sizes(num_weights), batch_size=BATCH_SIZE, num_steps=num_steps, device=device)
     assert setting.data
     before = _memory.start(device)
-    contender = FitSVI(setting)
-    seconds = [contender.burst() for _ in range(1 if num_weights > 3e7 else 3)]
-    num = sum(loc.numel() for loc in contender.guide.locations().values())
-    return {"num": num, "seconds": sorted(seconds)[len(seconds) // 2], "bytes": _memory.peak(device) - before}
+    contender: Contender = make(setting)
+    seconds = [contender.burst()]
+    used = _memory.peak(device) - before
+    for _ in range(1 if num_weights > 3e7 else 5):
+        gc.collect()
+        seconds.append(contender.burst())
+    num = sum(a * b + b for a, b in itertools.pairwise(setting.sizes))
+    return {"num": num, "seconds": statistics.median(seconds[1:]), "bytes": used}
 
 
 @functools.cache
-def all_sizes(numbers: tuple[float, ...], device: str, threads: int) -> list[dict[str, float]]:
-    results = [in_new_process("_growth:one_size", number, device, threads=threads) for number in numbers]
+def all_sizes(numbers: tuple[float, ...], device: str, threads: int, by_hand: bool) -> list[dict[str, float]]:
+    results = [in_new_process("_growth:one_size", number, device, by_hand, threads=threads) for number in numbers]
     return [result for result in results if isinstance(result, dict)]
 
 
-def slope(numbers: tuple[float, ...], threads: int, device: str) -> Cell:
+def slope(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
     """Of log time over log weights, by least squares, for the larger networks."""
-    results = all_sizes(numbers, device, threads)
+    results = all_sizes(numbers, device, threads, by_hand)
     upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_SLOPE, sorted(numbers)[-2])]
-    x, y = ([math.log(r[key]) for r in upper] for key in ("num", "seconds"))
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    value = covariance / sum((a - mean_x) ** 2 for a in x)
+    line = statistics.linear_regression(*([math.log(r[key]) for r in upper] for key in ("num", "seconds")))
     shown = [f"{r['num']:.1e}: {1e9 * r['seconds'] / r['num']:.3g}" for r in results]
-    return Cell([value], detail=f"ns per weight: {', '.join(shown)}{_missing(results, numbers)}")
+    return Cell([line.slope], detail=f"ns per weight: {', '.join(shown)}{_missing(results, numbers)}")
 
 
-def memory(numbers: tuple[float, ...], threads: int, device: str) -> Cell:
-    """Peak memory of model, guide, optimizer and steps over that of the guide's parameters, largest network."""
-    results = all_sizes(numbers, device, threads)
+def memory(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
+    """Peak memory of model, guide, optimizer and steps over that of location and scale, largest network."""
+    results = all_sizes(numbers, device, threads, by_hand)
     upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_MEMORY, max(numbers))]
     ratios = {r["num"]: r["bytes"] / (BYTES_PER_WEIGHT * r["num"]) for r in upper}
     shown = [f"{num:.1e} weights: {ratio:.2f}" for num, ratio in ratios.items()]
@@ -71,13 +78,13 @@ def _missing(results: list, numbers: tuple[float, ...]) -> str:
 
 
 def prediction_memory(layers: list[int], num_rows: int, num_samples: int, device: str) -> int:
-    """Peak bytes of `predict` above those of model, guide and data. For a process of its own."""
-    small, large = (
-        Setting(tuple(s), batch_size=n, num_steps=1, device=device) for s, n in ((layers[-2:], 2), (layers, num_rows))
-    )
-    for setting, count in ((small, 1), (large, num_samples)):
+    """Peak bytes of `predict` above those of model, guide and data."""
+    used = 0
+    for shape, rows, count in ((layers[-2:], 2, 1), (layers, num_rows, num_samples)):  # the first: what libraries take
+        setting = Setting(tuple(shape), batch_size=rows, num_steps=1, device=device)
         contender = FitSVI(setting)
         x, _ = setting.data
         before = _memory.start(device)
         pb.predict(contender.model, contender.guide, x, num_samples=count)
-    return _memory.peak(device) - before
+        used = _memory.peak(device) - before
+    return used

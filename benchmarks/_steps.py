@@ -83,6 +83,7 @@ class Loop(ABC):
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        self.losses: list[float] = []  # of the last burst
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> float:
@@ -92,8 +93,8 @@ class Loop(ABC):
         x, y = self.setting.data
         self.setting.finish()
         begin = time.perf_counter()
-        for rows in torch.randperm(len(x)).to(x.device).split(self.setting.batch_size):
-            self.step(x[rows], y[rows])
+        order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
+        self.losses = [self.step(x[rows], y[rows]) for rows in order]
         self.setting.finish()
         return (time.perf_counter() - begin) / self.setting.num_steps
 
