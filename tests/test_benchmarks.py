@@ -1,13 +1,173 @@
-"""The benchmarks run, and print what they promise."""
+"""The benchmarks run, print what they promise, and compare like with like."""
 
+import importlib.util
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+from benchmarks import _measure, _peers, _rows
+from benchmarks._steps import FitSVI, HandWritten, Setting
+from tests.tolerances import IDENTITY
 
 ROOT = Path(__file__).parent.parent
+SMALL = Setting((5, 4, 3), batch_size=6, num_steps=2, num_data=20)
+FULL_SIZE = Setting(batch_size=2, num_steps=1)
+MODULES = {
+    "bayesian-torch": "bayesian_torch",
+    "blitz-bayesian-pytorch": "blitz",
+    "posteriors": "posteriors",
+    "pyro-ppl": "pyro",
+    "torchbnn": "torchbnn",
+}
+
+
+def peer_or_skip(name):
+    if importlib.util.find_spec(MODULES[name]) is None:
+        pytest.skip(f"{name} is not installed: pip install 'pyro-bnn[bench]'")
+    return _peers.PEERS[name]
+
+
+@pytest.mark.slow
+def test_the_quick_run_prints_and_writes_every_row_it_is_asked_for(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "--quick",
+        "--threads",
+        "1",
+        "--only",
+        "SVI",
+        "--only",
+        "prediction,",
+    ]
+    options = ["--device", "cpu", "--json", str(tmp_path / "rows.json")]
+    printed = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    wanted = [
+        row for row in _rows.all_rows(_rows.Options(quick=True)) if "SVI" in row.name or "prediction," in row.name
+    ]
+    assert [row["name"] for row in rows] == [row.name for row in wanted]
+    for row in rows:
+        assert f"| {row['name']} |" in printed
+        if "cpu" in row and not row["cpu"]["reason"].startswith("not run: ModuleNotFoundError"):
+            assert not row["cpu"]["reason"]
+            assert all(math.isfinite(value) for value in row["cpu"]["values"])
+
+
+def test_a_row_that_cannot_be_measured_says_why_and_meets_nothing():
+    def measure(device):
+        return _peers.import_peer("a_peer_that_nobody_has")
+
+    row = _measure.Row("peer / ours", measure, _measure.at_most(1))
+    row.run("cpu")
+    assert "ModuleNotFoundError: No module named 'a_peer_that_nobody_has'" in _measure.show([row])
+    assert row.is_met("cpu") is None
+    assert row.to_dict()["cpu"]["median"] is None
+
+
+def test_a_row_shows_median_quartiles_goals_and_an_empty_cell_without_a_gpu():
+    goals = {"goal": _measure.at_most(2), "gpu_goal": _measure.at_least(10)}
+    row = _measure.Row("a / b", lambda device: _measure.Cell([1.0, 2.0, 3.0, 4.0, 5.0], detail="3 / 1 ms"), **goals)
+    row.run("cpu")
+    assert _measure.show([row]).splitlines()[-1] == "| a / b | 3 (2 to 4) | <= 2 | NO |  | >= 10 |  | 3 / 1 ms |"
+
+
+def test_ratios_are_taken_within_rounds_and_the_first_is_left_out():
+    class Fake:
+        def __init__(self, *times):
+            self.times = iter(times)
+
+        def burst(self):
+            return next(self.times)
+
+    cell = _measure.alternate(Fake(99.0, 2.0, 30.0), Fake(1.0, 1.0, 10.0), rounds=2)
+    assert cell.values == [2.0, 3.0]
+
+
+def test_the_step_written_by_hand_computes_the_elbo_of_pyro():
+    """For the same weights; and the closed form is the KL that the guide and the prior have."""
+    hand = HandWritten(SMALL)
+    with torch.no_grad():
+        for rho in hand.rho:
+            rho.uniform_(-3, 0)
+    ours = FitSVI(SMALL)
+    for name, loc, rho in zip(ours.model.site_names, hand.loc, hand.rho, strict=True):
+        ours.guide.loc.get_parameter(name).data.copy_(loc)
+        ours.guide.rho.get_parameter(name).data.copy_(rho)
+    x, y = (part[:6] for part in SMALL.data)
+    weights, kl = hand.draw()
+    draw = dict(zip(ours.model.site_names, weights, strict=True))
+    guide_trace = poutine.trace(poutine.condition(ours.guide, data=draw)).get_trace(x, y)
+    model_trace = poutine.trace(poutine.condition(ours.model, data=draw)).get_trace(x, y)
+    elbo = model_trace.log_prob_sum() - guide_trace.log_prob_sum()
+    torch.testing.assert_close(hand.negative_elbo(weights, kl, x, y), -elbo, **IDENTITY)
+
+    hand._closed_form = True
+    pairs = zip(ours.guide.locations().values(), ours.guide.scales().values(), strict=True)
+    exact = sum(
+        torch.distributions.kl_divergence(torch.distributions.Normal(*pair), torch.distributions.Normal(0.0, 1.0)).sum()
+        for pair in pairs
+    )
+    torch.testing.assert_close(hand.draw()[1], exact, **IDENTITY)
+
+
+@pytest.mark.parametrize("name", _peers.PEERS)
+def test_a_peer_does_the_work_of_one_step(name):
+    peer = peer_or_skip(name)
+    assert _peers.check(peer, FULL_SIZE) == 478_410
+
+
+@pytest.mark.parametrize("name", _peers.PEERS)
+def test_a_peer_starts_where_we_start_and_minimises_the_same_loss(name):
+    """One draw of the loss at the first step: the data term is nearly that of the network's own weights."""
+    peer = peer_or_skip(name)(Setting((5, 4, 3), batch_size=400, num_steps=1, num_data=1e6))
+    x, y = peer.setting.data
+    locations, _ = peer.parameters()
+    by_shape = {tuple(loc.shape): loc.detach().clone() for loc in locations}  # the shapes of (5, 4, 3) differ
+    hidden = torch.relu(nn.functional.linear(x, by_shape[4, 5], by_shape[4,]))
+    expected = 1e6 * nn.functional.cross_entropy(nn.functional.linear(hidden, by_shape[3, 4], by_shape[3,]), y)
+    peer.burst()
+    torch.testing.assert_close(torch.tensor(peer.losses), expected.detach()[None], rtol=0.05, atol=0)
+
+
+def test_a_step_without_a_kl_over_all_weights_is_noticed():
+    class Forgetful(HandWritten):
+        def draw(self):
+            weights, _ = super().draw()
+            return weights, weights[0].square().sum() + self.rho[0].sum()
+
+        def parameters(self):
+            return self.loc, self.rho
+
+    with pytest.raises(RuntimeError, match="the KL moved 0 elements of a tensor of 4"):
+        _peers.check(Forgetful, SMALL)
+
+
+def test_a_step_that_runs_the_network_twice_is_noticed():
+    class Twice(HandWritten):
+        def loss(self, x, y):
+            return super().loss(x, y) + super().loss(x, y)
+
+        def parameters(self):
+            return self.loc, self.rho
+
+    with pytest.raises(RuntimeError, match="expected one run"):
+        _peers.check(Twice, SMALL)
+
+
+def test_the_rows_are_named_apart_and_the_networks_have_their_size():
+    names = [row.name for row in _rows.all_rows(_rows.Options())]
+    assert len(set(names)) == len(names)
+    assert sum(parameter.numel() for parameter in Setting().net().parameters()) == 478_410
+    assert Setting((16, 32), is_conv=True).net()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
 @pytest.mark.slow

@@ -1,0 +1,92 @@
+"""How a step's time and memory grow with the network, and prediction's memory. Each in a process of its own."""
+
+import functools
+import gc
+import itertools
+import math
+import statistics
+
+import pyro_bnn as pb
+
+from . import _memory
+from ._measure import Cell, Contender, in_new_process
+from ._steps import FitSVI, HandWritten, Setting
+
+NUM_LAYERS = 4
+BATCH_SIZE = 16
+BYTES_PER_WEIGHT = 8
+"""Location and scale in float32: what memory is measured in."""
+
+BYTES_NEEDED = 80
+"""Heuristic: with less memory than this for each weight a network is left out."""
+
+SMALLEST_OF_SLOPE, SMALLEST_OF_MEMORY = 1e6, 1e7
+"""Below, a step's time is that of its many small operations, and its memory that of the libraries."""
+
+
+def sizes(num_weights: float) -> tuple[int, ...]:
+    """Square layers that have about this many weights together."""
+    return (math.isqrt(round(num_weights / NUM_LAYERS)),) * (NUM_LAYERS + 1)
+
+
+def one_size(num_weights: float, device: str, by_hand: bool) -> dict[str, float] | None:
+    """Number of weights, seconds of a step and peak bytes of one fit; None if the network does not fit."""
+    if BYTES_NEEDED * num_weights > _memory.available(device):
+        return None
+    make = HandWritten if by_hand else FitSVI
+    make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # what libraries take once
+    num_steps = 1 if num_weights > 3e7 else 5 if num_weights > 3e6 else 20
+    setting = Setting(sizes(num_weights), batch_size=BATCH_SIZE, num_steps=num_steps, device=device)
+    assert setting.data
+    before = _memory.start(device)
+    contender: Contender = make(setting)
+    if by_hand:
+        contender.burst()  # `fit_svi` runs such an epoch within its burst
+    seconds = [contender.burst()]
+    used = _memory.peak(device) - before
+    for _ in range(0 if num_weights > 3e7 else 2):
+        gc.collect()
+        seconds.append(contender.burst())
+    num = sum(a * b + b for a, b in itertools.pairwise(setting.sizes))
+    return {"num": num, "seconds": statistics.median(seconds), "bytes": used}
+
+
+@functools.cache
+def all_sizes(numbers: tuple[float, ...], device: str, threads: int, by_hand: bool) -> list[dict[str, float]]:
+    results = [in_new_process("_growth:one_size", number, device, by_hand, threads=threads) for number in numbers]
+    return [result for result in results if isinstance(result, dict)]
+
+
+def slope(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
+    """Of log time over log weights, by least squares, for the larger networks."""
+    results = all_sizes(numbers, device, threads, by_hand)
+    upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_SLOPE, sorted(numbers)[-2])]
+    line = statistics.linear_regression(*([math.log(r[key]) for r in upper] for key in ("num", "seconds")))
+    shown = [f"{r['num']:.1e}: {1e9 * r['seconds'] / r['num']:.3g}" for r in results]
+    return Cell([line.slope], detail=f"ns per weight: {', '.join(shown)}{_missing(results, numbers)}")
+
+
+def memory(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
+    """Peak memory of model, guide, optimizer and steps over that of location and scale, largest network."""
+    results = all_sizes(numbers, device, threads, by_hand)
+    upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_MEMORY, max(numbers))]
+    ratios = {r["num"]: r["bytes"] / (BYTES_PER_WEIGHT * r["num"]) for r in upper}
+    shown = [f"{num:.1e} weights: {ratio:.2f}" for num, ratio in ratios.items()]
+    return Cell([ratios[max(ratios)]], detail=f"{', '.join(shown)}{_missing(results, numbers)}")
+
+
+def _missing(results: list, numbers: tuple[float, ...]) -> str:
+    return "" if len(results) == len(numbers) else f"; {len(numbers) - len(results)} did not fit into memory"
+
+
+def prediction_memory(layers: list[int], num_rows: int, num_samples: int, device: str) -> int:
+    """Peak bytes of `predict` above those of model, guide and data."""
+    used = 0
+    for shape, rows, count in ((layers[-2:], 2, 1), (layers, num_rows, num_samples)):  # the first: what libraries take
+        setting = Setting(tuple(shape), batch_size=rows, num_steps=1, device=device)
+        contender = FitSVI(setting)
+        x, _ = setting.data
+        before = _memory.start(device)
+        pb.predict(contender.model, contender.guide, x, num_samples=count)
+        used = _memory.peak(device) - before
+    return used

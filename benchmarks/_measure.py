@@ -1,0 +1,194 @@
+"""Ratios of things timed in turn, what is asked of them, and the table of both."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+ROOT = Path(__file__).parent.parent
+
+
+class Contender(Protocol):
+    """Something that is timed in short bursts."""
+
+    def burst(self) -> float:
+        """Seconds for one unit of work: a step, a prediction, a product of matrices."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a median is to be; `text` is what the table shows."""
+
+    text: str
+    is_met: Callable[[float], bool]
+
+
+def at_most(limit: float, unit: str = "") -> Goal:
+    return Goal(f"<= {limit:g}{unit}", lambda value: value <= limit)
+
+
+def at_least(limit: float, unit: str = "") -> Goal:
+    return Goal(f">= {limit:g}{unit}", lambda value: value >= limit)
+
+
+def within(fraction: float) -> Goal:
+    return Goal(f"1 +- {fraction:g}", lambda value: abs(value - 1) <= fraction)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was measured: one value for each round, or the reason why there is none.
+
+    Args:
+        values: Ratios, or figures in `unit`.
+        unit: Of the values.
+        detail: The times behind them, for the last column.
+        reason: Why nothing was measured.
+        seconds: Medians of the two times that were divided.
+    """
+
+    values: Sequence[float] = ()
+    unit: str = ""
+    detail: str = ""
+    reason: str = ""
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        if len(self.values) < 2:
+            return self.values[0], self.values[0]
+        low, _, high = statistics.quantiles(self.values, n=4, method="inclusive")
+        return low, high
+
+    def __str__(self) -> str:
+        if self.reason or not self.values:
+            return self.reason
+        text = f"{self.median:.3g}{self.unit}"
+        return text if len(self.values) == 1 else f"{text} ({self.quartiles[0]:.3g} to {self.quartiles[1]:.3g})"
+
+
+@dataclass
+class Row:
+    """One line of the table.
+
+    Args:
+        name: What is divided by what.
+        measure: Makes the cell, on a device.
+        goal: What the median is to be on the CPU.
+        gpu_goal: What it is to be on a GPU.
+        on: The devices that it is measured on.
+    """
+
+    name: str
+    measure: Callable[[str], Cell]
+    goal: Goal | None = None
+    gpu_goal: Goal | None = None
+    on: tuple[str, ...] = ("cpu", "cuda")
+    cells: dict[str, Cell] = field(default_factory=dict)
+
+    def run(self, device: str) -> None:
+        """Measure; what cannot be measured says why, and the other rows go on."""
+        try:
+            self.cells[device] = self.measure(device)
+        except Exception as error:  # a peer may fail in any way
+            text = " ".join(str(error).split())
+            self.cells[device] = Cell(reason=f"not run: {type(error).__name__}: {text[:200]}")
+
+    def is_met(self, device: str) -> bool | None:
+        """Whether the median is what it is to be; None without a goal or a figure."""
+        goal, cell = self.goal_on(device), self.cells.get(device)
+        return goal.is_met(cell.median) if goal and cell and cell.values else None
+
+    def goal_on(self, device: str) -> Goal | None:
+        return self.gpu_goal if device == "cuda" else self.goal
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        result: dict[str, object] = {"name": self.name}
+        for device, cell in self.cells.items():
+            goal = self.goal_on(device)
+            result[device] = {
+                "median": cell.median if cell.values else None,
+                "quartiles": cell.quartiles if cell.values else None,
+                "values": list(cell.values),
+                "unit": cell.unit,
+                "detail": cell.detail,
+                "reason": cell.reason,
+                "goal": goal.text if goal else None,
+                "met": self.is_met(device),
+            }
+        return result
+
+
+def alternate(first: Contender, second: Contender, rounds: int) -> Cell:
+    """The ratio first / second of times, for each of some rounds in which both have a burst.
+
+    A round before them warms both up. Who goes first changes from round to round, so that a slow drift of the machine
+    favours nobody.
+    """
+    times: tuple[list[float], list[float]] = [], []
+    for turn in range(rounds + 1):
+        order = (0, 1) if turn % 2 else (1, 0)
+        for index in order:
+            seconds = (first, second)[index].burst()
+            if turn > 0:
+                times[index].append(seconds)
+    a, b = (statistics.median(part) for part in times)
+    ratios = [x / y for x, y in zip(*times, strict=True)]
+    return Cell(ratios, detail=f"{1e3 * a:.3g} / {1e3 * b:.3g} ms", seconds=(a, b))
+
+
+def in_new_process(function: str, *arguments: object, threads: int | None = None) -> object:
+    """Call ``module:name`` of this package in a process of its own; arguments and result go through JSON."""
+    module, _, name = function.partition(":")
+    code = f"import json, sys, torch; from benchmarks.{module} import {name}; "
+    code += f"torch.set_num_threads({threads}); " if threads else ""
+    code += f"print('RESULT', json.dumps({name}(*json.loads(sys.argv[1]))))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(arguments)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not lines:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise RuntimeError(f"{function} ended with {done.returncode}: {last}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def import_seconds() -> float:
+    """Of `import pyro_bnn`, after what it needs. For a process of its own."""
+    import pyro
+    import torch
+
+    assert torch
+    assert pyro
+    begin = time.perf_counter()
+    import pyro_bnn
+
+    assert pyro_bnn
+    return time.perf_counter() - begin
+
+
+def show(rows: Sequence[Row]) -> str:
+    """The table, in markdown."""
+    lines = [
+        "| measured | CPU: median (quartiles) | goal | met | GPU: median (quartiles) | goal | met | behind it |",
+        "|---|--:|--:|:-:|--:|--:|:-:|---|",
+    ]
+    for row in rows:
+        parts = [row.name]
+        for device in ("cpu", "cuda"):
+            goal, cell = row.goal_on(device), row.cells.get(device)
+            met = {True: "yes", False: "NO", None: ""}[row.is_met(device)]
+            parts += [str(cell) if cell else "", goal.text if goal else "", met]
+        parts.append("; ".join(cell.detail for cell in row.cells.values() if cell.detail))
+        lines.append(f"| {' | '.join(part.replace('|', '/') for part in parts)} |")
+    return "\n".join(lines)

@@ -1,0 +1,93 @@
+"""Prediction: its rate of arithmetic beside that of the machine's products of matrices, and a peer's."""
+
+import itertools
+import time
+
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+
+from ._peers import import_peer
+from ._steps import FitSVI, Setting
+
+
+def num_flops(sizes: tuple[int, ...], num_rows: int) -> float:
+    """Of the products of matrices in one run of the network."""
+    return 2.0 * num_rows * sum(a * b for a, b in itertools.pairwise(sizes))
+
+
+class Predict:
+    """`predict` with a mean-field guide; a burst's unit is one floating-point operation.
+
+    Args:
+        setting: Its data are the images.
+        num_samples: Draws of a burst.
+    """
+
+    def __init__(self, setting: Setting, num_samples: int) -> None:
+        self.setting, self.num_samples = setting, num_samples
+        self.num_flops = num_samples * num_flops(setting.sizes, len(setting.data[0]))
+        self.prepare()
+
+    def prepare(self) -> None:
+        contender = FitSVI(self.setting)
+        self._model, self._guide = contender.model, contender.guide
+
+    def predict(self) -> object:
+        return pb.predict(self._model, self._guide, self.setting.data[0], num_samples=self.num_samples)
+
+    def burst(self) -> float:
+        self.setting.finish()
+        begin = time.perf_counter()
+        self.predict()
+        self.setting.finish()
+        return (time.perf_counter() - begin) / self.num_flops
+
+
+class LaplaceTorch(Predict):
+    """laplace-torch's Monte Carlo prediction with a diagonal Gaussian over all weights: the same work as `predict`."""
+
+    def prepare(self) -> None:
+        laplace = import_peer("laplace")
+        net, (x, y) = self.setting.net(), self.setting.data
+        self._laplace = laplace.Laplace(net, "classification", subset_of_weights="all", hessian_structure="diag")
+        few = torch.utils.data.TensorDataset(x[:8], y[:8])
+        self._laplace.fit(torch.utils.data.DataLoader(few, batch_size=8))
+        num_random = sum(parameter.numel() for parameter in net.parameters())
+        if self._laplace.n_params != num_random:
+            raise RuntimeError(f"{self._laplace.n_params} random weights, expected {num_random}")
+
+    def predict(self) -> object:
+        with torch.no_grad():
+            return self._laplace(self.setting.data[0], pred_type="nn", link_approx="mc", n_samples=self.num_samples)
+
+
+class Products:
+    """Products of the shapes in one run of a network, or one large square product."""
+
+    def __init__(self, setting: Setting, shapes: list[tuple[int, int, int]]) -> None:
+        self._setting = setting
+        self._pairs = [
+            (torch.randn(n, i, device=setting.device), torch.randn(o, i, device=setting.device)) for n, i, o in shapes
+        ]
+        self._repeats = 5
+        self._num_flops = 2.0 * self._repeats * sum(n * i * o for n, i, o in shapes)
+
+    def burst(self) -> float:
+        self._setting.finish()
+        begin = time.perf_counter()
+        for _ in range(self._repeats):
+            for a, b in self._pairs:
+                nn.functional.linear(a, b)
+        self._setting.finish()
+        return (time.perf_counter() - begin) / self._num_flops
+
+
+def square(setting: Setting, size: int) -> Products:
+    return Products(setting, [(size, size, size)])
+
+
+def layers(setting: Setting) -> Products:
+    num_rows = len(setting.data[0])
+    return Products(setting, [(num_rows, i, o) for i, o in itertools.pairwise(setting.sizes)])

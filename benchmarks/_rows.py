@@ -1,0 +1,184 @@
+"""Every row of the table: what is divided by what, on which devices, and what the ratio is to be."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+
+import pyro_bnn as pb
+
+from . import _growth, _prediction
+from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
+from ._peers import PEERS, check
+from ._steps import CapturedDeterministic, Deterministic, FitSVI, HandWritten, Setting
+
+Make = Callable[[Setting], Contender]
+ELBOS: tuple[type[ELBO], ...] = (Trace_ELBO, TraceMeanField_ELBO)
+ESTIMATORS = {"local reparameterisation": pb.LocalReparameterization, "flipout": pb.Flipout}
+CLOSED_FORM_PEERS = ("bayesian-torch", "torchbnn")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Sizes of a run.
+
+    Args:
+        threads: Of torch, for all rows but the one of NUTS.
+        quick: A run of a minute, whose figures mean little.
+        full: Predict with all 1000 draws where the memory is measured.
+    """
+
+    threads: int = 2
+    quick: bool = False
+    full: bool = False
+
+    @property
+    def mlp(self) -> Setting:
+        return Setting((20, 16, 16, 4), batch_size=8, num_steps=3) if self.quick else Setting()
+
+    @property
+    def conv(self) -> Setting:
+        return dataclasses.replace(
+            self.mlp, is_conv=True, sizes=(2, 3) if self.quick else (16, 32), num_steps=2 if self.quick else 10
+        )
+
+    @property
+    def rounds(self) -> int:
+        return 2 if self.quick else 15
+
+
+def all_rows(options: Options) -> list[Row]:
+    """In the order of the table."""
+    parts = (_steps, _peers, _estimators, _growing, _predicting, _others)
+    return [row for part in parts for row in part(options)]
+
+
+def _pair(options: Options, setting: Setting, first: Make, second: Make, times: int = 1) -> Callable[[str], Cell]:
+    def measure(device: str) -> Cell:
+        shared = dataclasses.replace(setting, device=device)
+        return alternate(first(shared), second(shared), times * options.rounds)
+
+    return measure
+
+
+def _fit(elbo: type[ELBO] = Trace_ELBO, **keywords) -> Make:
+    return lambda setting: FitSVI(setting, elbo=elbo, **keywords)
+
+
+def _steps(options: Options) -> Iterator[Row]:
+    for elbo in ELBOS:
+        closed = elbo is TraceMeanField_ELBO
+        measure = _pair(options, options.mlp, _fit(elbo), lambda s, closed=closed: HandWritten(s, closed_form=closed))
+        yield Row(f"SVI step, {elbo.__name__} / written by hand", measure, at_most(1))
+    yield Row("SVI step / deterministic step", _pair(options, options.mlp, _fit(), Deterministic))
+    yield Row(
+        "SVI step / deterministic step as one CUDA graph",
+        _pair(options, options.mlp, _fit(), CapturedDeterministic),
+        gpu_goal=at_most(2),
+        on=("cuda",),
+    )
+    mixture = _fit(prior=pb.ScaleMixturePrior())
+    yield Row("SVI step, scale mixture / normal prior", _pair(options, options.mlp, mixture, _fit()), at_most(1.3))
+
+
+def _peers(options: Options) -> Iterator[Row]:
+    for name, make in PEERS.items():
+        elbo = TraceMeanField_ELBO if name in CLOSED_FORM_PEERS else Trace_ELBO
+
+        def measure(device: str, make=make, elbo=elbo) -> Cell:
+            check(make, dataclasses.replace(options.mlp, device=device))
+            return _pair(options, options.mlp, make, _fit(elbo))(device)
+
+        goal = at_least(10) if name == "pyro-ppl" else None
+        yield Row(f"SVI step, {name} / ours, {elbo.__name__}", measure, gpu_goal=goal)
+
+
+def _estimators(options: Options) -> Iterator[Row]:
+    for setting, kind, limit in ((options.mlp, "linear", 1.2), (options.conv, "convolutions", 2.2)):
+        for name, estimator in ESTIMATORS.items():
+            for elbo in ELBOS:
+                pair = _fit(elbo, estimator=estimator()), _fit(elbo)
+                title = f"SVI step, {name} / plain, {kind}, {elbo.__name__}"
+                yield Row(title, _pair(options, setting, *pair), at_most(limit))
+
+
+def _growing(options: Options) -> Iterator[Row]:
+    def batches_of(num_data: float) -> Make:
+        return lambda setting: FitSVI(dataclasses.replace(setting, num_data=num_data), in_batches=True)
+
+    measure = _pair(options, options.mlp, batches_of(6e7), batches_of(6e4), times=3)
+    yield Row("SVI step, 60,000,000 / 60,000 rows of data", measure, within(0.02), within(0.02))
+    numbers = (1e3, 1e4) if options.quick else (1e4, 1e5, 1e6, 1e7, 1e8)
+
+    largest = f"{max(numbers):.0e}".replace("e+0", "e")
+    for by_hand, whose in ((False, ""), (True, ", written by hand")):
+        slope, memory = (
+            functools.partial(part, numbers, options.threads, by_hand) for part in (_growth.slope, _growth.memory)
+        )
+        slope_goal, memory_goal = (None, None) if by_hand else (at_most(1.1), at_most(6))
+        yield Row(f"SVI step, slope of log time over log weights{whose}", slope, slope_goal, on=("cpu",))
+        title = f"SVI, peak memory / location and scale, {largest} weights{whose}"
+        yield Row(title, memory, memory_goal, memory_goal)
+
+
+def _predicting(options: Options) -> Iterator[Row]:
+    num_rows, num_samples = (64, 4) if options.quick else (10_000, 100)
+    rounds = 2 if options.quick else 3
+
+    def setting(device: str) -> Setting:
+        return dataclasses.replace(options.mlp, batch_size=num_rows, num_steps=1, device=device)
+
+    def beside(machine: Make) -> Callable[[str], Cell]:
+        def measure(device: str) -> Cell:
+            shared = setting(device)
+            ours = _prediction.Predict(shared, num_samples)
+            cell = alternate(machine(shared), ours, rounds)
+            theirs, own = (1e-9 / seconds for seconds in cell.seconds)
+            return dataclasses.replace(cell, detail=f"{own:.3g} / {theirs:.3g} GFLOP/s")
+
+        return measure
+
+    size = 64 if options.quick else 2048
+    what = f"prediction, {num_samples} draws x {num_rows:,} images, FLOP/s /"
+    square = beside(lambda s: _prediction.square(s, 4 * size if s.device == "cuda" else size))
+    yield Row(f"{what} large product's", square, at_least(0.8), at_least(0.7))
+    yield Row(f"{what} products' of the layers", beside(_prediction.layers))
+
+    def laplace(device: str) -> Cell:
+        shared = setting(device)
+        peer, ours = (make(shared, num_samples) for make in (_prediction.LaplaceTorch, _prediction.Predict))
+        cell = alternate(peer, ours, rounds)
+        theirs, own = (seconds * ours.num_flops for seconds in cell.seconds)
+        return dataclasses.replace(cell, detail=f"{theirs:.3g} / {own:.3g} s")
+
+    yield Row("prediction, laplace-torch's time / ours", laplace)
+    layers = [20, 16, 4] if options.quick else [784, 1200, 1200, 10]
+    draws = 1000 if options.full else num_samples // (2 if options.quick else 5)
+
+    def memory(device: str) -> Cell:
+        used = in_new_process("_growth:prediction_memory", layers, num_rows, draws, device, threads=options.threads)
+        return Cell([float(used) / 1e9], " GB", f"{'-'.join(map(str, layers))}, {draws} draws x {num_rows:,} images")
+
+    yield Row("prediction, peak memory above model, guide and data", memory, at_most(1, " GB"), at_most(1, " GB"))
+
+
+def _others(options: Options) -> Iterator[Row]:
+    def chains(device: str) -> Cell:
+        times = in_new_process("_chains:milliseconds_per_ess", options.quick)
+        assert isinstance(times, dict)
+        if len(times) < 2:
+            return Cell(reason="not run: NumPyro is not installed")
+        (ours,) = (part for name, part in times.items() if "NumPyro" not in name)
+        (theirs,) = (part for name, part in times.items() if "NumPyro" in name)
+        medians = [f"{name}: {statistics.median(part):.1f}" for name, part in times.items()]
+        return Cell([b / a for a, b in zip(ours, theirs, strict=True)], detail=f"ms/ESS: {', '.join(medians)}")
+
+    def importing(device: str) -> Cell:
+        seconds = [in_new_process("_measure:import_seconds") for _ in range(1 if options.quick else 7)]
+        return Cell(seconds, " s", "in processes of their own, after `import torch, pyro`")
+
+    yield Row("NUTS, predictive ESS per second, ours / NumPyro's", chains, on=("cpu",))
+    yield Row("import pyro_bnn, after torch and pyro", importing, at_most(0.3, " s"), on=("cpu",))

@@ -1,0 +1,253 @@
+"""Training steps of one network on the same data with the same optimizer: ours, written by hand, and deterministic.
+
+A burst is an epoch as `fit_svi` runs it: rows shuffled, batches indexed, the loss read as a number at every step.
+"""
+
+import functools
+import itertools
+import math
+import time
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from pyro.infer import ELBO, Trace_ELBO
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import pyro_bnn as pb
+
+INITIAL_SCALE = 0.01
+PRIOR_SCALE = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all contenders share.
+
+    Args:
+        sizes: Layers of the ReLU network; for the convolutional one, the channels.
+        is_conv: Two convolutions and a linear layer on images of 28 x 28, instead of linear layers.
+        batch_size: Rows of a step.
+        num_steps: Steps of a burst, and batches of the data.
+        num_data: Size of the data set in the ELBO; None is that of the data at hand.
+        device: Where to compute.
+    """
+
+    sizes: tuple[int, ...] = (784, 400, 400, 10)
+    is_conv: bool = False
+    batch_size: int = 128
+    num_steps: int = 20
+    num_data: float | None = None
+    device: str = "cpu"
+
+    def net(self) -> nn.Sequential:
+        """The network, fresh."""
+        if self.is_conv:
+            first, second = self.sizes
+            layers: list[nn.Module] = [
+                *(nn.Conv2d(1, first, 5), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Flatten(), nn.Linear(16 * second, 10)),
+            ]
+        else:
+            layers = [layer for i, o in itertools.pairwise(self.sizes) for layer in (nn.Linear(i, o), nn.ReLU())][:-1]
+        return nn.Sequential(*layers).to(self.device)
+
+    @cached_property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Standard normal inputs, random labels."""
+        num_rows = self.batch_size * self.num_steps
+        shape = (1, 28, 28) if self.is_conv else self.sizes[:1]
+        labels = torch.randint(10 if self.is_conv else self.sizes[-1], (num_rows,))
+        return torch.randn(num_rows, *shape).to(self.device), labels.to(self.device)
+
+    @property
+    def num_rows(self) -> float:
+        """N of the ELBO."""
+        return self.batch_size * self.num_steps if self.num_data is None else self.num_data
+
+    def optimizer(self, parameters: list) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-3, fused=True)
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+class Loop(ABC):
+    """Steps in a training loop of one's own."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.losses: list[float] = []  # of the last burst
+
+    @abstractmethod
+    def step(self, x: Tensor, y: Tensor) -> float:
+        """One step; returns the loss."""
+
+    def burst(self) -> float:
+        x, y = self.setting.data
+        self.setting.finish()
+        begin = time.perf_counter()
+        order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
+        self.losses = [self.step(x[rows], y[rows]) for rows in order]
+        self.setting.finish()
+        return (time.perf_counter() - begin) / self.setting.num_steps
+
+
+class Differentiable(Loop):
+    """A loop around a loss and a torch optimizer."""
+
+    optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def loss(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss(x, y)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+class HandWritten(Differentiable):
+    """Mean-field SVI of a ReLU network in plain torch: what the library must not be slower than.
+
+    Args:
+        setting: The setting.
+        closed_form: Whether the KL is in closed form, or that of the weights drawn.
+    """
+
+    def __init__(self, setting: Setting, *, closed_form: bool = False) -> None:
+        super().__init__(setting)
+        self._closed_form = closed_form
+        self.loc = [parameter.detach().clone().requires_grad_() for parameter in setting.net().parameters()]
+        rho = math.log(math.expm1(INITIAL_SCALE))
+        self.rho = [torch.full_like(loc, rho).requires_grad_() for loc in self.loc]
+        self.optimizer = setting.optimizer([*self.loc, *self.rho])
+
+    def draw(self) -> tuple[list[Tensor], Tensor]:
+        """All weights, and the KL."""
+        weights, terms = [], []
+        for loc, rho in zip(self.loc, self.rho, strict=True):
+            scale, noise = F.softplus(rho), torch.randn_like(loc)
+            weight = loc + scale * noise
+            if self._closed_form:
+                ratio = (loc.square() + scale.square()) / (2 * PRIOR_SCALE**2)
+                terms.append((ratio - scale.log()).sum() + loc.numel() * (math.log(PRIOR_SCALE) - 0.5))
+            else:
+                log_q = -0.5 * noise.square() - scale.log()  # both less log(2 pi) / 2
+                log_p = -weight.square() / (2 * PRIOR_SCALE**2) - math.log(PRIOR_SCALE)
+                terms.append((log_q - log_p).sum())
+            weights.append(weight)
+        return weights, torch.stack(terms).sum()
+
+    def negative_elbo(self, weights: list[Tensor], kl: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """In nats, of the whole data set."""
+        for index in range(0, len(weights), 2):
+            x = F.linear(x if index == 0 else F.relu(x), weights[index], weights[index + 1])
+        return self.setting.num_rows * F.cross_entropy(x, y) + kl
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.negative_elbo(*self.draw(), x, y)
+
+
+class Deterministic(Differentiable):
+    """The plain network."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.net = setting.net()
+        self.optimizer = setting.optimizer(list(self.net.parameters()))
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.net(x), y)
+
+
+class CapturedDeterministic(Loop):
+    """The plain network's whole step as one CUDA graph; needs a GPU."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        net = setting.net()
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=True)
+        self._x, self._y = (part[: setting.batch_size].clone() for part in setting.data)
+
+        def step() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(net(self._x), self._y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # warm-up on a stream of its own, as torch's manual asks
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        optimizer.zero_grad(set_to_none=True)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._loss = step()
+
+    def step(self, x: Tensor, y: Tensor) -> float:
+        self._x.copy_(x)
+        self._y.copy_(y)
+        self._graph.replay()
+        return self._loss.item()
+
+
+class FitSVI:
+    """`fit_svi` as a user calls it: the seconds of the second epoch, over its steps.
+
+    Args:
+        setting: The setting; a `num_data` other than that of the data needs batches.
+        prior: Prior of all weights.
+        elbo: Which of Pyro's ELBO estimators.
+        estimator: Of the gradient.
+        in_batches: Give `fit_svi` a list of batches instead of the two tensors.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        prior: pb.Prior | None = None,
+        elbo: type[ELBO] = Trace_ELBO,
+        estimator: pb.Estimator | None = None,
+        in_batches: bool = False,
+    ) -> None:
+        self.setting = setting
+        self.model = pb.BayesianModel(
+            setting.net(),
+            prior=prior or pb.NormalPrior(PRIOR_SCALE),
+            likelihood=pb.CategoricalLikelihood(),
+            num_data=int(setting.num_rows),
+        )
+        self.guide = pb.MeanFieldGuide(self.model, init=pb.NetworkInit(scale=INITIAL_SCALE))
+        data: object = setting.data
+        if in_batches:
+            data = list(zip(*(part.split(setting.batch_size) for part in setting.data), strict=True))
+        self._fit = functools.partial(
+            pb.fit_svi,
+            self.model,
+            self.guide,
+            data,
+            optimizer=setting.optimizer,
+            num_epochs=2,
+            batch_size=None if in_batches else setting.batch_size,
+            elbo=elbo,
+            estimator=estimator,
+        )
+
+    def burst(self) -> float:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="`num_data` is")  # it is meant to differ from the rows at hand
+            posterior = self._fit()
+        return posterior.history.epochs[-1].seconds / self.setting.num_steps
