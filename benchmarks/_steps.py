@@ -244,6 +244,7 @@ class FitSVI:
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo,
             estimator=estimator,
+            cuda_graph=setting.device == "cuda",  # recorded in the first epoch, replayed in the second
         )
 
     def burst(self) -> float:

@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from pyro.infer import ELBO
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .. import _checks
 from ..guides import MeanFieldGuide
@@ -98,8 +100,24 @@ class LocalReparameterization(Estimator):
             )
         mean = layer.mean()
         variance = layer.random_part(Tensor.square)
-        tiny = torch.finfo(variance.dtype).tiny  # where the variance is 0, the gradient of the root is 0, not infinite
-        return mean + variance.clamp_min(tiny).sqrt() * torch.randn_like(mean)
+        output: Tensor = _Noisy.apply(mean, variance.expand_as(mean), torch.randn_like(mean))
+        return output
+
+
+class _Noisy(torch.autograd.Function):
+    """Mean plus root of variance times noise. The derivative of the root at 0 is taken to be 0, not infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        scale = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_()
+        ctx.save_for_backward(scale, noise, variance == 0)
+        return torch.addcmul(mean, scale, noise)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        scale, noise, is_zero = ctx.saved_tensors
+        return gradient, (gradient * noise).div_(scale).mul_(0.5).masked_fill_(is_zero, 0.0), None
 
 
 class Flipout(Estimator):
@@ -123,4 +141,4 @@ class Flipout(Estimator):
     def _output(self, layer: Layer) -> Tensor:
         mean = layer.mean()
         deviation = layer.random_part(lambda a: a * layer.signs(a))
-        return mean + layer.signs(mean) * deviation
+        return torch.addcmul(mean, layer.signs(mean), deviation)
