@@ -68,7 +68,7 @@ class Batches:
         else:
             order = torch.randperm(self.num_rows, generator=self._generator).to(self._tensors[0].device)
             for rows in order.split(self._batch_size):
-                yield tuple(tensor[rows] for tensor in self._tensors)
+                yield tuple(tensor.index_select(0, rows) for tensor in self._tensors)  # a third of the time of [rows]
 
 
 def _length(loader: object) -> int:
