@@ -236,7 +236,7 @@ class BayesianModel(PyroModule):
         self._check_input(x)
         with self._noise_fixed(values):
             distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
-        y = self._checked_targets(distribution.batch_shape, output, x, y)
+            y = self._checked_targets(distribution.batch_shape, output, x, y)
         return distribution.log_prob(y).sum() * (self.num_data / len(x))
 
     @contextmanager

@@ -13,7 +13,9 @@ from pyro.nn import PyroSample
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.guides._sites import find_sites
 from pyro_bnn.svi import _direct, _fit, _graph
+from pyro_bnn.svi._densities import density_of
 from pyro_bnn.svi._steps import Step
 
 from .cases import LIKELIHOODS, PRIORS, small_model
@@ -215,10 +217,10 @@ def test_the_mixtures_gradient_is_right_far_out_and_at_zero():
     net = nn.Linear(7, 1, bias=False)
     net.weight.data = torch.tensor([[0.0, 1e-9, 1e-3, -0.02, 1.0, -50.0, 1e4]])
     model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(1.0), num_data=1)
-    (site,) = _direct.find_sites(model, (), {})
+    (site,) = find_sites(model, (), {})
     value = net.weight.detach().flatten()
     slope, scratch = torch.empty(7), torch.empty(2, 7)
-    total = _direct.density_of(site).log_prob(value, slope, scratch)
+    total = density_of(site).log_prob(value, slope, scratch)
     leaf = value.clone().requires_grad_()
     expected = site.prior.log_prob(leaf.view(1, 7))
     assert_identical(total, expected.detach())

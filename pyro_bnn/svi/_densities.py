@@ -21,15 +21,15 @@ class Density(ABC):
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Sum of the log-densities of weights; writes the gradient into `slope`. All are of shape (P,)."""
+        """Sum of the log-densities of weights, in double precision; writes the gradient into `slope`, shape (P,)."""
 
-    def expectation(
+    def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """Expectation of the sum under Gaussians; writes its gradients into the slopes. All are of shape (P,)."""
+        """KL of Gaussians from the prior, summed; writes its gradients into the slopes. All are of shape (P,)."""
         raise NotImplementedError
 
-    has_expectation = False
+    is_closed = False
     key: tuple[object, ...] | None = None
     """What it has in common with other runs that it could be joined with; None if it has as many numbers as weights."""
 
@@ -42,7 +42,7 @@ class NormalDensity(Density):
         scale: Standard deviation, a number or of shape (P,).
     """
 
-    has_expectation = True
+    is_closed = True
 
     def __init__(self, loc: float | Tensor, scale: float | Tensor) -> None:
         self._loc, self._precision = loc, scale**-2
@@ -59,18 +59,25 @@ class NormalDensity(Density):
         return value if is_zero else torch.sub(value, self._loc, out=scratch)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Half of slope times deviation, and a constant."""
+        r"""For each, :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi`."""
         deviation = self._centred(value, scratch[0])
         torch.mul(deviation, -self._precision, out=slope)
-        return 0.5 * torch.dot(deviation, slope) - self._constant(len(value))
+        return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
 
-    def expectation(
+    def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """The log-density at the mean, less half of the variance times the precision."""
-        at_mean = self.log_prob(loc, loc_slope, scratch)
-        torch.mul(scale, -self._precision, out=scale_slope)
-        return at_mean + 0.5 * torch.dot(scale, scale_slope)
+        r"""With :math:`r = (\sigma / s)^2` and deviations d of the means, :math:`r - 1 - \log r + (d / s)^2` in halves.
+
+        The summands are not negative, so that nothing cancels where guide and prior are close.
+        """
+        deviation = self._centred(loc, scratch[0])
+        torch.mul(deviation, self._precision, out=loc_slope)
+        squares = torch.dot(deviation, loc_slope).double()
+        torch.mul(scale, self._precision, out=scale_slope)
+        ratio = torch.mul(scale, scale_slope, out=scratch[0])
+        scale_slope.sub_(torch.reciprocal(scale, out=scratch[1]))
+        return 0.5 * (ratio.sub_(torch.log(ratio, out=scratch[1])).sub_(1).sum().double() + squares)
 
 
 class ScaleMixtureDensity(Density):
@@ -99,12 +106,12 @@ class ScaleMixtureDensity(Density):
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """Base, softplus of the log-odds, and the slope of both."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
-        base = len(value) * self._constant - 0.5 * self._precision * square.sum()
+        base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
         one_plus = torch.add(odds, 1, out=scratch[0])
         narrow_share = odds.div_(one_plus)
         torch.mul(narrow_share, -self._excess, out=slope).sub_(self._precision).mul_(value)
-        return base + one_plus.log_().sum()
+        return base + one_plus.log_().sum().double()
 
 
 class AnyDensity(Density):
@@ -120,7 +127,7 @@ class AnyDensity(Density):
         self._gaussian = lambda loc, scale: dist.Normal(
             loc.view(self._shape), scale.view(self._shape), validate_args=False
         ).to_event(prior.event_dim)
-        self.has_expectation = self._knows_divergence()
+        self.is_closed = self._knows_divergence()
 
     def _knows_divergence(self) -> bool:
         zeros = torch.zeros_like(self._prior.sample())
@@ -135,20 +142,20 @@ class AnyDensity(Density):
         with torch.enable_grad():
             leaf = value.detach().requires_grad_()
             result: Tensor = self._prior.log_prob(leaf.view(self._shape))
-            slope.copy_(torch.autograd.grad(result, leaf)[0])
-        return result.detach()
+            (gradient,) = torch.autograd.grad(result, leaf) if result.requires_grad else (torch.zeros_like(leaf),)
+        slope.copy_(gradient)
+        return result.detach().double()
 
-    def expectation(
+    def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """Minus divergence and entropy."""
+        """In torch's closed form."""
         with torch.enable_grad():
             pair = loc.detach().requires_grad_(), scale.detach().requires_grad_()
-            gaussian = self._gaussian(*pair)
-            result = -kl_divergence(gaussian, self._prior) - gaussian.entropy()
+            result = kl_divergence(self._gaussian(*pair), self._prior)
             for slope, gradient in zip((loc_slope, scale_slope), torch.autograd.grad(result, pair), strict=True):
                 slope.copy_(gradient)
-        return result.detach()
+        return result.detach().double()
 
 
 LARGEST_LOG_ODDS = 80.0

@@ -24,8 +24,9 @@ from ..kl import KLWeight, check_weight, constant
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
 from ._batches import Batch, Batches
-from ._direct import DirectStep, obstacle
+from ._direct import DirectStep
 from ._graph import GraphStep
+from ._obstacle import obstacle
 from ._steps import NonFiniteError, PyroStep, Step, contexts_of
 
 NOTABLE_FALL = 0.05
@@ -85,8 +86,8 @@ def fit_svi(
     in nats, for the whole data set whatever the batch. Every quantity recorded in the history is of that scale.
 
     For a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide` under `Trace_ELBO` or
-    `TraceMeanField_ELBO` the ELBO and its gradients are computed directly, which gives the same numbers as Pyro's own
-    machinery does, faster; everything else goes through Pyro. ``history.path`` says which it was, and why.
+    `TraceMeanField_ELBO` the ELBO and its gradients are computed directly, which gives the numbers of Pyro's own
+    machinery, up to rounding, faster; everything else goes through Pyro. ``history.path`` says which it was, and why.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model that is a module, called as ``model(*batch)``.
@@ -130,6 +131,8 @@ def fit_svi(
                 f"`{name}` must be a module, got {type(module).__name__}: a plain function keeps its parameters in "
                 "Pyro's global store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
             )
+    if torch.is_inference_mode_enabled():
+        raise ValueError("`fit_svi` needs gradients; call it outside of `torch.inference_mode()`.")
     contexts = contexts_of(estimator, model, guide, elbo)
     device = torch.device(device) if device is not None else None
     if device is not None:
@@ -138,6 +141,7 @@ def fit_svi(
     with ExitStack() as stack:
         stack.enter_context(seeded(seed, device or _device_of(model, guide)))
         stack.enter_context(own_parameters(model, guide))
+        stack.enter_context(torch.enable_grad())
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
         generator = torch.Generator()

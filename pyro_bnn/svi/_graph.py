@@ -27,6 +27,7 @@ class GraphStep:
 
     def __init__(self, step: Step) -> None:
         self._step, self.optimizer, self.model, self.guide = step, step.optimizer, step.model, step.guide
+        self._rates: list[float] = []
         self._counts: dict[object, int] = {}
         self._recordings: dict[object, tuple[Batch, Tensor, Callable[[], None]]] = {}
         for group in self.optimizer.param_groups:
@@ -40,7 +41,7 @@ class GraphStep:
     def __call__(self, batch: Batch, weight: float, where: str) -> Tensor:
         """A step; see :meth:`Step.__call__`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if rates != getattr(self, "_rates", rates):
+        if rates != self._rates:  # a recording has them in it
             self._recordings.clear()
         self._rates = rates
         kind = (weight, *((part.shape, part.dtype) for part in batch))
