@@ -39,8 +39,13 @@ def compiled(function: Callable[..., Any], example: Sequence[Any], *, loops: boo
     Raises:
         RuntimeError: If compilation fails, as it does without a C++ compiler.
     """
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    call.__code__ = call.__code__.replace()  # a copy: the compiler counts the versions of one code, up to a limit
     with _explained():
-        result = torch.compile(function, fullgraph=True, options={"cpp_wrapper": True} if loops else None)
+        result = torch.compile(call, fullgraph=True, dynamic=False, options={"cpp_wrapper": True} if loops else None)
         result(*example)
     return result
 

@@ -207,11 +207,12 @@ def _grow_one_by_one(
     position: Tensor,
 ) -> tuple[_Subtree, Tensor]:
     """Steps until a chain's subtree has ended, or the random numbers have."""
+    num_steps = 0
     for numbers in log_uniform[int(position) :]:
-        subtree, position = grow(subtree, numbers), position + 1
+        subtree, num_steps = grow(subtree, numbers), num_steps + 1
         if bool(ended(subtree).any()):
             break
-    return subtree, position
+    return subtree, position + num_steps
 
 
 def _grow_in_graph(
@@ -221,17 +222,22 @@ def _grow_in_graph(
     log_uniform: Tensor,
     position: Tensor,
 ) -> tuple[_Subtree, Tensor]:
-    """The same loop, for the compiler."""
+    """The same loop, for the compiler.
 
-    def goes_on(position: Tensor, *state: Tensor) -> Tensor:
-        return (position < len(log_uniform)) & ~ended(_Subtree(*state)).any()
+    Position, momentum and gradient go as one tensor: two results in one place, as the gradient of a standard normal
+    prior alone would be, crash the compiler's loop.
+    """
 
-    def step(position: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def goes_on(position: Tensor, ends: Tensor, *rest: Tensor) -> Tensor:
+        return (position < len(log_uniform)) & ~ended(_Subtree(*ends, *rest)).any()
+
+    def step(position: Tensor, ends: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         numbers = log_uniform.index_select(0, position.reshape(1))[0]
-        return (position + 1, *grow(_Subtree(*state), numbers))
+        grown = grow(_Subtree(*ends, *rest), numbers)
+        return (position + 1, torch.stack(grown[:3]), *grown[3:])
 
-    position, *state = while_loop(goes_on, step, (position, *subtree))
-    return _Subtree(*state), position
+    position, ends, *rest = while_loop(goes_on, step, (position, torch.stack(subtree[:3]), *subtree[3:]))
+    return _Subtree(*ends, *rest), position
 
 
 def _ended(tree: _Tree, subtree: _Subtree) -> Tensor:
@@ -321,9 +327,9 @@ def _grow(value_and_grad: ValueAndGrad, tree: _Tree, setting: _Setting, old: _Su
 
     middle = torch.add(old.momentum_sum, r, alpha=0.5)
     dot = torch.linalg.vecdot(middle, velocity)
-    stores, checks = setting.stores_at[old.leaf], setting.checks_at[old.leaf]
-    before = torch.matmul(old.velocities, middle.unsqueeze(-1)).squeeze(-1) - old.dots
-    after = dot.unsqueeze(-1) - torch.matmul(old.middles, velocity.unsqueeze(-1)).squeeze(-1)
+    stores, checks = (table.index_select(0, old.leaf) for table in (setting.stores_at, setting.checks_at))
+    before = torch.bmm(old.velocities, middle.unsqueeze(-1)).squeeze(-1) - old.dots
+    after = dot.unsqueeze(-1) - torch.bmm(old.middles, velocity.unsqueeze(-1)).squeeze(-1)
     turning = ((torch.minimum(before, after) <= 0) & checks).any(-1)
     wide = stores.unsqueeze(-1)
     return _Subtree(
