@@ -4,7 +4,7 @@ Every chain is one row. `_grow` moves each chain by one leapfrog step inside its
 share one evaluation of the potential, and none waits for another. Once some chain's subtree is complete or turns, it is
 added to the tree by `_merge` and the next one starts in `_turn`, or a new trajectory in `_begin`.
 
-All of this are functions of tensors that branch on no value, so that `_advance` can be compiled as a whole.
+All of these are functions of tensors that branch on no value, so that `_advance` can be compiled as a whole.
 """
 
 import functools
@@ -87,7 +87,7 @@ class NUTS(Kernel):
         value_and_grad: The potential.
         z: First points, shape (K, P).
         max_tree_depth: At most ``2 ** max_tree_depth - 1`` leapfrog steps a draw.
-        compile: Compile the step, and the potential within it.
+        compile: Compile everything between two ends of subtrees, the potential included.
 
     References:
         Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017),
