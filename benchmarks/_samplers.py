@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from unittest import mock
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from pyro_bnn.mcmc import _fit
 from pyro_bnn.mcmc._adaptation import TARGET_ACCEPT
-from pyro_bnn.mcmc._kernel import ValueAndGrad
+from pyro_bnn.mcmc._kernel import Draws, ValueAndGrad
 from pyro_bnn.mcmc._nuts import NUTS
 
 from . import _problem
@@ -47,25 +48,25 @@ class Ours(Sampler):
     def __init__(self, num_chains: int, *, compile: bool) -> None:
         self.name = f"fit_nuts{', compiled' * compile}, {num_chains} chain{'s' * (num_chains > 1)}"
         self._num_chains, self._compile = num_chains, compile
-        self._functions: tuple | None = None
+        self._advance: Callable | None = None
         self._num_steps, self._making = 0, 0.0
 
     def _make(self, value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> NUTS:
         begin = time.perf_counter()
-        kernel = NUTS(value_and_grad, z, max_tree_depth=max_tree_depth)
-        if self._compile:
-            if self._functions is None:
-                kernel._compile()
-                self._functions = kernel._grow, kernel.value_and_grad
-                self.compile_seconds = time.perf_counter() - begin
-            kernel._grow, kernel.value_and_grad = self._functions
-        grow = kernel._grow
+        kernel = NUTS(value_and_grad, z, max_tree_depth=max_tree_depth, compile=self._compile and not self._advance)
+        if self._compile and not self._advance:
+            self._advance = kernel._advance
+            self.compile_seconds = time.perf_counter() - begin
+        if self._advance:
+            kernel._advance = self._advance
+        report = kernel._report
 
-        def counted(*arguments: object) -> object:
-            self._num_steps += self._num_chains
-            return grow(*arguments)
+        def counted() -> Draws:
+            draws = report()
+            self._num_steps += int(draws.num_steps[draws.finished].sum())
+            return draws
 
-        kernel._grow = counted
+        kernel._report = counted
         self._making = time.perf_counter() - begin
         return kernel
 

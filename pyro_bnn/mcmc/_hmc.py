@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ._compiled import compiled
+from ._compiled import compiled, traced
 from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, leapfrog
 
 
@@ -25,7 +25,7 @@ class HMC(Kernel):
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
-        super().__init__(compiled(value_and_grad, [z]) if compile else value_and_grad, z)
+        super().__init__(compiled(traced(value_and_grad, [z]), [z]) if compile else value_and_grad, z)
         self._z, self._max_steps = z, max_steps
 
     def draws(self) -> Iterator[Draws]:
