@@ -1,5 +1,6 @@
 """The direct path of `fit_svi` is Pyro's own, without its machinery: same draws, same ELBO, same gradients."""
 
+import dataclasses
 import functools
 import math
 import warnings
@@ -22,6 +23,7 @@ from .cases import LIKELIHOODS, PRIORS, small_model
 from .tolerances import assert_identical
 
 ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
+FUSED = functools.partial(torch.optim.Adam, lr=0.05, fused=True)
 ESTIMATORS = {"plain": None, "lrt": pb.LocalReparameterization(), "flipout": pb.Flipout()}
 
 
@@ -189,19 +191,17 @@ def test_single_precision_gives_the_same_fit_up_to_rounding(monkeypatch):
     torch.testing.assert_close(torch.tensor(first.loss), torch.tensor(second.loss), rtol=1e-5, atol=1e-4)
 
 
-def test_frozen_parameters_stay(monkeypatch):
-    def make():
+def test_without_gradients_enabled_the_fit_is_the_same():
+    found = []
+    for context in (torch.enable_grad(), torch.no_grad()):
+        torch.manual_seed(3)
         model, guide, data = problem()()
-        for parameter in guide.loc.parameters():
-            parameter.requires_grad_(False)
-        return model, guide, data
-
-    found = fit_both(monkeypatch, make)
-    assert_same(found)
-    torch.manual_seed(3)
-    _, guide, _ = make()
-    for name, parameter in guide.loc.named_parameters():
-        assert torch.equal(found[0][1][f"loc.{name}"], parameter)
+        with context:
+            found.append(pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=3, seed=1).history.loss)
+            assert torch.is_grad_enabled() == (context.__class__ is torch.enable_grad)
+    assert found[0] == found[1]
+    with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
+        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1)
 
 
 def test_another_seed_is_another_fit(monkeypatch):
@@ -227,6 +227,171 @@ def test_the_mixtures_gradient_is_right_far_out_and_at_zero():
     assert_identical(slope, torch.autograd.grad(expected, leaf)[0])
 
 
+class Shifted(pb.GaussianLikelihood):
+    """A likelihood with a real latent variable, which also changes the targets."""
+
+    def __init__(self):
+        super().__init__(0.5)
+        self.shift = PyroSample(dist.Normal(torch.tensor(0.3), 1.0))
+
+    def forward(self, output):
+        return dist.Normal(output + self.shift, 0.5)
+
+    def as_targets(self, y, dtype):
+        return y * self.shift.exp()
+
+
+class Registering(nn.Linear):
+    """A network that halves a gradient by a hook, which must not pile up."""
+
+    def forward(self, x):
+        if self.weight.requires_grad:
+            self.weight.register_hook(lambda gradient: gradient / 2)
+        return super().forward(x)
+
+
+class Unused(nn.Linear):
+    """A network whose only random parameter is not used."""
+
+    def forward(self, x):
+        return x[:, :2]
+
+
+MORE_MODELS = {
+    "latent-shift": (lambda: nn.Linear(4, 2), Shifted),
+    "hook-in-forward": (lambda: Registering(4, 2), lambda: pb.GaussianLikelihood(0.5)),
+    "unused": (lambda: Unused(4, 2), lambda: pb.GaussianLikelihood(0.5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "estimator"),
+    [*((kind, "plain") for kind in MORE_MODELS), ("latent-shift", "lrt"), ("latent-shift", "flipout")],
+)
+@pytest.mark.parametrize("elbo", ELBOS)
+def test_unusual_models_give_the_same_fit(monkeypatch, kind, elbo, estimator):
+    net, likelihood = MORE_MODELS[kind]
+
+    def make():
+        model = pb.BayesianModel(net(), prior=pb.NormalPrior(), likelihood=likelihood(), num_data=6)
+        guide = pb.MeanFieldGuide(model, init=pb.NormalInit(rho=-1.0))
+        return model, guide, (torch.randn(6, 4), torch.randn(6, 2))
+
+    assert_same(fit_both(monkeypatch, make, elbo=elbo, estimator=ESTIMATORS[estimator]))
+
+
+def clamp(guide):
+    for parameter in guide.parameters():
+        parameter.data = parameter.data.clamp(-1.5, 1.5)
+
+
+def load_and_assign(guide):
+    state = {name: 0.9 * value for name, value in guide.state_dict().items()}
+    guide.load_state_dict(state, assign=True)
+
+
+def fit_within(guide):
+    model = problem()()[0]
+    data = torch.ones(6, 4), torch.ones(6, 2)
+    pb.fit_svi(model, guide, data, optimizer=functools.partial(torch.optim.SGD, lr=1e-3), num_epochs=2, seed=9)
+
+
+@pytest.mark.parametrize("change", [clamp, load_and_assign, fit_within, lambda g: g.float().double()])
+def test_callbacks_may_replace_the_parameters(monkeypatch, change):
+    """Plain gradient descent, whose state does not depend on the parameters' identity."""
+    found = []
+    for path in ("direct", "pyro"):
+        torch.manual_seed(3)
+        model, guide, data = problem()()
+        options = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-3), "num_epochs": 4, "seed": 1}
+        with monkeypatch.context() as patch:
+            if path == "pyro":
+                patch.setattr(_fit, "obstacle", lambda *_: "forbidden by the test")
+            history = pb.fit_svi(
+                model, guide, data, callbacks=[lambda _, guide=guide: change(guide)], **options
+            ).history
+        found.append((history, dict(guide.named_parameters())))
+    torch.testing.assert_close(torch.tensor(found[0][0].loss), torch.tensor(found[1][0].loss), rtol=1e-9, atol=1e-9)
+    for name, parameter in found[0][1].items():
+        torch.testing.assert_close(parameter, found[1][1][name], rtol=1e-9, atol=1e-9)
+
+
+def test_a_closed_form_divergence_near_the_prior_keeps_its_digits_in_single_precision():
+    """A sum of a million small terms: the entropies and log-densities that they are the differences of are large."""
+    torch.manual_seed(0)
+    net = nn.Linear(1000, 1000, bias=False).float()
+    nn.init.zeros_(net.weight)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=1)
+    model.float()
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=1.001)).float()
+    data = torch.zeros(1, 1000, dtype=torch.float32), torch.zeros(1, 1000, dtype=torch.float32)
+    still = functools.partial(torch.optim.SGD, lr=0.0)
+    history = pb.fit_svi(model, guide, data, optimizer=still, num_epochs=1, elbo=TraceMeanField_ELBO).history
+    scale = guide.scales()["net.weight"].double()
+    expected = torch.distributions.kl_divergence(dist.Normal(0 * scale, scale), dist.Normal(0 * scale, 1.0)).sum()
+    assert history.path == "direct"
+    assert history.kl[0] == pytest.approx(float(expected), rel=0.05)
+
+
+def test_a_network_that_changes_its_weights_in_place_is_refused():
+    class Clamping(nn.Linear):
+        def forward(self, x):
+            with torch.no_grad():
+                self.weight.clamp_(-0.1, 0.1)
+            return super().forward(x)
+
+    model, guide = whole(Clamping(4, 2))
+    with pytest.raises(ValueError, match="in place"):
+        pb.fit_svi(model, guide, (torch.randn(6, 4), torch.randn(6, 2)), optimizer=FUSED, num_epochs=1)
+
+
+def test_a_site_that_appears_late_and_a_prior_that_changes_are_refused():
+    class Late(nn.Linear):
+        num_calls = 0
+
+        def forward(self, x):
+            self.num_calls += 1
+            if self.num_calls > 2:
+                pyro.factor("late", torch.zeros(()))
+            return super().forward(x)
+
+    data = torch.randn(6, 4), torch.randn(6, 2)
+    model, guide = whole(Late(4, 2))
+    with pytest.raises(ValueError, match="late"):
+        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=4)
+
+    model, guide = whole()
+
+    def callback(history):
+        setattr(model, "net.weight", PyroSample(dist.Normal(torch.zeros(2, 4), 2.0).to_event(2)))
+
+    with pytest.raises(ValueError, match="prior was changed"):
+        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=2, callbacks=[callback])
+
+
+@pytest.mark.parametrize("where", ["scale", "noise", "value"])
+def test_the_first_bad_site_is_the_one_that_pyro_finds(monkeypatch, where):
+    messages = []
+    for path in ("direct", "pyro"):
+        torch.manual_seed(0)
+        model, x, y = small_model(likelihood="gaussian-latent", num_data=6)
+        guide = pb.MeanFieldGuide(model)
+        with torch.no_grad():
+            if where == "scale":
+                guide.rho.get_parameter("net.0.weight").fill_(-1e6)
+            elif where == "noise":
+                guide.loc.get_parameter("likelihood.scale").fill_(1e6)
+            else:
+                guide.loc.get_parameter("net.2.bias").fill_(math.inf)
+        with monkeypatch.context() as patch:
+            if path == "pyro":
+                patch.setattr(_fit, "obstacle", lambda *_: "forbidden by the test")
+            with pytest.raises(pb.NonFiniteError) as error:
+                pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=1, seed=0)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
 # --- the parameters' memory -------------------------------------------------------------------------------------------
 
 
@@ -245,6 +410,22 @@ def test_after_the_fit_every_parameter_has_memory_of_its_own_again():
     for tensors in (parameters, [p.grad for p in parameters]):
         assert len({t.untyped_storage().data_ptr() for t in tensors}) == len(parameters)
         assert all(t.untyped_storage().nbytes() == t.numel() * t.element_size() for t in tensors)
+
+
+def test_the_memory_format_of_parameters_is_kept():
+    net = nn.Sequential(nn.Unflatten(1, (2, 2, 1)), nn.Conv2d(2, 3, (2, 1)), nn.Flatten(), nn.Linear(3, 2))
+    model, guide = whole(net.to(memory_format=torch.channels_last))
+    strides = [parameter.stride() for parameter in guide.parameters()]
+    pb.fit_svi(model, guide, (torch.randn(6, 4), torch.randn(6, 2)), optimizer=FUSED, num_epochs=1)
+    assert [parameter.stride() for parameter in guide.parameters()] == strides
+    assert not all(parameter.is_contiguous() for parameter in guide.parameters())
+
+
+def test_trying_the_model_out_leaves_no_trace():
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model, guide = whole(net, where=["net.0.*", "net.2.*"])
+    pb.fit_svi(model, guide, (torch.randn(6, 4), torch.randn(6, 2)), optimizer=FUSED, num_epochs=5)
+    assert int(model.net[1].num_batches_tracked) == 5
 
 
 def test_parameters_are_put_back_after_an_error_too():
@@ -267,8 +448,6 @@ def test_parameters_are_put_back_after_an_error_too():
 
 
 # --- steps that are not waited for ------------------------------------------------------------------------------------
-
-FUSED = functools.partial(torch.optim.Adam, lr=0.05, fused=True)
 
 
 def without_waiting(monkeypatch):
@@ -415,12 +594,13 @@ class Sampling(nn.Linear):
         return super().forward(x)
 
 
-def whole(net=None, kind=pb.BayesianModel):
+def whole(net=None, kind=pb.BayesianModel, prior=None, **kwargs):
     model = kind(
         net if net is not None else nn.Linear(4, 2),
-        prior=pb.NormalPrior(),
+        prior=prior or pb.NormalPrior(),
         likelihood=pb.GaussianLikelihood(1.0),
         num_data=6,
+        **kwargs,
     )
     return model, pb.MeanFieldGuide(model)
 
@@ -446,6 +626,56 @@ def with_subclassed_guide():
     return model, SubclassedGuide(model)
 
 
+class LearnedPrior(pb.Prior):
+    """Its scale is a parameter."""
+
+    def __init__(self):
+        self.scale = torch.ones((), requires_grad=True)
+
+    def elementwise(self, name, parameter, module):
+        return dist.Normal(torch.zeros(()), self.scale)
+
+
+class Odd(nn.Linear):
+    """A network that takes no copy."""
+
+    def __deepcopy__(self, memo):
+        if "weight" in self._buffers:  # it is the model's
+            raise TypeError("no copies")
+        return Odd(4, 2)
+
+
+def with_frozen_parameter():
+    model, guide = whole()
+    guide.loc.get_parameter("net.bias").requires_grad_(False)
+    return model, guide
+
+
+def with_parameter_hook():
+    model, guide = whole()
+    guide.rho.get_parameter("net.bias").register_hook(lambda gradient: 0 * gradient)
+    return model, guide
+
+
+def with_tied_scales():
+    model, guide = whole(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)))
+    guide.rho.get_submodule("net.1").weight = guide.rho.get_submodule("net.0").weight
+    return model, guide
+
+
+def with_one_scale_per_layer():
+    model, guide = whole()
+    guide.rho.get_submodule("net").weight = nn.Parameter(torch.tensor(-3.0))
+    return model, guide
+
+
+def with_other_support():
+    model, guide = whole()
+    guide._sites = [dataclasses.replace(site, transform=dist.transforms.ExpTransform()) for site in guide._sites]
+    guide._sites[0] = dataclasses.replace(guide._sites[0], transform=None)
+    return model, guide
+
+
 REASONS = {
     "Subclass": (lambda: whole(kind=Subclass), {}),
     "AutoNormal": (lambda: (model := whole()[0], pb.auto_normal(model)), {}),
@@ -454,6 +684,13 @@ REASONS = {
     "hooks": (with_hook, {}),
     "sites of its own": (lambda: whole(Sampling(4, 2)), {}),
     "depends on other variables": (with_dependent_prior, {}),
+    "is learned": (lambda: whole(prior=LearnedPrior()), {}),
+    "could not be tried out": (lambda: whole(Odd(4, 2)), {}),
+    "frozen": (with_frozen_parameter, {}),
+    "parameters of the guide have hooks": (with_parameter_hook, {}),
+    "share a parameter": (with_tied_scales, {}),
+    "in shape, dtype or device": (with_one_scale_per_layer, {}),
+    "different sites": (with_other_support, {}),
 }
 
 
@@ -468,13 +705,24 @@ def test_whatever_the_direct_path_would_get_wrong_goes_through_pyro(reason):
     assert reason in history.path
 
 
-def test_active_handlers_go_through_pyro():
+@pytest.mark.parametrize(
+    ("context", "reason"),
+    [(pyro.poutine.scale(scale=2.0), "handlers"), (torch.autocast("cpu", torch.bfloat16), "autocast")],
+)
+def test_what_surrounds_the_fit_counts_too(context, reason):
     model, guide = whole()
     data = torch.randn(6, 4), torch.randn(6, 2)
     optimizer = functools.partial(torch.optim.SGD, lr=1e-4)
-    with pyro.poutine.scale(scale=2.0):
+    with context:
         history = pb.fit_svi(model, guide, data, optimizer=optimizer, num_epochs=1).history
-    assert "handlers" in history.path
+    assert reason in history.path
+
+
+def test_a_parameter_that_is_not_learned_stays():
+    model, guide = with_frozen_parameter()
+    before = guide.loc.get_parameter("net.bias").clone()
+    pb.fit_svi(model, guide, (torch.randn(6, 4), torch.randn(6, 2)), optimizer=FUSED, num_epochs=3)
+    assert torch.equal(guide.loc.get_parameter("net.bias"), before)
 
 
 def test_the_path_survives_json():

@@ -10,6 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
+from torch.distributions.transforms import IndependentTransform
 
 from .._scope import seeded
 from ..guides import MeanFieldGuide, Site
@@ -71,9 +72,7 @@ def is_flat(model: BayesianModel, site: Site) -> bool:
 
 
 def _of_guide(model: BayesianModel, guide: MeanFieldGuide, sites: list[Site]) -> str | None:
-    if [(site.name, site.start.shape, site.transform) for site in sites] != [
-        (site.name, site.start.shape, site.transform) for site in guide._sites
-    ]:
+    if len(sites) != len(guide._sites) or not all(map(_are_alike, sites, guide._sites)):
         return "model and guide have different sites"
     flat = [site for site in sites if is_flat(model, site)]
     if not flat or any(site.start.numel() == 0 for site in flat):
@@ -86,6 +85,13 @@ def _of_guide(model: BayesianModel, guide: MeanFieldGuide, sites: list[Site]) ->
     if any(p._backward_hooks or p._post_accumulate_grad_hooks for _, p in pairs):
         return "parameters of the guide have hooks"
     return None if all(p.requires_grad for _, p in pairs) else "parameters of the guide are frozen"
+
+
+def _are_alike(first: Site, second: Site) -> bool:
+    a, b = first.transform, second.transform
+    while isinstance(a, IndependentTransform) and isinstance(b, IndependentTransform):
+        a, b = a.base_transform, b.base_transform
+    return (first.name, first.start.shape) == (second.name, second.start.shape) and bool(a == b)
 
 
 def _of_network(model: BayesianModel, x: Tensor) -> str | None:
