@@ -259,7 +259,6 @@ class Unused(nn.Linear):
 
 MORE_MODELS = {
     "latent-shift": (lambda: nn.Linear(4, 2), Shifted),
-    "hook-in-forward": (lambda: Registering(4, 2), lambda: pb.GaussianLikelihood(0.5)),
     "unused": (lambda: Unused(4, 2), lambda: pb.GaussianLikelihood(0.5)),
 }
 
@@ -278,6 +277,16 @@ def test_unusual_models_give_the_same_fit(monkeypatch, kind, elbo, estimator):
         return model, guide, (torch.randn(6, 4), torch.randn(6, 2))
 
     assert_same(fit_both(monkeypatch, make, elbo=elbo, estimator=ESTIMATORS[estimator]))
+
+
+def test_hooks_that_a_network_sets_do_not_pile_up(monkeypatch):
+    """With a closed form: Pyro's path shows such a hook the gradient of log-densities of drawn weights, too."""
+
+    def make():
+        model, guide = whole(Registering(4, 2))
+        return model, guide, (torch.randn(6, 4), torch.randn(6, 2))
+
+    assert_same(fit_both(monkeypatch, make, elbo=TraceMeanField_ELBO))
 
 
 def clamp(guide):
