@@ -7,8 +7,13 @@ import warnings
 import torch
 
 
-def milliseconds_per_ess(quick: bool) -> dict[str, list[float]]:
-    """Of predictions, warm, for each seed: four compiled chains of ours, and NumPyro's. For a process of its own."""
+def milliseconds_per_ess(quick: bool, num_cores: int) -> dict[str, list[float]]:
+    """Of predictions, warm, for each seed: four compiled chains of ours, and NumPyro's. For a process of its own.
+
+    No flag keeps NumPyro from using more cores than one, which is why the process is held on as many as it may use.
+    """
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     torch.set_num_threads(1)
     from pyro_bnn import ConvergenceWarning

@@ -166,8 +166,8 @@ def _predicting(options: Options) -> Iterator[Row]:
 
 
 def _others(options: Options) -> Iterator[Row]:
-    def chains(device: str) -> Cell:
-        times = in_new_process("_chains:milliseconds_per_ess", options.quick)
+    def chains(device: str, num_cores: int) -> Cell:
+        times = in_new_process("_chains:milliseconds_per_ess", options.quick, num_cores)
         assert isinstance(times, dict)
         if len(times) < 2:
             return Cell(reason="not run: NumPyro is not installed")
@@ -180,5 +180,7 @@ def _others(options: Options) -> Iterator[Row]:
         seconds = [in_new_process("_measure:import_seconds") for _ in range(1 if options.quick else 7)]
         return Cell(seconds, " s", "in processes of their own, after `import torch, pyro`")
 
-    yield Row("NUTS, predictive ESS per second, ours / NumPyro's", chains, on=("cpu",))
+    for num_cores, goal in ((1, at_least(1)), (2, None)):
+        title = f"NUTS, predictive ESS per second, ours / NumPyro's, {num_cores} core{'s' * (num_cores > 1)} for either"
+        yield Row(title, functools.partial(chains, num_cores=num_cores), goal, on=("cpu",))
     yield Row("import pyro_bnn, after torch and pyro", importing, at_most(0.3, " s"), on=("cpu",))
