@@ -239,7 +239,8 @@ def test_a_loader_and_tensors_see_the_same_rows():
 
     spying = pb.BayesianModel(Spy(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
     fit(spying, pb.MeanFieldGuide(spying), x, y, batch_size=4, num_epochs=1)
-    assert [len(batch) for batch in seen[1:]] == [4, 2]  # the first is a trial
+    seen = seen[1:]  # the first is a trial
+    assert [len(batch) for batch in seen] == [4, 2]
     assert_identical(torch.cat(seen).sort(0).values, x.sort(0).values)
 
 
