@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.while_loop import while_loop as while_loop  # a prototype, but there since torch 2.3
 from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -26,6 +25,13 @@ def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Callable[
         graph.graph.eliminate_dead_code()
         graph.recompile()
     return graph
+
+
+def compiler_loop() -> Callable[..., Any]:
+    """A loop that can be compiled: ``loop(goes_on, step, state)``. A prototype of torch's, so imported when needed."""
+    from torch._higher_order_ops.while_loop import while_loop
+
+    return while_loop
 
 
 def compiled(function: Callable[..., Any], example: Sequence[Any], *, loops: bool = False) -> Callable[..., Any]:

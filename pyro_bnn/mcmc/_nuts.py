@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .._scope import seeded
-from ._compiled import compiled, traced, while_loop
+from ._compiled import compiled, compiler_loop, traced
 from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, leapfrog
 
 RANDOM_BLOCK = 256
@@ -104,7 +104,8 @@ class NUTS(Kernel):
         )
         if compile:
             graph = traced(value_and_grad, [z])
-            advance = functools.partial(_advance, _grow_in_graph, lambda _: True, graph, 2**max_tree_depth)
+            grow_all = functools.partial(_grow_in_graph, compiler_loop())
+            advance = functools.partial(_advance, grow_all, lambda _: True, graph, 2**max_tree_depth)
             with seeded(0, z.device):
                 numbers = self._normal(), *self._random_block()
             self._advance = compiled(
@@ -216,6 +217,7 @@ def _grow_one_by_one(
 
 
 def _grow_in_graph(
+    while_loop: Callable[..., tuple[Tensor, ...]],
     grow: Callable[[_Subtree, Tensor], _Subtree],
     ended: Callable[[_Subtree], Tensor],
     subtree: _Subtree,
