@@ -353,13 +353,13 @@ def test_the_compiled_kernel_makes_the_same_draws(case, monkeypatch):
     assert not diverging[finished].all()
 
 
-def test_a_compiler_is_asked_any_number_of_times(monkeypatch):
+def test_a_compiler_is_asked_any_number_of_times():
     """It gives up on a function after eight versions, which is a count of fits here."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     z = torch.randn(3)
-    for power in (1, 2, 3):
-        function = compiled(functools.partial(torch.pow, exponent=power), [z])
-        assert_identical(function(z), z**power)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for power in (1, 2, 3):
+            function = compiled(functools.partial(torch.pow, exponent=power), [z])
+            assert_identical(function(z), z**power)
 
 
 # ---- what a run leaves behind
