@@ -17,6 +17,7 @@ import pyro_bnn as pb
 from pyro_bnn.guides._sites import find_sites
 from pyro_bnn.svi import _direct, _fit, _graph
 from pyro_bnn.svi._densities import density_of
+from pyro_bnn.svi._flat import softplus_
 from pyro_bnn.svi._steps import Step
 
 from .cases import LIKELIHOODS, PRIORS, small_model
@@ -399,6 +400,32 @@ def test_the_first_bad_site_is_the_one_that_pyro_finds(monkeypatch, where):
                 pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=1, seed=0)
         messages.append(str(error.value))
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scales_have_full_relative_precision(dtype):
+    rho = torch.cat([torch.linspace(-80, 79, 5001), torch.linspace(-20, 5, 5001)]).to(dtype)
+    for extreme, rtol in ((0.0, 4 * torch.finfo(dtype).eps), (500.0, 1e-6)):  # torch's own is rough above 20
+        x = torch.cat([rho, torch.tensor([extreme], dtype=dtype)])
+        out, scratch = torch.empty_like(x), torch.empty(2, len(x), dtype=dtype)
+        softplus_(x, out, scratch)
+        exact = torch.tensor([math.log1p(math.exp(-abs(v))) + max(v, 0.0) for v in x.tolist()])
+        torch.testing.assert_close(out.double(), exact, rtol=rtol, atol=0)
+
+
+def test_the_draws_of_a_posterior_are_those_of_its_guide():
+    model, x, _ = small_model(prior=PositivePrior(), likelihood="gaussian-latent")
+    guide = pb.MeanFieldGuide(model, init=pb.NormalInit(rho=-1.0))
+    found = []
+    for subclass in (False, True):
+        if subclass:
+            guide.__class__ = SubclassedGuide  # goes through Pyro
+        torch.manual_seed(4)
+        found.append(list(pb.GuidePosterior(guide).draws(3, x)))
+    for first, second in zip(*found, strict=True):
+        assert list(first) == list(second)
+        for name in first:
+            assert_identical(first[name], second[name])
 
 
 # --- the parameters' memory -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The mean-field Gaussian guide."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyro
 import pyro.distributions as dist
@@ -75,6 +75,18 @@ class MeanFieldGuide(PyroModule):
             with site.enter(plates):
                 draws[site.name] = pyro.sample(site.name, self._distribution(site))
         return draws
+
+    def _draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
+        """What as many calls return, without effect handlers, and with the scales computed once."""
+        locations, scales = self.locations(), self.scales()
+        for _ in range(num_samples):
+            draw = {}
+            for site in self._sites:
+                loc, scale = locations[site.name], scales[site.name]
+                noise = torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
+                value = torch.addcmul(loc, scale, noise)
+                draw[site.name] = value if site.transform is None else site.transform(value)
+            yield draw
 
     def _distribution(self, site: Site) -> TorchDistributionMixin:
         loc, rho = self._parameter("loc", site.name), self._parameter("rho", site.name)

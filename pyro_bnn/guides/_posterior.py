@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.runtime import _PYRO_STACK
 
 from .._scope import is_auxiliary, own_parameters
 from ..posterior import Draw, Posterior, Status
@@ -27,9 +28,20 @@ class GuidePosterior(Posterior):
         self.guide = guide
         self.status = status if status is not None else Status(True, "a guide as it was given.")
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing takes part in a call of our own guide."""
+        if type(self.guide) is not MeanFieldGuide or _PYRO_STACK or "forward" in vars(self.guide):
+            return False
+        hooks = self.guide._forward_hooks or self.guide._forward_pre_hooks or self.guide._choose
+        return not hooks and not any(site.plates for site in self.guide._sites)
+
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one at a time; see :meth:`Posterior.draws`."""
+        if self._is_plain:
+            yield from self.guide._draws(num_samples)  # type: ignore[attr-defined]
+            return
         for _ in range(num_samples):
             with own_parameters(self.guide), poutine.block():
                 trace = poutine.trace(self.guide).get_trace(*args)

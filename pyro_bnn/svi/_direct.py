@@ -129,7 +129,7 @@ class DirectStep(Step):
         self._require_same_priors()
         q, share = self._gaussians, 1 / self._num_particles
         q.link()
-        q.update_scale([piece.part for piece in self._pieces])
+        q.update_scale([piece.part for piece in self._pieces], self._scratch)
         terms = self._particle(batch, weight * share)
         if self._num_particles > 1:
             totals = q.loc_grad.clone(), q.scale_grad.clone()

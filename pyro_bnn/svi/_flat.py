@@ -79,10 +79,10 @@ class FlatGaussians:
             parameter.grad = gradient if parameter.requires_grad else None
 
     @torch.no_grad()
-    def update_scale(self, parts: Sequence[slice]) -> None:
-        """Compute the scales from rho, part by part."""
+    def update_scale(self, parts: Sequence[slice], scratch: Tensor) -> None:
+        """Compute the scales from rho, part by part; of the scratch two rows are used."""
         for part in parts:
-            softplus(self.rho[part], out=self.scale[part])  # type: ignore[call-arg]
+            softplus_(self.rho[part], self.scale[part], scratch[:, : part.stop - part.start])
 
     def close(self) -> None:
         """Give every parameter and its gradient memory of its own, in the format that it had.
@@ -96,6 +96,26 @@ class FlatGaussians:
         for parameter, home, example in zip(self.parameters, self._homes, self._formats, strict=True):
             if parameter.data_ptr() == home.data_ptr():
                 parameter.data = torch.empty_like(example, device=home.device).copy_(home)
+
+
+LARGEST_EXPONENT = 80.0
+"""A little below the logarithm of the largest number in single precision."""
+
+
+def softplus_(rho: Tensor, out: Tensor, scratch: Tensor) -> None:
+    r"""Write :math:`\log(1 + e^\rho)` into `out`.
+
+    With :math:`u = e^\rho` and v the rounded 1 + u, :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`, in full relative
+    precision however small u is. On a CPU this is for the sake of steadiness: torch's own is built on log1p, which took
+    0.5 ms for 478,410 numbers in some processes and 6 ms in others, with the same library on the same machine.
+    """
+    if rho.is_cuda or float(rho.max()) > LARGEST_EXPONENT:
+        softplus(rho, out=out)  # type: ignore[call-arg]
+        return
+    u = torch.exp(rho, out=out)
+    v = torch.add(u, 1, out=scratch[0])
+    error = torch.sub(v, 1, out=scratch[1]).sub_(u).div_(v)
+    torch.log(v, out=out).sub_(error)
 
 
 def _owner(guide: MeanFieldGuide, kind: str, name: str) -> tuple[nn.Module, str]:
