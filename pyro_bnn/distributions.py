@@ -4,9 +4,9 @@ import copy
 import math
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Transform, constraints
+from torch.distributions import Distribution, Transform, constraints, kl_divergence
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
@@ -124,6 +124,17 @@ class ScaleMixtureNormal(TorchDistribution):
             self._validate_sample(value)
         normal_cdf = torch.special.ndtr
         return self.mixing * normal_cdf(value / self.scale1) + (1 - self.mixing) * normal_cdf(value / self.scale2)
+
+
+def has_gaussian_divergence(prior: TorchDistribution) -> bool:
+    """Whether the divergence of independent Gaussians from a prior on the real line is known in closed form."""
+    value = prior.sample()
+    gaussian = Normal(torch.zeros_like(value), torch.ones_like(value)).to_event(prior.event_dim)
+    try:
+        kl_divergence(gaussian, prior)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _check_open_interval(name: str, value: Tensor, upper: float) -> None:

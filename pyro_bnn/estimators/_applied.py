@@ -9,11 +9,10 @@ import torch
 from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
-from torch.distributions import kl_divergence
 
 from .. import _checks
 from .._scope import own_parameters, seeded
-from ..distributions import Size
+from ..distributions import Size, has_gaussian_divergence
 from ..guides import MeanFieldGuide, Site
 from ..model import BayesianModel
 from ._layers import RandomLayers, RandomParameter
@@ -124,13 +123,4 @@ def with_closed_form(model: BayesianModel) -> set[str]:
     """The network's sites of which Pyro knows the divergence of a Gaussian from the prior."""
     with own_parameters(model), torch.no_grad(), poutine.block(), seeded(0, model.device):
         trace: Any = poutine.trace(model.sample_latents).get_trace()
-    found = set()
-    for name in model.site_names:
-        prior, value = trace.nodes[name]["fn"], trace.nodes[name]["value"]
-        gaussian = dist.Normal(torch.zeros_like(value), torch.ones_like(value)).to_event(prior.event_dim)
-        try:
-            kl_divergence(gaussian, prior)
-        except NotImplementedError:
-            continue
-        found.add(name)
-    return found
+        return {name for name in model.site_names if has_gaussian_divergence(trace.nodes[name]["fn"])}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, kl_divergence
 
-from ..distributions import ScaleMixtureNormal
+from ..distributions import ScaleMixtureNormal, has_gaussian_divergence
 from ..guides import Site
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
@@ -127,15 +127,7 @@ class AnyDensity(Density):
         self._gaussian = lambda loc, scale: dist.Normal(
             loc.view(self._shape), scale.view(self._shape), validate_args=False
         ).to_event(prior.event_dim)
-        self.is_closed = self._knows_divergence()
-
-    def _knows_divergence(self) -> bool:
-        zeros = torch.zeros_like(self._prior.sample())
-        try:
-            kl_divergence(self._gaussian(zeros, zeros + 1), self._prior)
-        except NotImplementedError:
-            return False
-        return True
+        self.is_closed = has_gaussian_divergence(prior)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """By the prior's own method."""

@@ -80,7 +80,7 @@ class DirectStep(Step):
             self._flat = [site for site in self._sites if is_flat(self.model, site)]
             self._densities = {site.name: density_of(site) for site in self._flat}
         self._names = {site.name for site in self._flat}
-        self._priors = [prior for module in (self._bayes, self._bayes._likelihood) for prior in _samples(module)]
+        self._priors = _priors_of(self._bayes)
         self._watched = [(tensor, tensor._version) for site in self._sites for tensor in tensors_of(site.prior)]
 
     def _is_closed(self, name: str) -> bool:
@@ -144,7 +144,7 @@ class DirectStep(Step):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_priors(self) -> None:
-        priors = [prior for module in (self._bayes, self._bayes._likelihood) for prior in _samples(module)]
+        priors = _priors_of(self._bayes)
         is_same = len(priors) == len(self._priors) and all(a is b for a, b in zip(priors, self._priors, strict=True))
         if not is_same or any(tensor._version != version for tensor, version in self._watched):
             raise ValueError("a prior was changed during the fit; make a fit for each, one after the other.")
@@ -257,5 +257,6 @@ class DirectStep(Step):
         return None if bool(torch.isfinite(self._last_log_likelihood)) else "`obs` (its log-density)"
 
 
-def _samples(module: Any) -> list[object]:
-    return list(module._pyro_samples.values())
+def _priors_of(model: BayesianModel) -> list[object]:
+    """What the model's and the likelihood's sites are drawn from now."""
+    return [*model._pyro_samples.values(), *model._likelihood._pyro_samples.values()]
