@@ -26,7 +26,7 @@ LAYERS = [
     {"checkpoint", "comparison", "pruning", "specs"},
     {"plotting"},
     {"runs"},
-    {"evaluation"},
+    {"evaluation", "inspection"},
     {"demo", "study"},
     {"cli"},
     {"__main__"},
