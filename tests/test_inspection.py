@@ -2,8 +2,13 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
+import torch
+
+from pyro_bnn import runs
 
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
@@ -11,17 +16,13 @@ from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run on scikit-learn's digits, made once."""
-    import torch
-
-    from pyro_bnn import runs
-
     folder = tmp_path_factory.mktemp("runs") / "run"
     config = runs.RECIPES["digits", "default"]
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        images, _ = runs.load_data(runs.replace(config, epochs=30), root=None)
-        runs.train(runs.replace(config, epochs=30), images, folder)
+        images, _ = runs.load_data(replace(config, epochs=30), root=None)
+        runs.train(replace(config, epochs=30), images, folder)
     finally:
         torch.set_default_dtype(before)
     return folder
@@ -30,8 +31,6 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def run(trained, tmp_path):
     """A copy, to write into."""
-    import shutil
-
     return shutil.copytree(trained, tmp_path / "run")
 
 
