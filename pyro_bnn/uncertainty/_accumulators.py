@@ -8,7 +8,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from torch.nn.functional import logsigmoid
 
 from ._parameters import join_distributions
-from ._prediction import ClassificationPrediction, Prediction, RegressionPrediction
+from ._prediction import ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction
 
 
 class Accumulator(ABC):
@@ -89,6 +89,28 @@ class MomentAccumulator(Accumulator):
             spread=_variance(self._square, self.num_samples),
             components=join_distributions(self._kept, 0) if self._kept else None,
         )
+
+
+class MixtureAccumulator(Accumulator):
+    """Mean and variances of numbers, the components' two parts of the variance apart."""
+
+    def __init__(self) -> None:
+        self._moments = MomentAccumulator()
+
+    def add(self, observation: Distribution, *, keep: bool) -> None:
+        """Take in one draw's mixture, a :class:`~pyro_bnn.distributions.NormalMixture`."""
+        self._moments.add(observation, keep=keep)
+        within, between = (_at_least_single(getattr(observation, f"{part}_variance")) for part in ("within", "between"))
+        if self.num_samples == 0:
+            self._within, self._between = torch.zeros_like(within), torch.zeros_like(between)
+        self.num_samples += 1
+        self._within += (within - self._within) / self.num_samples
+        self._between += (between - self._between) / self.num_samples
+
+    def prediction(self, log_density: Tensor | None) -> MixtureDensityPrediction:
+        """The mixture's moments and the parts of its variance."""
+        moments = vars(self._moments.prediction(log_density))
+        return MixtureDensityPrediction(**moments, within_components=self._within, between_components=self._between)
 
 
 def _welford(mean: Tensor, square: Tensor, value: Tensor, count: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributions import Distribution
 
 
@@ -12,6 +13,12 @@ def join_distributions(distributions: Sequence[Distribution], dim: int, join: An
     first = distributions[0]
     parameters = {name: join([getattr(d, name) for d in distributions], dim) for name in _names(first)}
     return type(first)(**parameters, validate_args=False)
+
+
+def take_rows(distribution: Distribution, index: Tensor) -> Distribution:
+    """Some of the first axis of a distribution."""
+    parameters = {name: getattr(distribution, name)[index] for name in _names(distribution)}
+    return type(distribution)(**parameters, validate_args=False)
 
 
 def _names(distribution: Distribution) -> list[str]:

@@ -1,5 +1,6 @@
 """What `predict` returns."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Poisson
 
 from .. import _checks
+from .._scope import seeded
 from ._entropy import entropy, require_two
-from ._parameters import join_distributions
+from ._parameters import join_distributions, take_rows
 
 
 def _require_variance(spread: Tensor | None) -> Tensor:
@@ -132,6 +134,45 @@ class RegressionPrediction(Prediction):
             raise ValueError("the mixture's components were not kept; call `predict(..., keep_draws=True)`.")
         return self.components
 
+    def log_prob(self, y: Tensor) -> Tensor:
+        r"""Log-density or log-probability of y under the mixture, in nats, jointly over the outputs of a row.
+
+        .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
+
+        At the targets this is `log_density`; with more leading axes it is a table, such as the density on a grid.
+
+        Args:
+            y: Shape ``(..., N, *O)`` or anything that broadcasts to it.
+
+        Returns:
+            Shape ``(..., N)``.
+        """
+        components = self._mixture()
+        y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
+        lead = y.shape[: y.dim() - self.mean.dim()]
+        rows = [  # one at a time: memory does not grow with the table
+            components.log_prob(row).flatten(2).sum(-1) if row.dim() > 1 else components.log_prob(row)  # (S, N)
+            for row in y.reshape(-1, *self.mean.shape)
+        ]
+        return torch.stack([row.logsumexp(0) - math.log(self.num_samples) for row in rows]).reshape(*lead, len(self))
+
+    def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
+        """Independent draws from the mixture: of the weights, from those kept, and then of one observation per row.
+
+        Args:
+            num_samples: How many.
+            seed: Makes the draws repeatable and leaves torch's generators as they were.
+
+        Returns:
+            Shape ``(num_samples, N, *O)``; within a slice, all rows have the same weights.
+        """
+        components = self._mixture()
+        _checks.at_least("num_samples", num_samples, 1)
+        device = self.mean.device
+        with seeded(seed, device):
+            index = torch.randint(self.num_samples, (num_samples,), device=device)
+            return take_rows(components, index).sample()
+
     def cdf(self, y: Tensor) -> Tensor:
         """Probability of an observation no larger than y, element by element, under the mixture.
 
@@ -160,6 +201,34 @@ class RegressionPrediction(Prediction):
             below = self.cdf(middle) < q
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high
+
+
+@dataclass(frozen=True)
+class MixtureDensityPrediction(RegressionPrediction):
+    r"""A prediction whose draws are themselves mixtures, so that its variance has three parts.
+
+    With components m of weight :math:`\pi_{sm}`, mean :math:`\mu_{sm}` and variance :math:`\sigma_{sm}^2` in draw s,
+    the law of total variance, applied twice, says
+
+    .. math:: \mathrm{Var}[y] =
+        \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} \sigma_{sm}^2}_\text{within components}
+        + \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} (\mu_{sm} - \bar\mu_s)^2}_\text{between components}
+        + \underbrace{\mathrm{Var}_s[\bar\mu_s]}_\text{between draws}, \qquad
+        \bar\mu_s = \sum_m \pi_{sm} \mu_{sm}.
+
+    The first two are `aleatoric` (noise, and several answers to one question), the last is `epistemic`.
+
+    Args:
+        within_components: Mean over draws of the variance within components, shape ``(N, *O)``.
+        between_components: Mean over draws of the variance between components, shape ``(N, *O)``.
+
+    References:
+        Choi et al. (2018), Uncertainty-Aware Learning from Demonstration using Mixture Density Networks with
+        Sampling-Free Variance Modeling, https://arxiv.org/abs/1709.02249, for the split of one network's variance.
+    """
+
+    within_components: Tensor
+    between_components: Tensor
 
 
 def _cdf(components: Distribution, y: Tensor) -> Tensor:
