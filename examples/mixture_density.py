@@ -52,7 +52,7 @@ def fit(
     torch.manual_seed(options.seed)
     net = nets.mlp([1, 20, num_outputs], activation=torch.nn.Tanh, first=[nets.Standardize.of(data[0])])
     if isinstance(likelihood, pb.MixtureDensityLikelihood):
-        net[-1].bias.data = likelihood.initial_bias(data[1])  # else the components stay alike for long
+        net[-1].bias.data = likelihood.initial_bias(data[1])  # so that the components start apart
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=len(data[0]))
     posterior = pb.fit_svi(
         model,

@@ -22,12 +22,12 @@ class MixtureDensityLikelihood(Likelihood):
     those of the second, and so on. Given x, targets are independent of each other.
 
     Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones, so
-    that neither a large :math:`\rho` overflows nor an uncertain one makes the mean of the variances explode; and
-    :math:`\epsilon` bounds what a component that sits on one point can gain. So density and gradients stay finite for
-    every finite output up to :math:`10^{19}`, the square root of what single precision can hold, and targets
-    within :math:`10^{19} \epsilon` of all means.
+    that neither a large :math:`\rho` overflows nor an uncertain one makes the mean of the variances explode; below,
+    it levels off at :math:`\epsilon`, which bounds what a component that sits on one point can gain. In single
+    precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
+    :math:`\rho`, as long as targets lie within :math:`10^{10}` of the means.
 
-    Symmetric starts leave all components alike for long: see :meth:`initial_bias`.
+    Components that start alike first have to part: see :meth:`initial_bias`.
 
     Args:
         num_components: Number of Gaussians M; 1 is a :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` in
