@@ -37,6 +37,7 @@ from .likelihoods import CategoricalLikelihood as CategoricalLikelihood
 from .likelihoods import GaussianLikelihood as GaussianLikelihood
 from .likelihoods import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
 from .likelihoods import Likelihood as Likelihood
+from .likelihoods import MixtureDensityLikelihood as MixtureDensityLikelihood
 from .likelihoods import PoissonLikelihood as PoissonLikelihood
 from .mcmc import ChainStatistics as ChainStatistics
 from .mcmc import Convergence as Convergence

@@ -4,13 +4,13 @@ import copy
 import math
 
 import torch
-from pyro.distributions import Normal, TorchDistribution
+from pyro.distributions import Categorical, Normal, TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Transform, constraints, kl_divergence
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
-__all__ = ["ScaleMixtureNormal"]
+__all__ = ["NormalMixture", "ScaleMixtureNormal"]
 
 Size = torch.Size | list[int] | tuple[int, ...]
 
@@ -124,6 +124,109 @@ class ScaleMixtureNormal(TorchDistribution):
             self._validate_sample(value)
         normal_cdf = torch.special.ndtr
         return self.mixing * normal_cdf(value / self.scale1) + (1 - self.mixing) * normal_cdf(value / self.scale2)
+
+
+class NormalMixture(TorchDistribution):
+    r"""Finite mixture of Gaussians over numbers, computed in log space.
+
+    .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
+
+    Beside a `MixtureSameFamily` it has quantiles, the two parts of its variance, and is made from nothing but tensors,
+    so that many of it can be stacked into one.
+
+    Args:
+        logits: Unnormalised log-weights of the M components, shape (..., M).
+        loc: Their means, shape (..., M).
+        scale: Their standard deviations, above 0, shape (..., M).
+        validate_args: As for any torch distribution.
+
+    Example:
+        >>> mixture = NormalMixture(torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5]))
+        >>> mixture.mean, mixture.variance, mixture.cdf(torch.tensor(0.0))
+        (tensor(0.), tensor(1.2500), tensor(0.5000))
+    """
+
+    arg_constraints = {  # noqa: RUF012  # torch's own convention
+        "logits": constraints.real_vector,
+        "loc": constraints.real_vector,
+        "scale": constraints.independent(constraints.positive, 1),
+    }
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(self, logits: Tensor, loc: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
+        self.logits, self.loc, self.scale = broadcast_all(logits, loc, scale)  # (..., M)
+        if self.logits.dim() == 0:
+            raise ValueError("`logits`, `loc` and `scale` need a last axis of components, got three numbers.")
+        super().__init__(self.logits.shape[:-1], validate_args=validate_args)
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "NormalMixture":
+        """The same distribution with a larger batch shape."""
+        new: NormalMixture = self._get_checked_instance(NormalMixture, _instance)
+        batch_shape = torch.Size(batch_shape)
+        for name in self.arg_constraints:
+            setattr(new, name, getattr(self, name).expand((*batch_shape, -1)))
+        super(NormalMixture, new).__init__(batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def weights(self) -> Tensor:
+        """Probabilities of the components, shape (..., M)."""
+        return self.logits.softmax(-1)
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the components' means."""
+        return (self.weights * self.loc).sum(-1)
+
+    @property
+    def within_variance(self) -> Tensor:
+        """Weighted mean of the components' variances."""
+        return (self.weights * self.scale.square()).sum(-1)
+
+    @property
+    def between_variance(self) -> Tensor:
+        """Weighted variance of the components' means."""
+        return (self.weights * (self.loc - self.mean.unsqueeze(-1)).square()).sum(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance within the components plus variance between them."""
+        return self.within_variance + self.between_variance
+
+    def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws of shape `(*sample_shape, *batch_shape)`; not reparameterised."""
+        shape = self._extended_shape(sample_shape)
+        with torch.no_grad():
+            index = Categorical(logits=self.logits, validate_args=False).sample(torch.Size(sample_shape)).unsqueeze(-1)
+            loc, scale = (v.expand(*shape, -1).gather(-1, index).squeeze(-1) for v in (self.loc, self.scale))
+            return loc + scale * torch.randn(shape, dtype=loc.dtype, device=loc.device)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density in nats."""
+        if self._validate_args:
+            self._validate_sample(value)
+        standardised = (value.unsqueeze(-1) - self.loc) / self.scale
+        parts = self.logits.log_softmax(-1) - self.scale.log() - 0.5 * standardised.square()  # (..., M)
+        return parts.logsumexp(-1) - 0.5 * math.log(2 * math.pi)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw no larger than the value."""
+        if self._validate_args:
+            self._validate_sample(value)
+        below = torch.special.ndtr((value.unsqueeze(-1) - self.loc) / self.scale)
+        return (self.weights * below).sum(-1)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantile of a probability strictly between 0 and 1, by bisection between those of the components."""
+        quantiles = self.loc + self.scale * torch.special.ndtri(value).unsqueeze(-1)  # (..., M)
+        low, high = quantiles.amin(-1), quantiles.amax(-1)
+        for _ in range(64):  # halving a bracket 64 times exhausts float64
+            middle = (low + high) / 2
+            below = self.cdf(middle) < value
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return high
 
 
 def has_gaussian_divergence(prior: TorchDistribution) -> bool:

@@ -44,13 +44,14 @@ def predict(
         num_samples: Number of weight draws, S; by default 100, or as many as a posterior holds that holds fewer.
         y: Targets, shape (N, ...), for the log-density; not with a loader.
         batch_size: Rows per run of the network.
-        keep_draws: Keep each draw's prediction too: logits for classes, mixture components (and so quantiles) for
-            numbers. Memory is then S times as large.
+        keep_draws: Keep each draw's prediction too: logits for classes, mixture components (and so quantiles,
+            densities and draws) for numbers. Memory is then S times as large.
         seed: Makes the prediction repeatable and leaves torch's generators as they were.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
-        :class:`~pyro_bnn.uncertainty.RegressionPrediction`.
+        :class:`~pyro_bnn.uncertainty.RegressionPrediction`; of a mixture density network, a
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, or a loader is empty.

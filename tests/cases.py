@@ -30,6 +30,7 @@ LIKELIHOODS = {
         lambda n: torch.randn(n, 2),
     ),
     "heteroscedastic": (pb.HeteroscedasticGaussianLikelihood(), 4, lambda n: torch.randn(n, 2)),
+    "mixture-density": (pb.MixtureDensityLikelihood(3), 18, lambda n: torch.randn(n, 2)),
     "poisson": (pb.PoissonLikelihood(), 1, lambda n: torch.randint(5, (n, 1)).double()),
 }
 

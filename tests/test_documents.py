@@ -26,6 +26,10 @@ EXAMPLES = {
         ["--draws", "50", "--steps", "1500"],
         r"in the gap, mean-field has 0\.[1-7]\d* ± 0\.0\d* times the epistemic sd of NUTS",
     ),
+    "mixture_density.py": (
+        ["--epochs", "200"],
+        r"(?s)gain +0\.[5-9]\d\d ± .*modes at x = 0\.5: y = 0\.2.*, y = 0\.[45].*, y = 0\.[78]",
+    ),
     "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
     "gradient_variance.py": (
         ["--pairs", "100", "--epochs", "10"],

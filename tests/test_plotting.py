@@ -79,6 +79,21 @@ def test_regression_bands_are_two_around_the_mean():
 
 
 @pytest.mark.usefixtures("figures")
+@pytest.mark.parametrize("likelihood", ["gaussian-learned", "mixture-density"])
+def test_the_image_of_a_density_holds_the_density(likelihood):
+    net = pb.nets.mlp([1, 5, 1 if likelihood == "gaussian-learned" else 9])
+    model, x, y = small_model(likelihood=likelihood, net=net)
+    x_grid, y_grid = torch.linspace(-1, 1, 20)[:, None], torch.linspace(-2, 2, 30)
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
+    prediction = pb.predict(model, guide, x_grid, num_samples=20, seed=0, keep_draws=True)
+    ax = plotting.predictive_density(x_grid, prediction, y_grid, data=(x[:, :1], y[:, :1]))
+    shown = np.asarray(ax.collections[0].get_array()).reshape(30, 20)
+    at = pb.predict(model, guide, x_grid, y=y_grid[17].expand(20, 1), num_samples=20, seed=0)
+    np.testing.assert_allclose(shown[17], at.log_density.exp().numpy())
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 1), (-2, 2))
+
+
+@pytest.mark.usefixtures("figures")
 def test_given_axes_are_used_and_returned(history):
     axes = plt.subplots(1, 3)[1]
     assert plotting.loss_curves(history, axes) is axes

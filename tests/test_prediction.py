@@ -98,6 +98,10 @@ def test_regression_moments_are_those_of_the_mixture(likelihood):
         components = dist.Poisson(outputs.exp())
     elif likelihood == "heteroscedastic":
         components = dist.Normal(outputs[..., :2], (outputs[..., 2:] / 2).exp())
+    elif likelihood == "mixture-density":
+        logits, loc, rho = outputs.reshape(25, 6, 3, 2, 3).unbind(2)  # (S, N, O, M)
+        gaussians = dist.Normal(loc, 1e-6 + nn.functional.softplus(rho))
+        components = dist.MixtureSameFamily(dist.Categorical(logits=logits), gaussians)
     else:
         if likelihood == "gaussian-latent-vector" or likelihood == "gaussian-latent":
             scale = torch.stack([d["likelihood.scale"].reshape(1, -1) for d in draws])

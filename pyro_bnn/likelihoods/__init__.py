@@ -3,6 +3,7 @@
 from ._base import Likelihood as Likelihood
 from ._classification import BernoulliLikelihood as BernoulliLikelihood
 from ._classification import CategoricalLikelihood as CategoricalLikelihood
+from ._mixture import MixtureDensityLikelihood as MixtureDensityLikelihood
 from ._regression import GaussianLikelihood as GaussianLikelihood
 from ._regression import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
 from ._regression import PoissonLikelihood as PoissonLikelihood

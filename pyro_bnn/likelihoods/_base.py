@@ -83,10 +83,15 @@ def lift(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
 
 def split_last(name: str, output: Tensor, parts: int) -> tuple[Tensor, ...]:
     """Split the last axis into equal parts."""
+    require_multiple(name, output, parts)
+    return torch.chunk(output, parts, dim=-1)
+
+
+def require_multiple(name: str, output: Tensor, parts: int) -> None:
+    """Raise unless there is a last axis that can be split into equal parts."""
     size = output.shape[-1] if output.dim() else 0
     if output.dim() < 2 or size % parts:
         raise ValueError(
             f"{name} needs a network output of shape (N, {parts} * O), got {_checks.shape(output)}; "
             f"give the last layer {parts} outputs per target."
         )
-    return torch.chunk(output, parts, dim=-1)

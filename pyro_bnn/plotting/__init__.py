@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -28,6 +29,7 @@ __all__ = [
     "comparison",
     "loss_curves",
     "new_axes",
+    "predictive_density",
     "pruning_curve",
     "regression_bands",
     "reliability_diagram",
@@ -179,6 +181,42 @@ def regression_bands(
         ax.plot(*points, "x", color="tab:red", markersize=4, label="data")
     ax.set(xlabel="x", ylabel="y")
     ax.legend(fontsize=8)
+    return ax
+
+
+def predictive_density(
+    x: Tensor,
+    prediction: RegressionPrediction,
+    y: Tensor,
+    *,
+    data: tuple[Tensor, Tensor] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The predictive density p(y | x) as an image, which shows several answers where a mean and a band cannot.
+
+    Colours follow its square root, so that broad and narrow parts are seen side by side.
+
+    Args:
+        x: Inputs, shape (N, 1), in increasing order.
+        prediction: The prediction at x, with one output, made with `keep_draws`.
+        y: Where to evaluate the density, shape (G,), in increasing order.
+        data: Inputs and targets to show.
+        ax: Axes to draw on.
+    """
+    ax = ax or new_axes(1, 1, size=(6, 4))[0, 0]
+    density = prediction.log_prob(y.reshape(-1, *[1] * prediction.mean.dim())).exp()  # (G, N)
+    image = ax.pcolormesh(
+        *(part.cpu().numpy() for part in (x.flatten(), y, density)),
+        cmap="magma",
+        norm=PowerNorm(0.5, vmin=0),
+        shading="gouraud",
+    )
+    ax.figure.colorbar(image, ax=ax, label="p(y | x)")
+    if data is not None:
+        points = (part.flatten().cpu().numpy() for part in data)
+        ax.plot(*points, ".", color="white", markersize=1.5, alpha=0.5, label="data")
+        ax.legend(fontsize=8, loc="upper left", labelcolor="white", framealpha=0.2)
+    ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax
 
 

@@ -1,0 +1,137 @@
+"""Running sums over weight draws, which end in predictions."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution
+from torch.nn.functional import logsigmoid
+
+from ._parameters import join_distributions
+from ._prediction import ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction
+
+
+class Accumulator(ABC):
+    """A running sum over weight draws: constant memory, whatever their number."""
+
+    num_samples: int = 0
+
+    @abstractmethod
+    def add(self, observation: Distribution, *, keep: bool) -> None:
+        """Take in one draw's observation distribution, batch shape ``(N, *O)``."""
+
+    @abstractmethod
+    def prediction(self, log_density: Tensor | None) -> Prediction:
+        """The result so far."""
+
+
+class ClassAccumulator(Accumulator):
+    """Mean probabilities, expected entropy, votes and logit variance."""
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []
+
+    def add(self, observation: Distribution, *, keep: bool) -> None:
+        """Take in one draw's class probabilities."""
+        log_probs = _at_least_single(_log_probs(observation))
+        probs = log_probs.exp()
+        centred = log_probs - log_probs.mean(-1, keepdim=True)
+        if self.num_samples == 0:
+            self._probs, self._aleatoric = torch.zeros_like(probs), torch.zeros_like(probs[..., 0])
+            self._votes = torch.zeros_like(probs, dtype=torch.long)
+            self._logit_mean, self._logit_square = torch.zeros_like(probs), torch.zeros_like(probs)
+        self.num_samples += 1
+        self._probs += (probs - self._probs) / self.num_samples
+        self._aleatoric += (-(probs * log_probs).nan_to_num(0.0).sum(-1) - self._aleatoric) / self.num_samples
+        self._votes.scatter_add_(-1, probs.argmax(-1, keepdim=True), torch.ones_like(self._votes[..., :1]))
+        _welford(self._logit_mean, self._logit_square, centred, self.num_samples)
+        if keep:
+            self._kept.append(log_probs)
+
+    def prediction(self, log_density: Tensor | None) -> ClassificationPrediction:
+        """The class probabilities and their uncertainty."""
+        return ClassificationPrediction(
+            num_samples=self.num_samples,
+            log_density=log_density,
+            probs=self._probs,
+            aleatoric=self._aleatoric,
+            votes=self._votes,
+            spread=_variance(self._logit_square.mean(-1), self.num_samples),
+            logits=torch.stack(self._kept) if self._kept else None,
+        )
+
+
+class MomentAccumulator(Accumulator):
+    """Mean and variances of numbers."""
+
+    def __init__(self) -> None:
+        self._kept: list[Distribution] = []
+
+    def add(self, observation: Distribution, *, keep: bool) -> None:
+        """Take in one draw's means and variances."""
+        mean, variance = _at_least_single(observation.mean), _at_least_single(observation.variance)
+        if self.num_samples == 0:
+            self._mean, self._square = torch.zeros_like(mean), torch.zeros_like(mean)
+            self._aleatoric = torch.zeros_like(variance)
+        self.num_samples += 1
+        self._aleatoric += (variance - self._aleatoric) / self.num_samples
+        _welford(self._mean, self._square, mean, self.num_samples)
+        if keep:
+            self._kept.append(observation)
+
+    def prediction(self, log_density: Tensor | None) -> RegressionPrediction:
+        """The mixture's moments."""
+        return RegressionPrediction(
+            num_samples=self.num_samples,
+            log_density=log_density,
+            mean=self._mean,
+            aleatoric=self._aleatoric,
+            spread=_variance(self._square, self.num_samples),
+            components=join_distributions(self._kept, 0) if self._kept else None,
+        )
+
+
+class MixtureAccumulator(Accumulator):
+    """Mean and variances of numbers, the components' two parts of the variance apart."""
+
+    def __init__(self) -> None:
+        self._moments = MomentAccumulator()
+
+    def add(self, observation: Distribution, *, keep: bool) -> None:
+        """Take in one draw's mixture, a :class:`~pyro_bnn.distributions.NormalMixture`."""
+        self._moments.add(observation, keep=keep)
+        within, between = (_at_least_single(getattr(observation, f"{part}_variance")) for part in ("within", "between"))
+        if self.num_samples == 0:
+            self._within, self._between = torch.zeros_like(within), torch.zeros_like(between)
+        self.num_samples += 1
+        self._within += (within - self._within) / self.num_samples
+        self._between += (between - self._between) / self.num_samples
+
+    def prediction(self, log_density: Tensor | None) -> MixtureDensityPrediction:
+        """The mixture's moments and the parts of its variance."""
+        moments = vars(self._moments.prediction(log_density))
+        return MixtureDensityPrediction(**moments, within_components=self._within, between_components=self._between)
+
+
+def _welford(mean: Tensor, square: Tensor, value: Tensor, count: int) -> None:
+    """Add one value to a running mean and sum of squared deviations, in place (Welford, 1962)."""
+    deviation = value - mean
+    mean += deviation / count
+    square += deviation * (value - mean)
+
+
+def _at_least_single(value: Tensor) -> Tensor:
+    """Sums of many half-precision numbers need more digits than they have."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
+def _variance(square: Tensor, count: int) -> Tensor | None:
+    return square / (count - 1) if count > 1 else None
+
+
+def _log_probs(observation: Distribution) -> Tensor:
+    if isinstance(observation, Categorical):
+        return observation.logits
+    if not isinstance(observation, Bernoulli):
+        raise ValueError(f"class predictions need a Categorical or Bernoulli distribution, got {observation}.")
+    return torch.stack([logsigmoid(-observation.logits), logsigmoid(observation.logits)], dim=-1)

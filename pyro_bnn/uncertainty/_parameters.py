@@ -1,0 +1,29 @@
+"""Distributions as bundles of the tensors that they were made from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+
+def join_distributions(distributions: Sequence[Distribution], dim: int, join: Any = torch.stack) -> Distribution:
+    """One distribution of several of a kind, their tensors stacked or joined along an axis."""
+    first = distributions[0]
+    parameters = {name: join([getattr(d, name) for d in distributions], dim) for name in _names(first)}
+    return type(first)(**parameters, validate_args=False)
+
+
+def take_rows(distribution: Distribution, index: Tensor) -> Distribution:
+    """Some of the first axis of a distribution."""
+    parameters = {name: getattr(distribution, name)[index] for name in _names(distribution)}
+    return type(distribution)(**parameters, validate_args=False)
+
+
+def _names(distribution: Distribution) -> list[str]:
+    """Of the arguments that a distribution was made from: Bernoulli, say, has either probabilities or logits."""
+    names = [name for name in distribution.arg_constraints if name in vars(distribution)]
+    if not names:
+        raise ValueError(f"`keep_draws` cannot store distributions of type {type(distribution).__name__}.")
+    return names
