@@ -176,7 +176,7 @@ def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]
     if config.optimizer == "adam":  # does not see the loss's scale
         return functools.partial(torch.optim.Adam, lr=config.lr, fused=True)
     if config.optimizer == "sgd":
-        num_batches = math.ceil(num_data / config.batch_size)
+        num_batches = math.ceil(num_data / max(config.batch_size, 1))  # `fit_svi` refuses a smaller one
         return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
     raise ValueError(f"unknown optimizer {config.optimizer!r}; choose adam or sgd.")
 
