@@ -5,6 +5,7 @@ from . import distributions as distributions
 from . import kl as kl
 from . import metrics as metrics
 from . import nets as nets
+from . import pruning as pruning
 from . import uncertainty as uncertainty
 from .checkpoint import load_state as load_state
 from .checkpoint import save_state as save_state

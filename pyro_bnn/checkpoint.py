@@ -1,11 +1,15 @@
 """Saving and loading what a fit learned."""
 
+import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from .guides import MeanFieldGuide
 from .model import BayesianModel
 
 __all__ = ["load_state", "save_state"]
@@ -14,12 +18,19 @@ __all__ = ["load_state", "save_state"]
 def save_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None:
     """Write the parameters and buffers of a model and its guide to one file.
 
+    Of weights that were removed (see :mod:`pyro_bnn.pruning`) only that is written, in one bit each.
+
     Args:
         path: The file.
         model: The model.
         guide: Its guide.
     """
-    torch.save({"model": model.state_dict(), "guide": guide.state_dict()}, path)
+    masked = sorted(guide._masked) if isinstance(guide, MeanFieldGuide) else []
+    states: dict[str, Any] = {"model": model.state_dict(), "guide": guide.state_dict()}
+    states["guide"], states["removed"] = _packed(states["guide"], masked)
+    for site in masked:  # where the network started is of no use any more
+        states["model"].pop(site, None)
+    torch.save(states, path)
 
 
 def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None:
@@ -30,7 +41,7 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
     Args:
         path: A file written by :func:`save_state`.
         model: Receives the model's state, on whatever device it is.
-        guide: Receives the guide's state.
+        guide: Receives the guide's state. Which weights were removed is part of it.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -41,8 +52,45 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is no file that `save_state` wrote.")
     states = torch.load(path, map_location="cpu", weights_only=True)
+    removed = states.get("removed", {})
     for name, module in (("model", model), ("guide", guide)):
         try:
-            module.load_state_dict(states[name])
+            state = states[name]
+            if name == "guide":
+                state = _unpacked(state, removed)
+            else:
+                state = {**{site: value for site, value in module.state_dict().items() if site in removed}, **state}
+            module.load_state_dict(state)
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"{path} does not fit the {name} it is loaded into: {error}") from error
+
+
+KINDS = ("loc", "rho", "log_variance")
+"""Trees of a mean-field guide's parameters."""
+
+
+def _packed(state: dict[str, Tensor], masked: list[str]) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
+    """A guide's state with masks as bits, and of masked parameters the elements kept; and the shapes of these."""
+    packed, shapes = dict(state), {}
+    for site in masked:
+        keep = packed.pop(f"keep.{site}")
+        shapes[site] = list(keep.shape)
+        for kind in KINDS:
+            if f"{kind}.{site}" in state:
+                packed[f"{kind}.{site}"] = state[f"{kind}.{site}"][keep]
+        packed[f"keep.{site}"] = torch.from_numpy(np.packbits(keep.cpu().numpy()))
+    return packed, shapes
+
+
+def _unpacked(state: dict[str, Tensor], shapes: dict[str, list[int]]) -> dict[str, Tensor]:
+    """The inverse; parameters of removed weights become 0."""
+    unpacked = dict(state)
+    for site, shape in shapes.items():
+        bits = np.unpackbits(state[f"keep.{site}"].numpy(), count=math.prod(shape))
+        keep = torch.from_numpy(bits).bool().view(shape)
+        unpacked[f"keep.{site}"] = keep
+        for kind in KINDS:
+            kept = state.get(f"{kind}.{site}")
+            if kept is not None:
+                unpacked[f"{kind}.{site}"] = kept.new_zeros(shape).masked_scatter_(keep, kept)
+    return unpacked

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn import pruning
 
 PRIORS = {
     "normal": pb.NormalPrior(0.7),
@@ -37,6 +38,8 @@ GUIDES = {
     "normal": lambda model: pb.MeanFieldGuide(model, init=pb.NormalInit(rho_scale=0.1)),
     "network": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
     "prior-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
+    "log-variance": lambda model: pb.MeanFieldGuide(model, log_variance=True),
+    "pruned": lambda model: pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide,
     "auto-normal": pb.auto_normal,
     "auto-delta": pb.auto_delta,
     "auto-full-rank": pb.auto_multivariate_normal,

@@ -23,7 +23,7 @@ LAYERS = [
     {"_potential"},
     {"_batches", "svi", "mcmc", "laplace"},
     {"prediction"},
-    {"checkpoint", "comparison", "specs", "tracking"},
+    {"checkpoint", "comparison", "pruning", "specs", "tracking"},
     {"plotting", "recipes"},
     {"runs"},
     {"evaluation"},
@@ -98,7 +98,7 @@ def public_names():
     for name in dir(pb):
         if not name.startswith("_"):
             yield "pyro_bnn", name
-    for module in ("data", "distributions", "kl", "metrics", "nets", "plotting", "uncertainty"):
+    for module in ("data", "distributions", "kl", "metrics", "nets", "plotting", "pruning", "uncertainty"):
         loaded = importlib.import_module(f"pyro_bnn.{module}")
         for name in loaded.__all__:
             yield f"pyro_bnn.{module}", name

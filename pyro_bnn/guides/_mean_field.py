@@ -1,6 +1,7 @@
 """The mean-field Gaussian guide."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -12,7 +13,9 @@ from torch.nn.functional import softplus
 
 from .. import _checks
 from .._scope import allow_local_mode, local_param
+from ..distributions import move_distribution
 from ._init import Init, NetworkInit
+from ._pruned import PrunedNormal, elementwise
 from ._sites import Site, find_sites
 
 
@@ -20,6 +23,9 @@ class MeanFieldGuide(PyroModule):
     r"""One independent Gaussian per element of every latent variable.
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
+
+    With `log_variance` the parameter is :math:`\log\sigma_i^2` instead: the same family, other steps. A step then
+    changes any scale by a factor; one in :math:`\rho` does so for small scales, and adds to large ones.
 
     A latent variable with constrained support, such as a noise scale, is a Gaussian pushed through Pyro's bijection
     to that support. Every site is sampled from its real distribution, so that `Trace_ELBO` and `TraceMeanField_ELBO`
@@ -33,6 +39,7 @@ class MeanFieldGuide(PyroModule):
         *args: Example arguments for a model of another kind; they must include the targets, or the observed site
             counts as latent.
         init: First locations and scales.
+        log_variance: Optimise the logarithms of the variances, parameters ``log_variance.*``, instead of ``rho.*``.
         **kwargs: Example keyword arguments.
 
     Raises:
@@ -52,7 +59,14 @@ class MeanFieldGuide(PyroModule):
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424; Graves (2011), Practical Variational Inference.
     """
 
-    def __init__(self, model: Callable[..., object], *args: object, init: Init | None = None, **kwargs: object) -> None:
+    def __init__(
+        self,
+        model: Callable[..., object],
+        *args: object,
+        init: Init | None = None,
+        log_variance: bool = False,
+        **kwargs: object,
+    ) -> None:
         super().__init__()
         allow_local_mode(self)
         self._choose: Callable[[Site, dist.Normal], dist.Normal] | None = None  # set while an estimator is applied
@@ -61,7 +75,12 @@ class MeanFieldGuide(PyroModule):
         _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
         starts = {site.name: init(site) for site in self._sites}
         self.loc = _tree({name: loc for name, (loc, _) in starts.items()})
-        self.rho = _tree({name: rho for name, (_, rho) in starts.items()})
+        self._spread = "log_variance" if log_variance else "rho"
+        spreads = {name: rho for name, (_, rho) in starts.items()}
+        if log_variance:
+            spreads = {name: 2 * softplus(rho).log() for name, rho in spreads.items()}
+        self.add_module(self._spread, _tree(spreads))
+        self._masked: frozenset[str] = frozenset()  # sites of which elements were removed; their masks are in `keep`
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are not looked at.
@@ -89,25 +108,75 @@ class MeanFieldGuide(PyroModule):
             yield draw
 
     def _distribution(self, site: Site) -> TorchDistributionMixin:
-        loc, rho = self._parameter("loc", site.name), self._parameter("rho", site.name)
-        normal = dist.Normal(loc, softplus(rho), validate_args=False)
+        loc, spread = self._parameter("loc", site.name), self._parameter(self._spread, site.name)
+        normal = dist.Normal(loc, self._scale(spread), validate_args=False)
         normal = normal if self._choose is None else self._choose(site, normal)
+        if site.name in self._masked:
+            normal = self._pruned(site, normal)
         base = normal.to_event(site.unconstrained_event_dim)
         return base if site.transform is None else dist.TransformedDistribution(base, [site.transform])
 
     def _parameter(self, kind: str, name: str) -> Tensor:
+        return local_param(self._pyro_get_fullname(f"{kind}.{name}"), self._tree_of(kind).get_parameter(name))
+
+    def _tree_of(self, kind: str) -> nn.Module:
         tree = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
         assert tree is not None
-        parameter = tree.get_parameter(name)
-        return local_param(self._pyro_get_fullname(f"{kind}.{name}"), parameter)
+        return tree
+
+    def _scale(self, spread: Tensor) -> Tensor:
+        return softplus(spread) if self._spread == "rho" else (0.5 * spread).exp()
+
+    def _pruned(self, site: Site, normal: dist.Normal) -> PrunedNormal:
+        if self._choose is not None:
+            raise ValueError(
+                "weights of the guide were removed, which an estimator in a loop of your own cannot serve; train it on "
+                "with `fit_svi(..., estimator=...)`, or without an estimator."
+            )
+        prior = move_distribution(elementwise(site.name, site.prior, site.start.shape), normal.loc)
+        return PrunedNormal(normal, self.kept(site.name), prior)
+
+    def kept(self, site: str) -> Tensor:
+        """Which elements of a latent variable are random, boolean, shape (*event); the others were removed.
+
+        See :func:`pyro_bnn.pruning.prune`.
+        """
+        if site in self._masked:
+            return self._tree_of("keep").get_buffer(site)
+        return torch.ones_like(self.loc.get_parameter(site), dtype=torch.bool)
+
+    @torch.no_grad()
+    def _keep_only(self, masks: dict[str, Tensor]) -> None:
+        """Remove all elements outside these masks, and none of the sites without one."""
+        self._masked = frozenset(masks)
+        self._modules.pop("keep", None)
+        if masks:
+            self.add_module("keep", _tree(masks))
+        for name, mask in masks.items():
+            self.loc.get_parameter(name)[~mask] = 0
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """The masks become those of the state, whatever this guide's were."""
+        sites = {site.name for site in self._sites}
+        masks = {site: state_dict[f"{prefix}keep.{site}"] for site in sites if f"{prefix}keep.{site}" in state_dict}
+        device = self.loc.get_parameter(next(iter(sites))).device
+        fits = {site: mask for site, mask in masks.items() if mask.shape == self.loc.get_parameter(site).shape}
+        self._keep_only({site: mask.to(device, torch.bool) for site, mask in fits.items()})
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _zeroed(self, site: str, value: Tensor) -> Tensor:
+        return torch.where(self.kept(site), value, 0) if site in self._masked else value
 
     def locations(self) -> dict[str, Tensor]:
-        """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``."""
-        return {site.name: self.loc.get_parameter(site.name).detach() for site in self._sites}
+        """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 where a weight was removed."""
+        names = [site.name for site in self._sites]
+        return {name: self._zeroed(name, self.loc.get_parameter(name).detach()) for name in names}
 
     def scales(self) -> dict[str, Tensor]:
-        """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``."""
-        return {site.name: softplus(self.rho.get_parameter(site.name).detach()) for site in self._sites}
+        """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 where removed."""
+        tree = self._tree_of(self._spread)
+        names = [site.name for site in self._sites]
+        return {name: self._zeroed(name, self._scale(tree.get_parameter(name).detach())) for name in names}
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
@@ -133,7 +202,7 @@ class MeanFieldGuide(PyroModule):
 
 
 def _tree(values: dict[str, Tensor]) -> nn.Module:
-    """Parameters under dotted names, as nested modules."""
+    """Numbers as parameters, masks as buffers, under dotted names, as nested modules."""
     root = nn.Module()
     for name, value in values.items():
         *path, leaf = name.split(".")
@@ -143,7 +212,11 @@ def _tree(values: dict[str, Tensor]) -> nn.Module:
                 if part not in module._modules:
                     module.add_module(part, nn.Module())
                 module = module.get_submodule(part)
-            module.register_parameter(leaf, nn.Parameter(value.detach().clone()))
+            value = value.detach().clone()
+            if value.dtype == torch.bool:
+                module.register_buffer(leaf, value)
+            else:
+                module.register_parameter(leaf, nn.Parameter(value))
         except KeyError as error:
             raise ValueError(
                 f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site, so that it is "

@@ -16,6 +16,7 @@ from ..estimators import Estimator
 from ..estimators._applied import random_layers
 from ..estimators._layers import RandomParameter
 from ..guides import MeanFieldGuide, Site
+from ..guides._pruned import elementwise
 from ..guides._sites import find_sites
 from ..model import BayesianModel
 from ._batches import Batch
@@ -56,10 +57,11 @@ class DirectStep(Step):
     :math:`g = \nabla_w (L - \lambda \log p)`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
-              \nabla_\rho = \nabla_\sigma\, s(\rho),
+              \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho},
 
-    where s is the logistic function. Where the divergence has a closed form, :math:`g = \nabla_w L`, and
-    :math:`\lambda` times the gradients of the closed form are added to :math:`\nabla_\mu, \nabla_\sigma`.
+    where the last factor is the logistic function of rho, or half of :math:`\sigma` if rho is a log-variance. Where the
+    divergence has a closed form, :math:`g = \nabla_w L`, and :math:`\lambda` times the gradients of the closed form are
+    added to :math:`\nabla_\mu, \nabla_\sigma`.
 
     An estimator gives the network :math:`\mu` and a spread instead of w, and :math:`\nabla_\mu L` is what autograd
     says. The spread is the deviation :math:`\delta = \sigma\epsilon`, so that :math:`\nabla_\sigma L =
@@ -95,6 +97,7 @@ class DirectStep(Step):
         draws = any(map(self._is_drawn, self._names))
         self._gaussians = FlatGaussians(self._guide, self._flat, draws=draws, spreads=self._estimator is not None)
         self._pieces = list(self._cut(self._gaussians.slices()))
+        self._of_removed = sum(self._divergence_of_removed(site) for site in self._flat)
         longest = max(piece.part.stop - piece.part.start for piece in self._pieces)
         self._scratch = self._gaussians.loc.new_empty(4, longest)
         try:
@@ -118,6 +121,19 @@ class DirectStep(Step):
             size = chunk if run.density.key is not None else run.part.stop - run.part.start
             for start in range(run.part.start, run.part.stop, size):
                 yield _Piece(slice(start, min(start + size, run.part.stop)), run.density, run.is_closed)
+
+    def _divergence_of_removed(self, site: Site) -> float:
+        """What the pieces count for the weights of a site that were removed, which have no divergence: N(0, 1)'s."""
+        if site.name not in self._guide._masked:
+            return 0.0
+        prior = elementwise(site.name, site.prior, site.start.shape)
+        removed = ~self._guide.kept(site.name)
+        zero = torch.zeros_like(site.start, dtype=torch.float64)
+        if self._is_closed(site.name):
+            terms = kl_divergence(torch.distributions.Normal(zero, 1 + zero), prior)
+        else:
+            terms = -LOG_ROOT_TAU - prior.log_prob(zero)
+        return float(terms.expand(site.start.shape)[removed].double().sum())
 
     def _gradients(self) -> list[Tensor]:
         q = self._gaussians
@@ -167,7 +183,8 @@ class DirectStep(Step):
         with torch.no_grad():
             terms = [self._differentiate(piece, weight) for piece in self._pieces]
             self._last_log_likelihood = log_likelihood.detach()
-            return torch.stack([log_likelihood.double(), divergence + sum(terms)]).detach()
+            total = divergence + sum(terms) - self._of_removed
+            return torch.stack([log_likelihood.double(), total]).detach()
 
     def _draw(self) -> tuple[dict[str, Tensor], Tensor]:
         """Draw all variables, in the guide's order; returns those left to autograd, and their divergence."""
@@ -181,10 +198,12 @@ class DirectStep(Step):
             elif self._is_drawn(site.name):
                 q.noises[site.name].normal_()
         with torch.no_grad():
+            q.remove(q.noise, 0)
             if q.value is not q.loc:
                 torch.addcmul(q.loc, q.scale, q.noise, out=q.value)
             if self._estimator is not None and q.spread is not None:
                 torch.mul(q.scale, q.noise if self._estimator._uses_draws else q.scale, out=q.spread)
+                q.remove(q.spread, 0)
                 q.scale_grad.zero_()
         return others, divergence
 
@@ -214,7 +233,7 @@ class DirectStep(Step):
     def _differentiate(self, piece: _Piece, weight: float) -> Tensor:
         """Make of the gradients in what the network was given those in loc and rho; returns the divergence."""
         q, part, density = self._gaussians, piece.part, piece.density
-        loc, rho, scale, noise = (vector[part] for vector in (q.loc, q.rho, q.scale, q.noise))
+        loc, scale, noise = (vector[part] for vector in (q.loc, q.scale, q.noise))
         loc_grad, scale_grad = q.loc_grad[part], q.scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
         if piece.is_closed:
@@ -232,7 +251,8 @@ class DirectStep(Step):
             if self._estimator is not None:
                 scale_grad.addcmul_(slope, noise, value=-weight)
             scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
-        scale_grad.mul_(torch.sigmoid(rho, out=scale_slope))
+        scale_grad.mul_(q.scale_slope(part, scale_slope))
+        q.remove(loc_grad, 0, part)
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor) -> None:

@@ -16,6 +16,9 @@ from ..guides import MeanFieldGuide, Site
 class FlatGaussians:
     """Parameters, one draw, and gradients of Gaussian sites, in vectors of shape (P,).
 
+    A weight that was removed has location 0, scale 1 and noise 0, so that its value is 0, and its share of the ELBO a
+    constant. `rho` holds the logarithms of the variances, if that is what the guide has.
+
     Args:
         guide: Whose parameters are moved into the vectors until :meth:`close`.
         sites: On the real line, with as many parameters in the guide as they have elements.
@@ -26,10 +29,14 @@ class FlatGaussians:
     def __init__(self, guide: MeanFieldGuide, sites: Sequence[Site], *, draws: bool, spreads: bool) -> None:
         self._shapes = {site.name: site.start.shape for site in sites}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
-        self._owners = [_owner(guide, kind, site.name) for kind in ("loc", "rho") for site in sites]
+        self._owners = [_owner(guide, kind, site.name) for kind in ("loc", guide._spread) for site in sites]
         self._formats = [torch.empty_like(parameter, device="meta") for parameter in self.parameters]
         flat = [torch.cat([p.detach().reshape(-1) for p in half]) for half in _halves(self.parameters)]
         self.loc, self.rho = flat
+        self._is_rho = guide._spread == "rho"
+        self._removed = None
+        if guide._masked:
+            self._removed = torch.cat([guide.kept(site.name).reshape(-1) for site in sites]).logical_not_()
         self._homes = [view for vector in flat for view in self.views(vector).values()]
         self.link()
         self.scale, self.noise = torch.empty_like(self.rho), torch.zeros_like(self.rho)
@@ -80,9 +87,27 @@ class FlatGaussians:
 
     @torch.no_grad()
     def update_scale(self, parts: Sequence[slice], scratch: Tensor) -> None:
-        """Compute the scales from rho, part by part; of the scratch two rows are used."""
+        """Compute the scales, part by part; of the scratch two rows are used. A removed weight's is 1."""
         for part in parts:
-            softplus_(self.rho[part], self.scale[part], scratch[:, : part.stop - part.start])
+            if self._is_rho:
+                softplus_(self.rho[part], self.scale[part], scratch[:, : part.stop - part.start])
+            else:
+                torch.mul(self.rho[part], 0.5, out=self.scale[part]).exp_()
+        self.remove(self.loc, 0)
+        self.remove(self.scale, 1)
+
+    def scale_slope(self, part: slice, out: Tensor) -> Tensor:
+        """The derivative of a part's scales with respect to their parameters, which is 0 where a weight was removed."""
+        if self._is_rho:
+            torch.sigmoid(self.rho[part], out=out)
+        else:
+            torch.mul(self.scale[part], 0.5, out=out)
+        return out if self._removed is None else out.masked_fill_(self._removed[part], 0)
+
+    def remove(self, vector: Tensor | None, value: float, part: slice = slice(None)) -> None:
+        """Write a value wherever a weight was removed, into a vector or, if `part` is given, into that part of one."""
+        if self._removed is not None and vector is not None:
+            vector.masked_fill_(self._removed[part], value)
 
     def close(self) -> None:
         """Give every parameter and its gradient memory of its own, in the format that it had.
@@ -130,6 +155,6 @@ def _halves(items: list[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.Para
 
 
 def guide_parameters(guide: MeanFieldGuide, name: str) -> Mapping[str, nn.Parameter]:
-    """Location and rho of a site."""
-    found = {kind: _owner(guide, kind, name) for kind in ("loc", "rho")}
+    """Location of a site, and what its scale is computed from."""
+    found = {kind: _owner(guide, kind, name) for kind in ("loc", guide._spread)}
     return {kind: owner.get_parameter(leaf) for kind, (owner, leaf) in found.items()}

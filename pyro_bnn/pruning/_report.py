@@ -1,0 +1,164 @@
+"""What removing weights costs: accuracy or error, and log-likelihood, by the share removed."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import _checks, metrics
+from ..guides import MeanFieldGuide
+from ..model import BayesianModel
+from ..prediction import predict, predict_point
+from ..uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ._prune import Gaussians, count, decibel, mean_field, prune, signal_to_noise
+
+FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
+
+
+@dataclass(frozen=True)
+class PruningRow:
+    """Scores with some weights removed.
+
+    Args:
+        fraction: Share of the weights removed.
+        threshold: Signal-to-noise ratio of the strongest weight removed; 0 if none is.
+        num_weights: How many are left.
+        accuracy: Of the ensemble of draws; None for regression.
+        nll: Of the ensemble: mean negative log-density, in nats.
+        rmse: Root mean squared error of the ensemble's mean; None for classification.
+        mean_accuracy: Accuracy at the mean weights; None for regression.
+        mean_nll: NLL at the mean weights, in nats.
+        mean_rmse: Root mean squared error at the mean weights; None for classification.
+    """
+
+    fraction: float
+    threshold: float
+    num_weights: int
+    accuracy: float | None
+    nll: float
+    rmse: float | None
+    mean_accuracy: float | None
+    mean_nll: float
+    mean_rmse: float | None
+
+
+@dataclass(frozen=True)
+class PruningReport:
+    """What :func:`snr_report` measured.
+
+    Args:
+        rows: One per share of weights removed, in the order asked for.
+        num_weights: How many weights there were.
+        num_data: On how many data points.
+        num_samples: Draws of each ensemble.
+    """
+
+    rows: tuple[PruningRow, ...]
+    num_weights: int
+    num_data: int
+    num_samples: int
+
+    def __str__(self) -> str:
+        is_classes = self.rows[0].accuracy is not None
+        name = "accuracy" if is_classes else "RMSE"
+        lines = [
+            f"{self.num_weights:,} weights, {self.num_data:,} data points, ensembles of {self.num_samples} draws",
+            f"{'':>8s} {'SNR':>9s} {'weights':>11s} {'mean weights':>19s} {'ensemble':>19s}",
+            f"{'removed':>8s} {'up to, dB':>9s} {'left':>11s} {name:>10s} {'NLL':>8s} {name:>10s} {'NLL':>8s}",
+        ]
+        for row in self.rows:
+            scores = (row.mean_accuracy, row.accuracy) if is_classes else (row.mean_rmse, row.rmse)
+            shown = [f"{score:10.2%}" if is_classes else f"{score:10.4g}" for score in scores]
+            level = float(decibel(torch.tensor(row.threshold))) if row.threshold else float("-inf")
+            lines.append(
+                f"{row.fraction:8.4g} {level:9.1f} {row.num_weights:11,d} {shown[0]} {row.mean_nll:8.4f} {shown[1]} "
+                f"{row.nll:8.4f}"
+            )
+        return "\n".join(lines)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as CSV.
+
+        Args:
+            path: The file.
+        """
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(asdict(self.rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in self.rows)
+
+
+def snr_report(
+    model: BayesianModel,
+    guide: Gaussians,
+    x: Tensor,
+    y: Tensor,
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    num_samples: int = 100,
+    per_layer: bool = False,
+    where: str = "**",
+    batch_size: int = 10_000,
+    seed: int | None = 0,
+) -> PruningReport:
+    """Accuracy (or error) and NLL by share of weights removed, at the mean weights and as an ensemble.
+
+    Every row removes from the guide as it was given, and sees the same random numbers.
+
+    Args:
+        model: The model.
+        guide: Its mean-field guide, or the posterior that a fit made of one.
+        x: Inputs, shape (N, ...).
+        y: Targets, shape (N, ...).
+        fractions: Shares to remove, each from 0 to 1.
+        num_samples: Draws of each ensemble.
+        per_layer: As for :func:`prune`.
+        where: As for :func:`prune`.
+        batch_size: Rows per run of the network.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: If `fractions` is empty, or as for :func:`prune` and :func:`~pyro_bnn.predict`.
+    """
+    guide = mean_field(guide)
+    if not fractions:
+        raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
+    _checks.at_least("num_samples", num_samples, 1)
+    rows = []
+    for fraction in fractions:
+        posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
+        ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
+        mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
+        accuracy, rmse = _score(ensemble, y)
+        mean_accuracy, mean_rmse = _score(mean, y)
+        pruned = mean_field(posterior)
+        rows.append(
+            PruningRow(
+                fraction=float(fraction),
+                threshold=_threshold(guide, pruned),
+                num_weights=count(pruned)[0],
+                accuracy=accuracy,
+                nll=ensemble.nll,
+                rmse=rmse,
+                mean_accuracy=mean_accuracy,
+                mean_nll=mean.nll,
+                mean_rmse=mean_rmse,
+            )
+        )
+    return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
+
+
+def _score(prediction: Prediction, y: Tensor) -> tuple[float | None, float | None]:
+    """Accuracy or error."""
+    if isinstance(prediction, ClassificationPrediction):
+        return metrics.accuracy(prediction.probs.flatten(0, -2), y.flatten().long()), None
+    assert isinstance(prediction, RegressionPrediction)
+    return None, metrics.root_mean_squared_error(prediction.mean, y)
+
+
+def _threshold(guide: MeanFieldGuide, pruned: MeanFieldGuide) -> float:
+    removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
+    return max((float(part.max()) for part in removed if len(part)), default=0.0)

@@ -1,0 +1,108 @@
+"""Networks whose removed weights cost neither memory nor time."""
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+from ..model import BayesianModel
+
+MAX_DENSITY = 0.1
+"""Measured: on a CPU a sparse product takes less than half of the time of the dense one at a tenth of the weights, and
+more at a third; see the benchmarks."""
+
+
+class SparseLinear(nn.Module):
+    r""":math:`y = x W^\top + b` with a matrix of which only the elements that are not zero are stored, row by row.
+
+    For prediction: it has buffers, and no parameter to train.
+
+    Args:
+        weight: The matrix, shape (O, D), dense.
+        bias: Shape (O,), or None.
+
+    Example:
+        >>> layer = SparseLinear(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), None)
+        >>> layer(torch.tensor([[1.0, 3.0]])), layer.values
+        (tensor([[6., 0.]]), tensor([2.]))
+    """
+
+    row_starts: Tensor
+    columns: Tensor
+    values: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        if weight.dim() != 2 or weight.numel() == 0:
+            raise ValueError(f"`weight` must have shape (O, D), got {_checks.shape(weight)}.")
+        self.out_features, self.in_features = weight.shape
+        with _quietly():
+            rows = weight.detach().to_sparse_csr()
+        self.register_buffer("row_starts", rows.crow_indices().int())
+        self.register_buffer("columns", rows.col_indices().int())
+        self.register_buffer("values", rows.values())
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (..., D) to (..., O)."""
+        shape = (self.out_features, self.in_features)
+        with _quietly():
+            rows = torch.sparse_csr_tensor(self.row_starts, self.columns, self.values, shape, check_invariants=False)
+            output = torch.sparse.mm(rows, x.reshape(-1, self.in_features).T).T
+        output = output.reshape(*x.shape[:-1], self.out_features)
+        return output if self.bias is None else output + self.bias
+
+    def extra_repr(self) -> str:
+        """Sizes, and how full the matrix is."""
+        density = len(self.values) / (self.in_features * self.out_features)
+        return f"in_features={self.in_features}, out_features={self.out_features}, density={density:.4g}"
+
+
+def sparse_network(
+    model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float = MAX_DENSITY
+) -> nn.Module:
+    """A plain network with given weights, whose nearly empty linear layers are stored and multiplied as sparse.
+
+    For the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw. It needs
+    nothing of this package's but :class:`SparseLinear`, and is in eval mode. Layers of other kinds stay dense.
+
+    Args:
+        model: The model, whose network it copies.
+        values: A value for each random parameter, ``{site: shape (*event)}``.
+        max_density: Largest share of weights that are not zero in a layer that becomes sparse.
+
+    Raises:
+        ValueError: If a random parameter has no value.
+    """
+    missing = [name for name in model.site_names if name not in values]
+    if missing:
+        raise ValueError(f"`values` lacks the random parameters {missing}.")
+    net = copy.deepcopy(model._network)
+    with torch.no_grad():
+        for name, paths in model._paths.items():
+            for path in paths:
+                owner, _, leaf = path.rpartition(".")
+                module = net.get_submodule(owner)
+                module._buffers.pop(leaf)
+                module.register_parameter(leaf, nn.Parameter(values[name].detach().clone(), requires_grad=False))
+        for path, layer in list(net.named_modules()):
+            if type(layer) is nn.Linear and int((layer.weight != 0).sum()) <= max_density * layer.weight.numel():
+                sparse = SparseLinear(layer.weight, layer.bias)
+                if not path:
+                    return sparse.eval()
+                owner, _, leaf = path.rpartition(".")
+                net.get_submodule(owner).add_module(leaf, sparse)
+    return net.eval()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the warning that torch's sparse matrices are a beta feature."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR", category=UserWarning)
+        yield
