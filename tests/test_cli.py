@@ -126,7 +126,10 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--inputs", "scaled:0"], "needs a factor above 0 after the colon"),
         (["train", "digits", "--out", "r", "--inputs", "scaled:1/0"], "needs a factor above 0 after the colon"),
         (["train", "digits", "--out", "r", "--inputs", "scaled"], "'scaled' needs a factor above 0"),
-        (["train", "digits", "--out", "r", "--recipe", "tutorial", "--batch-size", "0"], "`batch_size` must be a whole"),
+        (
+            ["train", "digits", "--out", "r", "--recipe", "tutorial", "--batch-size", "0"],
+            "`batch_size` must be a whole",
+        ),
         (["train", "digits", "--out", "r", "--optimizer", "lion"], "unknown optimizer 'lion'; choose adam or sgd"),
         (["train", "digits", "--out", "r", "--schedule", "x"], "unknown schedule 'x'; choose constant or cosine"),
         (["train", "digits", "--out", "r", "--kl-weight", "warm"], "bad KL weight 'warm'; choose a number"),
