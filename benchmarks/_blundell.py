@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -28,7 +29,9 @@ class Setting:
         prior: As for ``pyro-bnn train``; None trains a point by maximum likelihood.
         init: Likewise; of a point, the locations are used.
         inputs: Likewise.
-        kl_weight: Relative to the ELBO.
+        kl_weight: Likewise.
+        is_closed: The KL in closed form, which a mixture has not; else that of the weights drawn.
+        is_local: Local reparameterisation; else one draw of the weights for all images of a step.
         input_dropout: Probability that a pixel is left out while training.
         hidden_dropout: Likewise, a hidden unit.
         optimizer: ``adam``, or ``momentum``: SGD with momentum 0.9, on the mean loss of a batch.
@@ -41,7 +44,9 @@ class Setting:
     prior: str | None = None
     init: str = "network:0.02"
     inputs: str = "raw"
-    kl_weight: float = 1.0
+    kl_weight: str = "1"
+    is_closed: bool = False
+    is_local: bool = False
     input_dropout: float = 0.0
     hidden_dropout: float = 0.0
     optimizer: str = "adam"
@@ -93,6 +98,7 @@ def train(
 ) -> dict[str, float]:
     """Fit in place; returns seconds, and KL and NLL of the last epoch, in nats per image."""
     num_data = len(images.x_train)
+    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
         "adam": functools.partial(torch.optim.Adam, lr=setting.lr, fused=True),
         "momentum": functools.partial(torch.optim.SGD, lr=setting.lr / num_data, momentum=0.9, fused=True),
@@ -106,7 +112,9 @@ def train(
         optimizer=optimizers[setting.optimizer],
         num_epochs=setting.epochs,
         batch_size=setting.batch_size,
-        kl_weight=setting.kl_weight if setting.is_bayesian else 0.0,
+        elbo=TraceMeanField_ELBO if setting.is_closed else Trace_ELBO,
+        estimator=pb.LocalReparameterization() if setting.is_local else None,
+        kl_weight=specs.make_kl_weight(setting.kl_weight, num_weights) if setting.is_bayesian else 0.0,
         scheduler=cosine if setting.schedule == "cosine" else None,
         callbacks=[report],
         device=device,
@@ -131,24 +139,21 @@ def evaluate(
 ) -> dict[str, float]:
     """Errors, calibration and detection of the unknown, all of one posterior; of a point, those of its weights."""
     x, y = images.x_test.to(model.device), images.y_test.to(model.device)
-    center = _classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), x))
-    if not setting.is_bayesian:
-        foreign = _classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), unknown.to(model.device)))
-        return {
-            "mean_error": 1 - metrics.accuracy(center.probs, y),
-            **_scores(center, y),
-            "auroc_entropy": metrics.ood_scores(center.total, foreign.total).auroc,
-        }
-    known, foreign = (
-        _classes(pb.predict(model, guide, part, num_samples=num_samples, seed=seed))
-        for part in (x, unknown.to(model.device))
-    )
+    parts = x, unknown.to(model.device)
+    center, foreign = (_classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), part)) for part in parts)
+    scores = {"mean_error": 1 - metrics.accuracy(center.probs, y)}
+    known = center
+    if setting.is_bayesian:
+        known, foreign = (
+            _classes(pb.predict(model, guide, part, num_samples=num_samples, seed=seed)) for part in parts
+        )
+        scores["error"] = 1 - metrics.accuracy(known.probs, y)
+        scores["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, foreign.epistemic).auroc
     return {
-        "mean_error": 1 - metrics.accuracy(center.probs, y),
-        "error": 1 - metrics.accuracy(known.probs, y),
-        **_scores(known, y),
+        **scores,
+        "nll": metrics.negative_log_likelihood(known.probs, y),
+        "ece": metrics.expected_calibration_error(known.probs, y),
         "auroc_entropy": metrics.ood_scores(known.total, foreign.total).auroc,
-        "auroc_mutual_information": metrics.ood_scores(known.epistemic, foreign.epistemic).auroc,
     }
 
 
@@ -180,13 +185,6 @@ def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
 
 def _dropout(p: float) -> list[nn.Module]:
     return [nn.Dropout(p)] if p else []  # on while training, off when predicting
-
-
-def _scores(prediction: ClassificationPrediction, y: Tensor) -> dict[str, float]:
-    return {
-        "nll": metrics.negative_log_likelihood(prediction.probs, y),
-        "ece": metrics.expected_calibration_error(prediction.probs, y),
-    }
 
 
 def _classes(prediction: object) -> ClassificationPrediction:

@@ -225,6 +225,13 @@ def test_blundells_networks_are_trained_measured_and_pruned(blundell, tmp_path):
     assert "| 98% |" in printed
 
 
+def test_a_recipe_may_use_local_reparameterisation(blundell, tmp_path, monkeypatch):
+    recipe = _blundell.Setting(prior="normal:1", kl_weight="warmup:2,0.1", is_closed=True, is_local=True)
+    monkeypatch.setitem(mnist_blundell.SETTINGS, "recipe", recipe)
+    blundell("--epochs", 20, "--methods", "recipe", "--units", 32)
+    assert json.loads((tmp_path / "recipe-32-seed0.json").read_text())["scores"]["error"] < 0.25
+
+
 def test_blundells_networks_that_are_done_are_not_done_again(blundell, tmp_path):
     first = blundell("--epochs", 1, "--methods", "sgd", "mixture")
     again = blundell("--epochs", 1, "--methods", "sgd", "mixture")
