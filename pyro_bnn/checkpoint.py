@@ -3,7 +3,7 @@
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from .model import BayesianModel
 __all__ = ["load_state", "save_state"]
 
 
-def save_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None:
+def save_state(path: str | Path | BinaryIO, model: BayesianModel, guide: nn.Module) -> None:
     """Write the parameters and buffers of a model and its guide to one file.
 
     Of weights that were removed (see :mod:`pyro_bnn.pruning`) only that is written, in one bit each.
 
     Args:
-        path: The file.
+        path: The file, or an open one.
         model: The model.
         guide: Its guide.
     """

@@ -35,6 +35,13 @@ def _integers(text: str, name: str) -> tuple[int, ...]:
         raise ValueError(f"`{name}` must be whole numbers separated by commas, got {text!r}.") from None
 
 
+def _numbers(text: str, name: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"`{name}` must be numbers separated by commas, got {text!r}.") from None
+
+
 def _device(name: str) -> str:
     import torch
 
@@ -260,6 +267,77 @@ def compare(
     typer.echo(f"\n{result}")
     study.save(result, out)
     typer.echo(f"\ncomparison.csv, comparison.json and comparison.png in {out}.")
+
+
+@app.command()
+def prune(
+    run: Annotated[Path, typer.Argument(help="Folder that `train` wrote.")],
+    fractions: Annotated[
+        str, typer.Option(help="Shares of the weights to remove, lowest signal-to-noise ratio first.")
+    ] = "0,.1,.25,.5,.75,.95,.98,.99,1",
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="Remove the share of each layer, not of all layers together.")
+    ] = False,
+    keep: Annotated[
+        float | None,
+        typer.Option(help="Also write the run with this share of its weights left, to --out.", min=0, max=1),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the pruned run of --keep.")] = None,
+    num_samples: Annotated[int, typer.Option(help="Weight draws of each ensemble.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    data: Data = None,
+    download: Download = False,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Which weights a trained network needs: scores, file size and speed by the share of them removed.
+
+    The ratio |mean| / sd of each weight decides. Table and pictures are written into the run's folder.
+    """
+    from . import inspection, runs
+
+    if (keep is None) != (out is None):
+        raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
+    shares = _numbers(fractions, "--fractions")
+    config = runs.load_config(run)
+    device = _device(device)
+    images, _ = runs.load_data(config, root=data, download=download)
+    model, posterior = runs.load_run(run, images, device=device)
+    if keep is not None and out is not None:
+        status = inspection.save_pruned_run(
+            run, out, model, posterior, fraction=1 - keep, per_layer=per_layer, force=force
+        )
+        typer.echo(f"{status} Saved in {out}; next: pyro-bnn evaluate {out}\n")
+    options: dict[str, Any] = {"num_samples": num_samples, "per_layer": per_layer, "seed": seed}
+    report, gains = inspection.prune_run(model, posterior, images, run, fractions=shares, **options)
+    typer.echo(f"{report}\n\n{gains}\n\npruning.csv, pruning.json, pruning.png and snr.png in {run}.")
+
+
+@app.command()
+def weights(
+    run: Annotated[Path, typer.Argument(help="Folder that `train` wrote.")],
+    site: Annotated[
+        str | None, typer.Option(help="Site of the weight shown, such as net.1.weight.  [default: the first]")
+    ] = None,
+    index: Annotated[
+        str,
+        typer.Option(help="Which weight of the site, such as 3,100.  [default: the one furthest from zero, in its sd]"),
+    ] = "",
+    data: Data = None,
+    download: Download = False,
+) -> None:
+    """The posterior of a trained network's weights: of one of them, and of every layer's.
+
+    Pictures are written into the run's folder.
+    """
+    from . import inspection, runs
+
+    place = _integers(index, "--index")
+    images, _ = runs.load_data(runs.load_config(run), root=data, download=download)
+    model, posterior = runs.load_run(run, images)
+    rows = inspection.weights_of_run(model, posterior, run, site=site, index=place)
+    typer.echo("\n".join([inspection.SiteSummary.header(), *map(str, rows)]))
+    typer.echo(f"\nweight.png and weights.png in {run}.")
 
 
 def main() -> None:

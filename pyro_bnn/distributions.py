@@ -160,3 +160,22 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     moved = move(distribution)
     assert isinstance(moved, Distribution)
     return moved
+
+
+def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
+    """The distribution of one element of a batch, from that of independent elements."""
+    shape = distribution.batch_shape
+    if not shape:
+        return distribution
+
+    def pick(value: object) -> object:
+        if isinstance(value, Tensor) and value.dim() <= len(shape):
+            return value.expand(shape)[index]
+        if isinstance(value, Distribution):
+            return element_of(value, index)
+        return type(value)(map(pick, value)) if isinstance(value, (list, tuple)) else value
+
+    picked = copy.copy(distribution)
+    own = {name: value for name, value in vars(distribution).items() if name not in ("_batch_shape", "_event_shape")}
+    picked.__dict__.update({name: pick(value) for name, value in own.items()}, _batch_shape=torch.Size())
+    return picked

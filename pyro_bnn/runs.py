@@ -136,7 +136,7 @@ def train(
         FileExistsError: If the folder exists and `force` is not given.
     """
     out = Path(out)
-    _check_target(out, force)
+    check_target(out, force)
     model, guide = build(config, images)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
@@ -181,7 +181,7 @@ def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]
     raise ValueError(f"unknown optimizer {config.optimizer!r}; choose adam or sgd.")
 
 
-def _check_target(out: Path, force: bool) -> None:
+def check_target(out: Path, force: bool) -> None:
     """Before hours of training: can the folder be made, and may what is there be replaced?"""
     if out.exists():
         if not force:

@@ -26,7 +26,7 @@ LAYERS = [
     {"checkpoint", "comparison", "pruning", "specs", "tracking"},
     {"plotting", "recipes"},
     {"runs"},
-    {"evaluation"},
+    {"evaluation", "inspection"},
     {"demo", "study"},
     {"cli"},
     {"__main__"},

@@ -11,10 +11,12 @@ from ._prune import signal_to_noise as signal_to_noise
 from ._report import PruningReport as PruningReport
 from ._report import PruningRow as PruningRow
 from ._report import snr_report as snr_report
+from ._sparse import MAX_DENSITY as MAX_DENSITY
 from ._sparse import SparseLinear as SparseLinear
 from ._sparse import sparse_network as sparse_network
 
 __all__ = [
+    "MAX_DENSITY",
     "PruningReport",
     "PruningRow",
     "SparseLinear",

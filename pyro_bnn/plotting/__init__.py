@@ -6,63 +6,45 @@ piles up; to see a window, pass axes made with pyplot.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from .comparison import Comparison
-from .history import History
-from .metrics import calibration_bins
-from .tracking import AccuracyCurve
-from .uncertainty import RegressionPrediction
+from ..comparison import Comparison
+from ..history import History
+from ..metrics import calibration_bins
+from ..tracking import AccuracyCurve
+from ..uncertainty import RegressionPrediction
+from ._figures import new_axes as new_axes
+from ._figures import save as save
+from ._weights import pruning_curve as pruning_curve
+from ._weights import signal_to_noise as signal_to_noise
+from ._weights import weight_density as weight_density
+from ._weights import weight_histograms as weight_histograms
 
 __all__ = [
     "accuracy_curves",
     "comparison",
     "loss_curves",
     "new_axes",
+    "pruning_curve",
     "regression_bands",
     "reliability_diagram",
     "save",
     "score_histograms",
+    "signal_to_noise",
     "vote_histograms",
+    "weight_density",
+    "weight_histograms",
 ]
 
 CURVES_IN_A_ROW = 4
 
 IN_DOMAIN, OUT_OF_DOMAIN, EPISTEMIC, ALEATORIC = "tab:blue", "tab:orange", "tab:blue", "tab:green"
-
-
-def new_axes(rows: int, columns: int, *, size: tuple[float, float]) -> np.ndarray:
-    """A grid of axes on a figure of its own.
-
-    Args:
-        rows: Number of rows.
-        columns: Number of columns.
-        size: Width and height of the whole figure, in inches.
-
-    Returns:
-        Array of axes, shape (rows, columns).
-    """
-    return Figure(figsize=size, layout="constrained").subplots(rows, columns, squeeze=False)
-
-
-def save(ax: Axes, path: str | Path) -> None:
-    """Write the figure that axes belong to.
-
-    Args:
-        ax: Any axes of the figure.
-        path: The file; its ending chooses the format.
-    """
-    figure = ax.figure
-    while isinstance(figure, SubFigure):
-        figure = figure.figure
-    figure.savefig(path, dpi=120)
 
 
 def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
