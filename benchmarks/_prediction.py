@@ -63,6 +63,31 @@ class LaplaceTorch(Predict):
             return self._laplace(self.setting.data[0], pred_type="nn", link_approx="mc", n_samples=self.num_samples)
 
 
+class MeanWeights:
+    """The network at the mean weights of a pruned posterior; a burst's unit is one run over all images.
+
+    Args:
+        setting: Its data are the images.
+        removed: Share of the weights removed.
+        is_sparse: Whether its layers are; else zeros are multiplied like other numbers.
+    """
+
+    def __init__(self, setting: Setting, removed: float, *, is_sparse: bool) -> None:
+        self._setting = setting
+        fresh = FitSVI(setting)
+        values = pb.pruning.prune(fresh.guide, fraction=removed).median()
+        self._net = pb.pruning.sparse_network(fresh.model, values, max_density=1.0 if is_sparse else -1.0)
+
+    @torch.no_grad()
+    def burst(self) -> float:
+        self._setting.finish()
+        begin = time.perf_counter()
+        for _ in range(5):
+            self._net(self._setting.data[0])
+        self._setting.finish()
+        return (time.perf_counter() - begin) / 5
+
+
 class Products:
     """Products of the shapes in one run of a network, or one large square product."""
 

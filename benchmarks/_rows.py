@@ -155,6 +155,13 @@ def _predicting(options: Options) -> Iterator[Row]:
         return dataclasses.replace(cell, detail=f"{theirs:.3g} / {own:.3g} s")
 
     yield Row("prediction, laplace-torch's time / ours", laplace)
+    for removed in (0.9, 0.98):
+        wide = dataclasses.replace(
+            options.mlp, sizes=(20, 16, 4) if options.quick else (784, 1200, 1200, 10), batch_size=1000, num_steps=1
+        )
+        dense, sparse = (functools.partial(_prediction.MeanWeights, removed=removed, is_sparse=i) for i in (0, 1))
+        title = f"prediction at mean weights, dense / sparse, {removed:.0%} of the weights removed"
+        yield Row(title, _pair(options, wide, dense, sparse), at_least(1))
     layers = [20, 16, 4] if options.quick else [784, 1200, 1200, 10]
     draws = 1000 if options.full else num_samples // (2 if options.quick else 5)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn import metrics, plotting
+from pyro_bnn import metrics, plotting, pruning
 from pyro_bnn.tracking import AccuracyCurve
 
 from .cases import small_model
@@ -96,3 +96,55 @@ def test_given_axes_are_used_and_returned(history):
     assert plotting.loss_curves(history, axes) is axes
     ax = plt.subplots()[1]
     assert plotting.score_histograms(torch.rand(5), torch.rand(5), score="s", ax=ax) is ax
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("figures")
+def test_signal_to_noise_shows_density_and_distribution_in_decibel():
+    ratios = {"net.0.weight": torch.tensor([[0.1, 1.0], [10.0, 0.0]]), "net.0.bias": torch.tensor([100.0])}
+    density, distribution = plotting.signal_to_noise(ratios)
+    counts = [bar.get_height() * bar.get_width() for bar in density.patches]
+    assert sum(counts) == pytest.approx(1)
+    lines = {line.get_label(): line for line in distribution.lines}
+    assert set(lines) == {"all", "net.0"}
+    np.testing.assert_allclose(lines["all"].get_xdata(), [-np.inf, -10, 0, 10, 20], atol=1e-5)
+    np.testing.assert_allclose(lines["all"].get_ydata(), [0.2, 0.4, 0.6, 0.8, 1.0], atol=1e-6)
+
+
+@pytest.mark.usefixtures("figures")
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian-fixed"])
+def test_pruning_curve_shows_the_report(likelihood):
+    model, x, y = small_model(likelihood=likelihood, num_data=6)
+    report = pruning.snr_report(model, pb.MeanFieldGuide(model), x, y, fractions=(1, 0, 0.5), num_samples=4)
+    error, nll = plotting.pruning_curve(report)
+    rows = [report.rows[1], report.rows[2], report.rows[0]]
+    mean, ensemble = error.lines
+    if likelihood == "categorical":
+        np.testing.assert_allclose(mean.get_ydata(), [100 * (1 - row.mean_accuracy) for row in rows])
+    else:
+        np.testing.assert_allclose(ensemble.get_ydata(), [row.rmse for row in rows])
+    np.testing.assert_allclose(nll.lines[1].get_ydata(), [row.nll for row in rows])
+    assert [label.get_text() for label in nll.get_xticklabels()] == ["0", "50", "100"]
+
+
+@pytest.mark.usefixtures("figures")
+def test_weight_density_integrates_to_one_and_shows_the_prior():
+    ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.Normal(0.0, 1.0))
+    x, y = ax.collections[0].get_paths()[0].vertices.T
+    assert abs(np.trapezoid(y, x)) == pytest.approx(1, abs=1e-3)
+    assert ax.get_xlabel() == "w"
+    assert "signal-to-noise 4.77 dB" in ax.get_title()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "prior"]
+    with pytest.raises(ValueError, match="the weight was removed"):
+        plotting.weight_density(0.0, 0.0)
+
+
+@pytest.mark.usefixtures("figures")
+def test_weight_histograms_leave_out_what_was_removed():
+    model, _, _ = small_model()
+    guide = pruning.prune(pb.MeanFieldGuide(model), fraction=0.5, where="net.0.weight").guide
+    axes = plotting.weight_histograms(guide.locations(), guide.scales())
+    assert axes.shape == (4, 2)
+    assert [sum(bar.get_height() for bar in ax.patches) for ax in axes[:, 1]] == [10, 5, 15, 3]

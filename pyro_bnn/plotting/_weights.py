@@ -17,6 +17,10 @@ MOST_DRAWN = 100_000
 """More weights than a curve can show are drawn as so many of their quantiles."""
 
 
+FEW = 500
+"""Fewer weights than this are counted on a linear scale."""
+
+
 def signal_to_noise(ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
     """Density and cumulative distribution of the signal-to-noise ratio in decibel, of all weights and of each layer.
 
@@ -128,8 +132,9 @@ def weight_histograms(
     for row, (site, loc) in enumerate(locations.items()):
         kept = scales[site] > 0
         for ax, values, name in ((axes[row, 0], loc, "mean"), (axes[row, 1], scales[site], "standard deviation")):
-            ax.hist(values[kept].detach().cpu().numpy(), bins=60, color=POSTERIOR, alpha=0.7)
-            ax.set_yscale("log")
+            shown = values[kept].detach().cpu().numpy()
+            is_many = len(shown) > FEW
+            ax.hist(shown, bins=60 if is_many else 20, color=POSTERIOR, alpha=0.7, log=is_many)
             ax.tick_params(labelsize=7)
             if row == 0:
                 ax.set_title(f"posterior {name}", fontsize=9)

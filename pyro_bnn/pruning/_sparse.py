@@ -67,8 +67,9 @@ def sparse_network(
 ) -> nn.Module:
     """A plain network with given weights, whose nearly empty linear layers are stored and multiplied as sparse.
 
-    For the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw. It needs
-    nothing of this package's but :class:`SparseLinear`, and is in eval mode. Layers of other kinds stay dense.
+    For the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw of it: an
+    ensemble is the mean over such networks of ``posterior.draws(num_samples)``. It needs nothing of this package's but
+    :class:`SparseLinear`, and is in eval mode. Layers of other kinds stay dense.
 
     Args:
         model: The model, whose network it copies.

@@ -1,0 +1,103 @@
+"""`pyro-bnn prune` and `pyro-bnn weights`, on a small run."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pyro_bnn import runs
+
+from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on scikit-learn's digits, made once."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    config = runs.RECIPES["digits", "default"]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        images, _ = runs.load_data(replace(config, epochs=30), root=None)
+        runs.train(replace(config, epochs=30), images, folder)
+    finally:
+        torch.set_default_dtype(before)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy, to write into."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def test_prune_prints_and_writes_table_and_pictures(pyro_bnn, run):  # noqa: F811
+    code, out, err = pyro_bnn("prune", run, "--fractions", ".5,.9,1", "--num-samples", 5)
+    assert (code, err) == (0, "")
+    assert "7,207 weights, 307 data points, ensembles of 5 draws" in out
+    assert "smaller" in out
+    with (run / "pruning.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["fraction"]) for row in rows] == [0.5, 0.9, 1.0]
+    assert [int(row["num_weights"]) for row in rows] == [3603, 721, 0]
+    assert float(rows[0]["accuracy"]) > 0.9 > 0.5 > float(rows[2]["accuracy"])
+    gains = json.loads((run / "pruning.json").read_text())["gains"]
+    assert gains["file_bytes"] > 2 * gains["rows"][0]["file_bytes"] > 2 * gains["rows"][1]["file_bytes"]
+    assert all(row["sparse_seconds"] > 0 for row in gains["rows"])
+    for picture in ("pruning.png", "snr.png"):
+        assert (run / picture).read_bytes().startswith(PNG)
+
+
+def test_a_pruned_run_is_a_run(pyro_bnn, run, tmp_path):  # noqa: F811
+    small = tmp_path / "small"
+    code, out, err = pyro_bnn("prune", run, "--fractions", "0,.75", "--num-samples", 20, "--keep", 0.25, "--out", small)
+    assert (code, err) == (0, "")
+    assert "5,405 of 7,207 weights are removed (75 %)" in out
+    expected = json.loads((run / "pruning.json").read_text())["report"]["rows"][1]
+    code, out, err = pyro_bnn("evaluate", small, "--num-samples", 20)
+    assert (code, err) == (0, "")
+    rows = {row["name"]: row for row in json.loads((small / "metrics.json").read_text())["rows"]}
+    assert rows["mean weights"]["accuracy"] == expected["mean_accuracy"]
+    assert rows["ensemble of 20"]["nll"] == pytest.approx(expected["nll"], rel=1e-4)
+    assert (small / "posterior.pt").stat().st_size < (run / "posterior.pt").stat().st_size / 4
+    code, out, _ = pyro_bnn("weights", small)
+    assert code == 0
+    assert sum(int(line.split()[2].replace(",", "")) for line in out.splitlines() if line.startswith("net.")) == 5405
+
+
+def test_weights_shows_one_weight_and_all_layers(pyro_bnn, run):  # noqa: F811
+    code, out, err = pyro_bnn("weights", run, "--site", "net.3.weight", "--index", "2,7")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines[1:5]] == ["net.1.weight", "net.1.bias", "net.3.weight", "net.3.bias"]
+    assert lines[1][1] == "6,400"
+    for picture in ("weight.png", "weights.png"):
+        assert (run / picture).read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("prune", "--fractions", "10,50"), "`fraction` must lie between 0 and 1, got 10.0"),
+        (("prune", "--fractions", "a"), "must be numbers separated by commas"),
+        (("prune", "--keep", 0.5), "--keep and --out go together"),
+        (("weights", "--site", "net.9.weight"), "there is no site 'net.9.weight'; choose from net.1.weight"),
+        (("weights", "--index", "3"), "must name one element of `net.1.weight`, of shape (100, 64), got (3,)"),
+        (("weights", "--index", "3,64"), "must name one element of `net.1.weight`"),
+    ],
+)
+def test_mistakes_are_named(pyro_bnn, run, arguments, message):  # noqa: F811
+    command, *options = arguments
+    code, out, err = pyro_bnn(command, run, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_the_run_itself_is_not_overwritten_by_its_pruned_copy(pyro_bnn, run):  # noqa: F811
+    code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", run, "--force")
+    assert code == 2
+    assert "is the run itself" in err
+    assert (run / "posterior.pt").exists()
