@@ -85,8 +85,9 @@ def train(
     recipe: Annotated[
         str,
         typer.Option(
-            help="default, or article: mixture prior, KL weight 1, 20 epochs, after Blundell et al. (2015). "
-            "The run's config.json shows all settings."
+            help="default, or article: mixture prior, KL weight 1, 20 epochs, after Blundell et al. (2015); or "
+            "tutorial, tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's config.json shows all "
+            "settings."
         ),
     ] = "default",
     prior: Annotated[
@@ -98,11 +99,17 @@ def train(
     ] = None,
     guide: Annotated[str | None, typer.Option(help="mean-field or auto-normal.")] = None,
     init: Annotated[str | None, typer.Option(help="uniform, normal, network:SCALE or network:FRACTION*prior.")] = None,
-    inputs: Annotated[str | None, typer.Option(help="raw or standardized pixels.")] = None,
+    inputs: Annotated[str | None, typer.Option(help="Pixels: raw (in [0, 1]), standardized or scaled:FACTOR.")] = None,
     hidden: Annotated[str | None, typer.Option(help="Units of each hidden layer, such as 400,400.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training set.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images per step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adam, or sgd (without momentum).")] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate; that of sgd is for the loss of a batch: its summed NLL plus KL / number of batches."
+        ),
+    ] = None,
     schedule: Annotated[str | None, typer.Option(help="constant or cosine.")] = None,
     num_particles: Annotated[int | None, typer.Option(help="Weight draws per step.")] = None,
     kl_weight: Annotated[
@@ -118,6 +125,14 @@ def train(
     validation: Annotated[
         int | None, typer.Option(help="Training images set aside; evaluate then uses them, not the test set.")
     ] = None,
+    accuracy: Annotated[
+        bool | None,
+        typer.Option(
+            "--accuracy/--no-accuracy",
+            help="Record the accuracy at mean weights, of training and test images, after each epoch, which takes "
+            "time.  [default: the tutorial recipes do, the others do not]",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the run repeatable.")] = None,
     data: Data = None,
     download: Download = False,
@@ -128,13 +143,13 @@ def train(
 
     What is not given comes from the recipe. The default recipes are cold posteriors: their KL weight is below 1.
     """
-    from . import runs
+    from . import recipes, runs
 
     if (dataset, recipe) not in runs.RECIPES:
-        datasets, recipes = (sorted({key[i] for key in runs.RECIPES}) for i in (0, 1))
+        datasets, names = (sorted({key[i] for key in runs.RECIPES}) for i in (0, 1))
         raise ValueError(
             f"no recipe {recipe!r} for data set {dataset!r}; choose a data set from {', '.join(datasets)} and a "
-            f"recipe from {', '.join(recipes)}."
+            f"recipe from {', '.join(names)}."
         )
     given: dict[str, Any] = {
         "prior": prior,
@@ -144,12 +159,14 @@ def train(
         "hidden": None if hidden is None else _integers(hidden, "--hidden"),
         "epochs": epochs,
         "batch_size": batch_size,
+        "optimizer": optimizer,
         "lr": lr,
         "schedule": schedule,
         "num_particles": num_particles,
         "kl_weight": kl_weight,
         "hold_out": None if hold_out is None else _integers(hold_out, "--hold-out"),
         "validation": validation,
+        "accuracy": accuracy,
         "seed": seed,
     }
     config = replace(runs.RECIPES[dataset, recipe], **{k: v for k, v in given.items() if v is not None})
@@ -165,6 +182,14 @@ def train(
         f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(images.x_train):.4f} nats, "
         f"KL {last.kl / len(images.x_train):.4f} nats. Saved in {out}; next: pyro-bnn evaluate {out}"
     )
+    curve = runs.load_accuracy(out)
+    if curve is not None:
+        from . import plotting
+
+        published = recipes.PUBLISHED_ACCURACY.get((dataset, recipe))
+        plotting.save(plotting.accuracy_curves(curve, published), out / "accuracy.png")
+        test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
+        typer.echo(f"\n{curve.table(published)}\naccuracy.csv, accuracy.json and accuracy.png in {out}{test}.")
 
 
 @app.command()

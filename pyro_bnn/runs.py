@@ -4,7 +4,8 @@ import functools
 import json
 import math
 import shutil
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,123 +20,25 @@ from .guides import MeanFieldGuide, auto_normal
 from .history import History
 from .likelihoods import CategoricalLikelihood
 from .model import BayesianModel
-from .nets import Standardize, mlp
+from .nets import mlp
 from .posterior import Status
-from .specs import make_init, make_kl_weight, make_prior
+from .recipes import RECIPES, RunConfig
+from .specs import make_init, make_inputs, make_kl_weight, make_prior
 from .svi import SVIPosterior, fit_svi
+from .tracking import AccuracyCurve, AccuracyTracker
 
 __all__ = [
     "RECIPES",
     "RunConfig",
     "build",
     "known_classes",
+    "load_accuracy",
     "load_config",
     "load_data",
     "load_run",
     "train",
     "write_json",
 ]
-
-PIXEL_SCALE_FLOOR = 0.003
-"""Added to the standard deviation of each pixel; about one grey level, so that no constant pixel is blown up."""
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything that a training run depends on.
-
-    Args:
-        dataset: ``fashion-mnist``, ``mnist`` or ``digits``.
-        prior: ``normal:SCALE``, ``mixture:MIXING,SCALE1,SCALE2``, ``laplace:SCALE``, ``fan-in:GAIN``, or different ones
-            by parameter name, ``GLOB=PRIOR;GLOB=PRIOR``, of which the first match counts.
-        guide: ``mean-field`` or ``auto-normal``.
-        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
-            ``network:FRACTION*prior``.
-        inputs: ``raw`` pixels in [0, 1], or ``standardized`` pixel by pixel.
-        hidden: Units of each hidden layer.
-        epochs: Passes over the training set.
-        batch_size: Images per step.
-        lr: Learning rate of Adam.
-        schedule: ``constant`` or ``cosine``.
-        num_particles: Weight draws per step.
-        kl_weight: A number relative to the ELBO, ``blundell``, ``per-weight`` or ``warmup:EPOCHS[,WEIGHT]``.
-        hold_out: Classes kept out of training, as the unknown.
-        validation: Size of the validation set taken off the end of the shuffled training set; 0 trains on all.
-        seed: Of initialisation, batch order and weight draws.
-    """
-
-    dataset: str
-    prior: str
-    guide: str
-    init: str
-    inputs: str
-    hidden: tuple[int, ...]
-    epochs: int
-    batch_size: int
-    lr: float
-    schedule: str
-    num_particles: int
-    kl_weight: str
-    hold_out: tuple[int, ...] = ()
-    validation: int = 0
-    seed: int = 0
-
-
-# The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
-# https://arxiv.org/abs/1505.05424. Weight 1 is the article's 1 / num_batches.
-ARTICLE = RunConfig(
-    dataset="fashion-mnist",
-    prior=f"mixture:0.5,1,{math.exp(-6)!r}",
-    guide="mean-field",
-    init="uniform",
-    inputs="raw",
-    hidden=(400, 400),
-    epochs=20,
-    batch_size=100,
-    lr=1e-3,
-    schedule="constant",
-    num_particles=2,
-    kl_weight="1",
-)
-
-# Heuristic: chosen on 10,000 images set aside from the training set. A first layer with a wide prior stays uncertain
-# about patterns of pixels that garments do not show; the cold posterior undoes the underconfidence that comes with it.
-DEFAULT = replace(
-    ARTICLE,
-    prior="net.2.*=normal:0.4;**=normal:0.1",
-    init="network:0.1*prior",
-    inputs="standardized",
-    epochs=50,
-    batch_size=128,
-    schedule="cosine",
-    num_particles=1,
-    kl_weight="0.4",
-)
-
-# Heuristic: small data prune a mean-field network at weight 1 until single draws are poor; a tenth keeps them good.
-DIGITS = replace(
-    DEFAULT,
-    dataset="digits",
-    prior="normal:1",
-    init="network:0.01",
-    inputs="raw",
-    hidden=(100,),
-    epochs=100,
-    batch_size=64,
-    lr=1e-2,
-    kl_weight="0.1",
-    hold_out=(7, 8, 9),
-)
-
-RECIPES: dict[tuple[str, str], RunConfig] = {
-    ("fashion-mnist", "default"): DEFAULT,
-    ("mnist", "default"): replace(DEFAULT, dataset="mnist"),
-    ("digits", "default"): DIGITS,
-    ("fashion-mnist", "article"): ARTICLE,
-    ("mnist", "article"): replace(ARTICLE, dataset="mnist"),
-    ("digits", "article"): replace(ARTICLE, dataset="digits", hold_out=(7, 8, 9)),
-}
-"""The settings of a run that says nothing else, by data set and recipe."""
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
@@ -195,11 +98,7 @@ def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
     """
     if config.guide not in ("mean-field", "auto-normal"):
         raise ValueError(f"unknown guide {config.guide!r}; choose mean-field or auto-normal.")
-    if config.inputs not in ("raw", "standardized"):
-        raise ValueError(f"unknown inputs {config.inputs!r}; choose raw or standardized.")
-    first: list[nn.Module] = [nn.Flatten()]
-    if config.inputs == "standardized":
-        first.append(Standardize.of(images.x_train.flatten(1), floor=PIXEL_SCALE_FLOOR))
+    first = [nn.Flatten(), *make_inputs(config.inputs, images.x_train.flatten(1))]
     with seeded(config.seed):
         net = mlp([images.x_train[0].numel(), *config.hidden, len(images.classes)], first=first)
         for layer in net.modules():
@@ -223,7 +122,7 @@ def train(
     force: bool = False,
     progress: bool = False,
 ) -> tuple[BayesianModel, SVIPosterior]:
-    """Train as the configuration says, and write configuration, history and posterior to a folder.
+    """Train as the configuration says, and write configuration, history, posterior and accuracies to a folder.
 
     Args:
         config: The run.
@@ -243,16 +142,19 @@ def train(
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
     if config.schedule not in schedules:
         raise ValueError(f"unknown schedule {config.schedule!r}; choose constant or cosine.")
+    test = images.x_test, images.y_test
+    tracker = AccuracyTracker(model, guide, (images.x_train, images.y_train), test) if config.accuracy else None
     posterior = fit_svi(
         model,
         guide,
         (images.x_train, images.y_train),
-        optimizer=functools.partial(torch.optim.Adam, lr=config.lr, fused=True),
+        optimizer=_optimizer(config, len(images.x_train)),
         num_epochs=config.epochs,
         batch_size=config.batch_size,
         num_particles=config.num_particles,
         kl_weight=make_kl_weight(config.kl_weight, num_weights),
         scheduler=schedules[config.schedule],
+        callbacks=() if tracker is None else (tracker,),
         progress=progress,
         device=device,
         seed=config.seed,
@@ -263,7 +165,20 @@ def train(
     write_json(out / "config.json", asdict(config))
     write_json(out / "history.json", posterior.history.to_dict())
     save_state(out / "posterior.pt", model, guide)
+    if tracker is not None:
+        write_json(out / "accuracy.json", tracker.curve.to_dict())
+        (out / "accuracy.csv").write_text(tracker.curve.to_csv())
     return model, posterior
+
+
+def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """The optimizer, for gradients of the whole data set's loss: that of a batch times the number of batches."""
+    if config.optimizer == "adam":  # does not see the loss's scale
+        return functools.partial(torch.optim.Adam, lr=config.lr, fused=True)
+    if config.optimizer == "sgd":
+        num_batches = math.ceil(num_data / max(config.batch_size, 1))  # `fit_svi` refuses a smaller one
+        return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
+    raise ValueError(f"unknown optimizer {config.optimizer!r}; choose adam or sgd.")
 
 
 def check_target(out: Path, force: bool) -> None:
@@ -308,6 +223,14 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
     load_state(Path(run) / "posterior.pt", model, guide)
     history = History.from_dict(json.loads((Path(run) / "history.json").read_text()))
     return model.to(device), SVIPosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
+
+
+def load_accuracy(run: str | Path) -> AccuracyCurve | None:
+    """The accuracies that a run recorded while it was trained, if it did."""
+    path = Path(run) / "accuracy.json"
+    if not path.is_file():
+        return None
+    return AccuracyCurve(**{name: tuple(values) for name, values in json.loads(path.read_text()).items()})
 
 
 def write_json(path: Path, value: object) -> None:

@@ -1,11 +1,19 @@
-"""Priors, initialisations and KL weights from short texts, as on the command line."""
+"""Priors, initialisations, scalings of inputs and KL weights from short texts, as on the command line."""
+
+from fractions import Fraction
+
+from torch import Tensor
 
 from . import kl
 from .guides import Init, NetworkInit, NormalInit, UniformInit
 from .kl import KLWeight
+from .nets import Standardize
 from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
 
-__all__ = ["make_init", "make_kl_weight", "make_prior"]
+__all__ = ["make_init", "make_inputs", "make_kl_weight", "make_prior"]
+
+PIXEL_SCALE_FLOOR = 0.003
+"""Added to the standard deviation of each pixel; about one grey level, so that no constant pixel is blown up."""
 
 
 def _numbers(spec: str, text: str, count: int) -> list[float]:
@@ -69,6 +77,38 @@ def make_init(spec: str) -> Init:
     if rest.endswith("*prior"):
         return NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
     return NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
+
+
+def make_inputs(spec: str, x: Tensor) -> list[Standardize]:
+    """What a specification puts before a network: nothing, or one module.
+
+    Args:
+        spec: ``raw``, ``standardized``, or ``scaled:FACTOR``, whose factor may be a fraction.
+        x: Training inputs, shape (N, D).
+
+    Raises:
+        ValueError: If there is no such scaling.
+
+    Example:
+        >>> import torch
+        >>> [scale] = make_inputs("scaled:5/2", torch.zeros(2, 1))
+        >>> scale(torch.tensor([1.0]))
+        tensor([2.5000])
+    """
+    if spec == "raw":
+        return []
+    if spec == "standardized":
+        return [Standardize.of(x, floor=PIXEL_SCALE_FLOOR)]
+    name, _, rest = spec.partition(":")
+    if name != "scaled":
+        raise ValueError(f"unknown inputs {spec!r}; choose raw, standardized or scaled:FACTOR.")
+    try:
+        factor = float(Fraction(rest.strip()))
+    except (ValueError, ArithmeticError):
+        factor = 0.0
+    if factor <= 0:
+        raise ValueError(f"{spec!r} needs a factor above 0 after the colon, such as scaled:2 or scaled:255/126.")
+    return [Standardize(x.new_zeros(()), x.new_tensor(1 / factor))]
 
 
 def make_kl_weight(spec: str, num_weights: int) -> KLWeight:

@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import torch
 from pyro import poutine
 from torch import nn
 
-from benchmarks import _measure, _peers, _rows
+from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell
 from benchmarks._steps import FitSVI, HandWritten, Setting
+from pyro_bnn import runs
 from tests.tolerances import IDENTITY
 
 ROOT = Path(__file__).parent.parent
@@ -181,3 +183,92 @@ def test_the_benchmark_of_nuts_prints_and_writes_its_rows(tmp_path):
     assert row["us per leapfrog"] > 0
     assert row["z"] == 0  # beside itself
     assert "| fit_nuts, 4 chains |" in printed
+
+
+@pytest.fixture
+def blundell(monkeypatch, capsys, tmp_path):
+    """Runs `mnist_blundell` on scikit-learn's digits, with 7, 8 and 9 as the unknown; returns what it prints."""
+    loads = []
+
+    def load(root, validation):
+        loads.append(validation)
+        return runs.load_data(replace(runs.RECIPES["digits", "default"], validation=validation), root=root)
+
+    monkeypatch.setattr(_blundell, "load", load)
+
+    def run(*arguments):
+        torch.set_default_dtype(torch.float32)
+        options = ("--out", tmp_path, "--units", 8, "--threads", 1, "--samples", 3)
+        try:
+            mnist_blundell.main([str(argument) for argument in (*options, *arguments)])
+        finally:
+            torch.set_default_dtype(torch.float64)
+        return capsys.readouterr().out
+
+    run.loads = loads
+    return run
+
+
+def test_blundells_networks_are_trained_measured_and_pruned(blundell, tmp_path):
+    printed = blundell("--epochs", 1)
+    for method, setting in mnist_blundell.SETTINGS.items():
+        record = json.loads((tmp_path / f"{method}-8-seed0.json").read_text())
+        assert f"| {method}, 2 x 8, seed 0 |" in printed
+        assert all(math.isfinite(value) for value in [*record["scores"].values(), *record["training"].values()])
+        assert record["task"]["setting"]["epochs"] == 1
+        assert [row["fraction"] for row in record["pruned"]] == (
+            list(_blundell.FRACTIONS) if setting.is_bayesian else []
+        )
+        if setting.is_bayesian:
+            assert record["pruned"][0]["error"] == pytest.approx(record["scores"]["error"])
+            assert record["pruned"][0]["mean_error"] == pytest.approx(record["scores"]["mean_error"])
+    assert "| 98% |" in printed
+
+
+def test_a_recipe_may_use_local_reparameterisation(blundell, tmp_path, monkeypatch):
+    recipe = _blundell.Setting(prior="normal:1", kl_weight="warmup:2,0.1", is_closed=True, is_local=True)
+    monkeypatch.setitem(mnist_blundell.SETTINGS, "recipe", recipe)
+    blundell("--epochs", 20, "--methods", "recipe", "--units", 32)
+    assert json.loads((tmp_path / "recipe-32-seed0.json").read_text())["scores"]["error"] < 0.25
+
+
+def test_blundells_networks_that_are_done_are_not_done_again(blundell, tmp_path):
+    first = blundell("--epochs", 1, "--methods", "sgd", "mixture")
+    again = blundell("--epochs", 1, "--methods", "sgd", "mixture")
+    assert "# mixture-8-seed0: done before" in again
+    assert first.partition("On the test images")[2] == again.partition("On the test images")[2]
+    assert len(blundell.loads) == 1
+    scores = json.loads((tmp_path / "mixture-8-seed0.json").read_text())
+    unmeasured = {name: scores[name] for name in ("task", "training", "machine")}  # as if interrupted
+    (tmp_path / "mixture-8-seed0.json").write_text(json.dumps(unmeasured))
+    assert "epoch" not in blundell("--epochs", 1, "--methods", "mixture").partition("On the test images")[0]
+    assert json.loads((tmp_path / "mixture-8-seed0.json").read_text()) == scores
+
+
+def test_blundells_results_of_other_settings_are_not_mixed(blundell, capsys):
+    blundell("--epochs", 1, "--methods", "sgd")
+    with pytest.raises(SystemExit):
+        blundell("--epochs", 2, "--methods", "sgd")
+    assert "was made with other settings; choose another --out, or delete it" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        blundell("--epochs", 1, "--methods", "sgd", "--validation", 100)
+
+
+def test_a_recipe_can_be_chosen_without_the_test_images(blundell):
+    assert "On 100 images set aside" in blundell("--epochs", 1, "--methods", "recipe", "--validation", 100)
+    assert blundell.loads == [100]
+
+
+@pytest.mark.slow
+def test_validation_takes_nothing_from_the_test_sets(real_data):
+    images, unknown = _blundell.load(real_data, 1000)
+    assert (len(images.x_train), len(images.x_test), len(unknown)) == (59_000, 1000, 1000)
+    everything, foreign = _blundell.load(real_data, 0)
+    assert len(everything.x_test) == len(foreign) == 10_000
+    assert not torch.equal(foreign[:1000], unknown)
+
+
+@pytest.mark.parametrize("method", ["sgd", "dropout"])
+def test_blundells_baselines_learn_digits(blundell, tmp_path, method):
+    blundell("--epochs", 20, "--units", 32, "--methods", method)
+    assert json.loads((tmp_path / f"{method}-32-seed0.json").read_text())["scores"]["mean_error"] < 0.25

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyro_bnn import ScaleMixturePrior, predict, runs, specs
+from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point, recipes, runs, specs
 from pyro_bnn.cli import main
 from pyro_bnn.data import load_images
 
-from .tolerances import assert_identical
+from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
 
@@ -122,7 +122,15 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
             "unknown guide 'flow'; choose mean-field",
         ),
         (["train", "digits", "--out", "r", "--init", "zeros"], "unknown initialisation 'zeros'"),
-        (["train", "digits", "--out", "r", "--inputs", "white"], "unknown inputs 'white'; choose raw or standardized"),
+        (["train", "digits", "--out", "r", "--inputs", "white"], "unknown inputs 'white'; choose raw, standardized or"),
+        (["train", "digits", "--out", "r", "--inputs", "scaled:0"], "needs a factor above 0 after the colon"),
+        (["train", "digits", "--out", "r", "--inputs", "scaled:1/0"], "needs a factor above 0 after the colon"),
+        (["train", "digits", "--out", "r", "--inputs", "scaled"], "'scaled' needs a factor above 0"),
+        (
+            ["train", "digits", "--out", "r", "--recipe", "tutorial", "--batch-size", "0"],
+            "`batch_size` must be a whole",
+        ),
+        (["train", "digits", "--out", "r", "--optimizer", "lion"], "unknown optimizer 'lion'; choose adam or sgd"),
         (["train", "digits", "--out", "r", "--schedule", "x"], "unknown schedule 'x'; choose constant or cosine"),
         (["train", "digits", "--out", "r", "--kl-weight", "warm"], "bad KL weight 'warm'; choose a number"),
         (["train", "digits", "--out", "r", "--kl-weight", "-1"], "bad KL weight '-1'"),
@@ -174,7 +182,11 @@ def test_help_reads_well(pyro_bnn, command):
     code, out, err = pyro_bnn(*command, "--help")
     assert (code, err) == (0, "")
     assert "Usage" in out
-    for option in {"train": ["--prior", "--kl-weight", "--recipe"], "evaluate": ["--ood"]}.get("".join(command), []):
+    options = {
+        "train": ["--prior", "--kl-weight", "--recipe", "--optimizer", "--no-accuracy"],
+        "evaluate": ["--ood"],
+    }
+    for option in options.get("".join(command), []):
         assert option in out
 
 
@@ -237,6 +249,100 @@ def test_the_articles_recipe_is_the_articles():
     assert specs.make_prior(article.prior) == ScaleMixturePrior()
     assert (article.hidden, article.epochs, article.batch_size, article.lr) == ((400, 400), 20, 100, 1e-3)
     assert (article.num_particles, article.kl_weight, article.inputs, article.init) == (2, "1", "raw", "uniform")
+
+
+def test_the_tutorials_recipes_are_the_tutorials():
+    plain, mixture = (runs.RECIPES["mnist", name] for name in ("tutorial", "tutorial-mixture"))
+    assert specs.make_prior(plain.prior) == NormalPrior(1.0)
+    assert specs.make_prior(mixture.prior) == ScaleMixturePrior(mixing=0.25, scale1=0.75, scale2=0.1)
+    for recipe in (plain, mixture):
+        assert (recipe.hidden, recipe.epochs, recipe.batch_size, recipe.lr) == ((400, 400), 10, 128, 1e-3)
+        assert (recipe.num_particles, recipe.kl_weight, recipe.schedule) == (1, "1", "constant")
+        assert (recipe.optimizer, recipe.init, recipe.accuracy) == ("sgd", "normal", True)
+    images, _ = runs.load_data(replace(plain, dataset="digits"), root=None)
+    model, guide = runs.build(replace(plain, dataset="digits", hidden=(500,)), images)
+    scaled = model.net[1](torch.tensor([126 / 255, 1.0]))
+    torch.testing.assert_close(scaled, torch.tensor([1.0, 255 / 126]), **SINGLE)
+    rho = torch.cat([parameter.flatten() for parameter in guide.rho.parameters()])
+    assert bool((rho == -3).all())
+    loc = torch.cat([parameter.detach().flatten() for parameter in guide.loc.parameters()])
+    assert abs(float(loc.std()) - 0.1) < 5 * 0.1 / (2 * len(loc)) ** 0.5
+
+
+def test_an_epoch_of_sgd_adds_up_to_the_gradient_of_the_loss_of_all_data(tmp_path):
+    """Its learning rate is for a batch's summed NLL and its share of the KL, in however many batches the data come."""
+    config = replace(runs.RECIPES["digits", "tutorial"], hidden=(6,), epochs=1, lr=1e-9, init="network:1e-12")
+    images, _ = runs.load_data(config, root=None)
+    x, y = images.x_train[:900].double(), images.y_train[:900]
+    images = replace(images, x_train=x, y_train=y, x_test=images.x_test.double())
+    model, guide = runs.build(config, images)
+    start = {name: value.clone().requires_grad_() for name, value in guide.locations().items()}
+    logits = torch.func.functional_call(model.net, {name.removeprefix("net."): w for name, w in start.items()}, x)
+    loss = torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+    loss = loss + sum(w.square().sum() / 2 for w in start.values())  # minus the log-density of the prior N(0, 1)
+    loss.backward()
+    for batch_size in (225, 450, 900):
+        run = replace(config, batch_size=batch_size)
+        _, posterior = runs.train(run, images, tmp_path / str(batch_size))
+        for name, end in posterior.guide.locations().items():
+            moved = start[name].detach() - end
+            torch.testing.assert_close(moved, 1e-9 * start[name].grad, rtol=1e-3, atol=1e-11)
+
+
+def test_accuracy_is_recorded_and_shown_beside_what_was_published(pyro_bnn, tmp_path, monkeypatch):
+    monkeypatch.setitem(recipes.PUBLISHED_ACCURACY, ("digits", "tutorial"), recipes.TUTORIAL_ACCURACY)
+    run = tmp_path / "run"
+    code, out, err = pyro_bnn("train", "digits", "--recipe", "tutorial", "--epochs", 2, "--out", run)
+    assert (code, err) == (0, "")
+    assert "published: train      test" in out
+    assert "94.56%    94.55%" in out
+    curve = runs.load_accuracy(run)
+    assert len(curve.train) == len(curve.test) == 2
+    assert (run / "accuracy.csv").read_text().splitlines()[0] == "epoch,train,test"
+    assert (run / "accuracy.csv").read_text().splitlines()[2] == f"2,{curve.train[1]},{curve.test[1]}"
+    assert (run / "accuracy.png").read_bytes().startswith(PNG)
+    torch.set_default_dtype(torch.float32)
+    images, _ = runs.load_data(runs.load_config(run), root=None)
+    model, posterior = runs.load_run(run, images)
+    probs = predict_point(model, posterior.median(), images.x_test).probs
+    torch.set_default_dtype(torch.float64)
+    assert metrics.accuracy(probs, images.y_test) == curve.test[-1]
+
+    options = ("--recipe", "tutorial", "--epochs", 2, "--no-accuracy", "--force")
+    assert "mean weights" not in pyro_bnn("train", "digits", *options, "--out", run)[1]
+    assert {path.name for path in run.iterdir()} == {"config.json", "history.json", "posterior.pt"}
+    assert runs.load_accuracy(run) is None
+
+
+@pytest.mark.parametrize("guide", ["mean-field", "auto-normal"])
+def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
+    torch.set_default_dtype(torch.float32)
+    config = replace(runs.RECIPES["digits", "default"], epochs=2, guide=guide)
+    images, _ = runs.load_data(config, root=None)
+    fits = [runs.train(replace(config, accuracy=on), images, tmp_path / str(on))[1] for on in (False, True)]
+    torch.set_default_dtype(torch.float64)
+    assert fits[0].history.elbo == fits[1].history.elbo
+    for name, value in fits[0].median().items():
+        assert torch.equal(value, fits[1].median()[name])
+
+
+def test_a_run_of_before_there_was_a_choice_of_optimizer_can_be_loaded(pyro_bnn, tmp_path):
+    pyro_bnn("train", "digits", "--epochs", 1, "--out", tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text())
+    del config["optimizer"], config["accuracy"]
+    path.write_text(json.dumps(config))
+    assert runs.load_config(tmp_path / "run") == replace(runs.RECIPES["digits", "default"], epochs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["tutorial", "tutorial-mixture"])
+def test_the_tutorials_column_is_followed(pyro_bnn, tmp_path, real_data, recipe):
+    run = tmp_path / "run"
+    code, out, err = pyro_bnn("train", "mnist", "--recipe", recipe, "--epochs", 1, "--data", real_data, "--out", run)
+    assert code == 0, err
+    assert "94.56%    94.55%" in out
+    assert abs(runs.load_accuracy(run).test[0] - 0.9455) < 0.01
 
 
 def test_priors_by_name_from_the_command_line():

@@ -12,11 +12,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from ..comparison import Comparison
 from ..history import History
 from ..metrics import calibration_bins
+from ..tracking import AccuracyCurve
 from ..uncertainty import RegressionPrediction
 from ._figures import new_axes as new_axes
 from ._figures import save as save
@@ -26,6 +28,7 @@ from ._weights import weight_density as weight_density
 from ._weights import weight_histograms as weight_histograms
 
 __all__ = [
+    "accuracy_curves",
     "comparison",
     "loss_curves",
     "new_axes",
@@ -70,6 +73,27 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequenc
         ax.set(title=title, xlabel="epoch", ylabel=unit)
         ax.grid(alpha=0.3)
     return axes
+
+
+def accuracy_curves(curve: AccuracyCurve, published: AccuracyCurve | None = None, *, ax: Axes | None = None) -> Axes:
+    """Accuracy at mean weights by epoch, on training and test data, beside published values if there are any.
+
+    Args:
+        curve: What a training run recorded.
+        published: Drawn with broken lines, for as many epochs as there are.
+        ax: Axes to draw on.
+    """
+    ax = ax or new_axes(1, 1, size=(5, 3.6))[0, 0]
+    for values, style, prefix in ((curve, ".-", ""), (published, "x--", "published, ")):
+        for name, color in (("train", "tab:blue"), ("test", "tab:orange")):
+            if values is not None:
+                accuracies = [100 * value for value in getattr(values, name)]
+                ax.plot(range(1, 1 + len(accuracies)), accuracies, style, color=color, label=prefix + name)
+    ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize=8)
+    return ax
 
 
 def vote_histograms(

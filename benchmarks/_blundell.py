@@ -1,0 +1,192 @@
+"""The networks of `mnist_blundell`: what is trained, how, and how it is measured."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import pyro_bnn as pb
+from pyro_bnn import metrics, pruning, runs, specs
+from pyro_bnn.data import Images, load_images
+from pyro_bnn.history import History
+from pyro_bnn.uncertainty import ClassificationPrediction
+
+FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
+"""Of all weights and biases, those with the smallest |mean| / standard deviation: what is removed."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one network is trained.
+
+    Args:
+        prior: As for ``pyro-bnn train``; None trains a point by maximum likelihood.
+        init: Likewise; of a point, the locations are used.
+        inputs: Likewise.
+        kl_weight: Likewise.
+        is_closed: The KL in closed form, which a mixture has not; else that of the weights drawn.
+        is_local: Local reparameterisation; else one draw of the weights for all images of a step.
+        input_dropout: Probability that a pixel is left out while training.
+        hidden_dropout: Likewise, a hidden unit.
+        optimizer: ``adam``, or ``momentum``: SGD with momentum 0.9, on the mean loss of a batch.
+        lr: Learning rate.
+        schedule: ``cosine`` or ``constant``.
+        epochs: Passes over the training set.
+        batch_size: Images per step.
+    """
+
+    prior: str | None = None
+    init: str = "network:0.02"
+    inputs: str = "raw"
+    kl_weight: str = "1"
+    is_closed: bool = False
+    is_local: bool = False
+    input_dropout: float = 0.0
+    hidden_dropout: float = 0.0
+    optimizer: str = "adam"
+    lr: float = 1e-3
+    schedule: str = "cosine"
+    epochs: int = 60
+    batch_size: int = 128
+
+    @property
+    def is_bayesian(self) -> bool:
+        return self.prior is not None
+
+
+def build(setting: Setting, images: Images, units: int, seed: int) -> tuple[pb.BayesianModel, nn.Module]:
+    """Two hidden layers of ReLU units; the same seed gives the same start."""
+    x = images.x_train.flatten(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nn.Sequential(
+            *(nn.Flatten(), *specs.make_inputs(setting.inputs, x), *_dropout(setting.input_dropout)),
+            *(nn.Linear(x.shape[1], units), nn.ReLU(), *_dropout(setting.hidden_dropout)),
+            *(nn.Linear(units, units), nn.ReLU(), *_dropout(setting.hidden_dropout)),
+            nn.Linear(units, len(images.classes)),
+        )
+        for layer in net:
+            if isinstance(layer, nn.Linear):  # He et al. (2015), https://arxiv.org/abs/1502.01852
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
+        model = pb.BayesianModel(
+            net,
+            prior=specs.make_prior(setting.prior or "normal:1"),  # of a point it has no effect
+            likelihood=pb.CategoricalLikelihood(),
+            num_data=len(x),
+        )
+        init = specs.make_init(setting.init)
+        guide = pb.MeanFieldGuide(model, init=init) if setting.is_bayesian else pb.auto_delta(model, init=init)
+    return model, guide
+
+
+def train(
+    setting: Setting,
+    model: pb.BayesianModel,
+    guide: nn.Module,
+    images: Images,
+    *,
+    seed: int,
+    report: Callable[[History], None],
+    device: str = "cpu",
+) -> dict[str, float]:
+    """Fit in place; returns seconds, and KL and NLL of the last epoch, in nats per image."""
+    num_data = len(images.x_train)
+    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
+    optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+        "adam": functools.partial(torch.optim.Adam, lr=setting.lr, fused=True),
+        "momentum": functools.partial(torch.optim.SGD, lr=setting.lr / num_data, momentum=0.9, fused=True),
+    }
+    cosine = functools.partial(CosineAnnealingLR, T_max=setting.epochs)
+    start = time.perf_counter()
+    posterior = pb.fit_svi(
+        model,
+        guide,
+        (images.x_train, images.y_train),
+        optimizer=optimizers[setting.optimizer],
+        num_epochs=setting.epochs,
+        batch_size=setting.batch_size,
+        elbo=TraceMeanField_ELBO if setting.is_closed else Trace_ELBO,
+        estimator=pb.LocalReparameterization() if setting.is_local else None,
+        kl_weight=specs.make_kl_weight(setting.kl_weight, num_weights) if setting.is_bayesian else 0.0,
+        scheduler=cosine if setting.schedule == "cosine" else None,
+        callbacks=[report],
+        device=device,
+        seed=seed,
+    )
+    last = posterior.history.epochs[-1]
+    terms = {"train_nll": -last.expected_log_likelihood / num_data}
+    if setting.is_bayesian:  # of a point the KL has no meaning
+        terms["kl_per_image"] = last.kl / num_data
+    return {"seconds": time.perf_counter() - start, **terms}
+
+
+def evaluate(
+    setting: Setting,
+    model: pb.BayesianModel,
+    guide: nn.Module,
+    images: Images,
+    unknown: Tensor,
+    *,
+    num_samples: int,
+    seed: int,
+) -> dict[str, float]:
+    """Errors, calibration and detection of the unknown, all of one posterior; of a point, those of its weights."""
+    x, y = images.x_test.to(model.device), images.y_test.to(model.device)
+    parts = x, unknown.to(model.device)
+    center, foreign = (_classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), part)) for part in parts)
+    scores = {"mean_error": 1 - metrics.accuracy(center.probs, y)}
+    known = center
+    if setting.is_bayesian:
+        known, foreign = (
+            _classes(pb.predict(model, guide, part, num_samples=num_samples, seed=seed)) for part in parts
+        )
+        scores["error"] = 1 - metrics.accuracy(known.probs, y)
+        scores["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, foreign.epistemic).auroc
+    return {
+        **scores,
+        "nll": metrics.negative_log_likelihood(known.probs, y),
+        "ece": metrics.expected_calibration_error(known.probs, y),
+        "auroc_entropy": metrics.ood_scores(known.total, foreign.total).auroc,
+    }
+
+
+def prune(
+    model: pb.BayesianModel, guide: nn.Module, images: Images, *, num_samples: int, seed: int
+) -> list[dict[str, float]]:
+    """Errors of what is left of a posterior, by the fraction of the weights that is removed."""
+    x, y = images.x_test.to(model.device), images.y_test.to(model.device)
+    report = pruning.snr_report(model, guide, x, y, fractions=FRACTIONS, num_samples=num_samples, seed=seed)
+    return [
+        {
+            "fraction": row.fraction,
+            "num_weights": row.num_weights,
+            "mean_error": 1 - row.mean_accuracy,
+            "error": 1 - row.accuracy,
+            "mean_nll": row.mean_nll,
+            "nll": row.nll,
+        }
+        for row in report.rows
+    ]
+
+
+def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
+    """MNIST and FashionMNIST's test images; with validation, part of either training set in their place."""
+    images, _ = runs.load_data(replace(runs.RECIPES["mnist", "article"], validation=validation), root=root)
+    fashion = load_images("fashion-mnist", root=root)
+    return images, fashion.x_train[:validation] if validation else fashion.x_test
+
+
+def _dropout(p: float) -> list[nn.Module]:
+    return [nn.Dropout(p)] if p else []  # on while training, off when predicting
+
+
+def _classes(prediction: object) -> ClassificationPrediction:
+    assert isinstance(prediction, ClassificationPrediction)
+    return prediction

@@ -1,0 +1,231 @@
+"""MNIST with two hidden layers, beside Blundell et al. (2015): `python -m benchmarks.mnist_blundell`.
+
+Five networks: plain and with dropout, both by maximum likelihood; Bayesian with a Gaussian prior, with a scale mixture,
+and by our own recipe. Every number of a row is of one posterior: error, calibration, detection of FashionMNIST, and
+what is left of it when most weights are removed. A run that was interrupted goes on with the network that it was at.
+"""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyro_bnn as pb
+from pyro_bnn.data import Images
+from pyro_bnn.history import History
+from pyro_bnn.runs import write_json
+
+from . import _blundell
+from ._blundell import Setting
+
+# What is tried as our own; chosen on 10,000 training images set aside (--validation 10000), never on the test set.
+RECIPE = Setting(prior="mixture:0.5,1,0.0025", init="network:0.02", kl_weight="0.1")
+
+SETTINGS: dict[str, Setting] = {
+    "sgd": Setting(optimizer="momentum", lr=0.05),
+    "dropout": Setting(optimizer="momentum", lr=0.05, input_dropout=0.2, hidden_dropout=0.5),
+    "gaussian": Setting(prior="normal:1", is_closed=True),
+    "mixture": Setting(prior="mixture:0.5,1,0.0025"),
+    "recipe": RECIPE,
+}
+
+# Blundell et al. (2015), https://arxiv.org/abs/1505.05424, tables 1 and 2: test error in per cent.
+PUBLISHED_ERROR = {
+    400: {"sgd": 1.83, "dropout": 1.51, "gaussian": 1.82, "mixture": 1.36},
+    1200: {"sgd": 1.88, "dropout": 1.36, "gaussian": 2.04, "mixture": 1.32},
+}
+PUBLISHED_PRUNED_ERROR = {0.0: 1.24, 0.5: 1.24, 0.75: 1.24, 0.95: 1.29, 0.98: 1.39}
+"""Of 2 x 1200 units with the scale mixture, by the fraction removed."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One network to be trained and measured.
+
+    Args:
+        method: A name in `SETTINGS`.
+        units: Of each hidden layer.
+        seed: Of start, batch order and draws.
+        validation: Number of training images to report on, in place of the test images; 0 is the test set.
+        setting: How it is trained.
+    """
+
+    method: str
+    units: int
+    seed: int
+    validation: int
+    setting: Setting
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.units}-seed{self.seed}"
+
+
+def run(
+    task: Task,
+    data: Callable[[], tuple[Images, Tensor]],
+    out: Path,
+    *,
+    num_samples: int,
+    device: str,
+    echo: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train, measure and record one network, or what of this has not been done before.
+
+    Raises:
+        ValueError: If the folder holds another network of that name.
+    """
+    path = out / f"{task.name}.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": asdict(task)}
+    if record["task"] != asdict(task):
+        raise ValueError(f"{path} was made with other settings; choose another --out, or delete it.")
+    if record.get("num_samples") == num_samples:
+        echo(f"# {task.name}: done before")
+        return record
+    images, unknown = data()
+    model, guide = _blundell.build(task.setting, images, task.units, task.seed)
+    state = path.with_suffix(".pt")
+    if "training" in record:
+        pb.load_state(state, model, guide)
+        model.to(device)
+        guide.to(device)
+    else:
+
+        def report(history: History) -> None:
+            last, n = history.epochs[-1], len(images.x_train)
+            kl = f", KL {last.kl / n:.3f}" if task.setting.is_bayesian else ""
+            done = f"epoch {last.epoch + 1} of {task.setting.epochs}, {last.seconds:.0f} s"
+            echo(f"# {task.name}: {done}, NLL {-last.expected_log_likelihood / n:.4f}{kl}")
+
+        record["training"] = _blundell.train(
+            task.setting, model, guide, images, seed=task.seed, report=report, device=device
+        )
+        record["machine"] = _machine(device)
+        pb.save_state(state, model, guide)
+        write_json(path, record)
+    options: dict[str, Any] = {"num_samples": num_samples, "seed": task.seed}
+    record["scores"] = _blundell.evaluate(task.setting, model, guide, images, unknown, **options)
+    record["pruned"] = _blundell.prune(model, guide, images, **options) if task.setting.is_bayesian else []
+    record["num_samples"] = num_samples
+    write_json(path, record)
+    return record
+
+
+def _machine(device: str) -> str:
+    gpu = f", {torch.cuda.get_device_name()}" if device.startswith("cuda") else ""
+    threads = f"{torch.get_num_threads()} threads on {os.cpu_count()} cores"
+    return f"torch {torch.__version__}, {threads}, {platform.machine()}{gpu}"
+
+
+def show(records: Sequence[dict[str, Any]]) -> str:
+    """Markdown: one table of the networks, and one of each posterior when pruned."""
+    lines = [
+        "| network | published error | mean weights | ensemble | NLL | ECE | AUROC entropy | AUROC mutual inf. "
+        "| KL / image | NLL train | s |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for record in records:
+        task, training, scores = record["task"], record["training"], record["scores"]
+        published = PUBLISHED_ERROR.get(task["units"], {}).get(task["method"])
+        cells = [
+            _title(task),
+            "" if published is None else f"{published:.2f} %",
+            *(_percent(scores.get(name)) for name in ("mean_error", "error")),
+            *(_number(scores.get(name)) for name in ("nll", "ece", "auroc_entropy", "auroc_mutual_information")),
+            *(_number(training.get(name)) for name in ("kl_per_image", "train_nll")),
+            f"{training['seconds']:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    for record in records:
+        if record["pruned"]:
+            lines += ["", *_show_pruned(record)]
+    return "\n".join(lines)
+
+
+def _show_pruned(record: dict[str, Any]) -> list[str]:
+    task = record["task"]
+    is_published = task["method"] in ("mixture", "recipe") and task["units"] == 1200
+    lines = [
+        f"| {_title(task)}: removed | weights left | published error | mean weights | ensemble | NLL mean weights "
+        "| NLL ensemble |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in record["pruned"]:
+        published = PUBLISHED_PRUNED_ERROR.get(row["fraction"]) if is_published else None
+        cells = [
+            f"{row['fraction']:.0%}",
+            f"{row['num_weights']:,}",
+            "" if published is None else f"{published:.2f} %",
+            *(_percent(row[name]) for name in ("mean_error", "error")),
+            *(_number(row[name]) for name in ("mean_nll", "nll")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _title(task: dict[str, Any]) -> str:
+    return f"{task['method']}, 2 x {task['units']}, seed {task['seed']}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f} %"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with MNIST/raw and FashionMNIST/raw")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results; what is there is not done again")
+    parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
+    parser.add_argument("--units", nargs="+", type=int, default=[400, 1200])
+    parser.add_argument("--epochs", type=int, help="of all methods, instead of each one's own number")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=100, help="draws of an ensemble")
+    parser.add_argument(
+        "--validation",
+        type=int,
+        default=0,
+        help="set so many training images aside and report on them, and on FashionMNIST's training images, instead of "
+        "the test sets: the way to choose a recipe",
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2, help="of torch")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    given.out.mkdir(parents=True, exist_ok=True)
+    loaded: list[tuple[Images, Tensor]] = []
+
+    def data() -> tuple[Images, Tensor]:
+        if not loaded:
+            loaded.append(_blundell.load(given.data, given.validation))
+        return loaded[0]
+
+    def echo(text: str) -> None:
+        print(text, flush=True)
+
+    records = []
+    for units in given.units:
+        for method in given.methods:
+            setting = SETTINGS[method]
+            setting = setting if given.epochs is None else replace(setting, epochs=given.epochs)
+            task = Task(method, units, given.seed, given.validation, setting)
+            try:
+                records.append(run(task, data, given.out, num_samples=given.samples, device=given.device, echo=echo))
+            except (ValueError, OSError) as error:
+                parser.error(str(error))
+    what = f"{given.validation} images set aside" if given.validation else "the test images"
+    echo(f"\nOn {what}; ensembles of {given.samples} draws; {records[0]['machine']}.\n\n{show(records)}")
+
+
+if __name__ == "__main__":
+    main()

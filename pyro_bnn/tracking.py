@@ -1,0 +1,102 @@
+"""Accuracy while a classifier is trained."""
+
+import csv
+from dataclasses import asdict, dataclass
+from io import StringIO
+
+import torch
+from torch import Tensor, nn
+
+from . import metrics
+from ._scope import seeded
+from .guides import GuidePosterior
+from .history import History
+from .model import BayesianModel
+from .prediction import predict_point
+from .uncertainty import ClassificationPrediction
+
+__all__ = ["AccuracyCurve", "AccuracyTracker"]
+
+
+@dataclass(frozen=True)
+class AccuracyCurve:
+    """Accuracy at mean weights after each epoch.
+
+    Args:
+        train: On training data, one fraction per epoch.
+        test: On test data, or what takes its place.
+    """
+
+    train: tuple[float, ...]
+    test: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.train) != len(self.test):
+            raise ValueError(f"`train` and `test` must be of one length, got {len(self.train)} and {len(self.test)}.")
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain lists, for JSON."""
+        return asdict(self)
+
+    def to_csv(self) -> str:
+        """One line per epoch, counted from 1, under a header."""
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["epoch", "train", "test"])
+        writer.writerows((epoch, *pair) for epoch, pair in enumerate(zip(self.train, self.test, strict=True), 1))
+        return text.getvalue()
+
+    def table(self, published: "AccuracyCurve | None" = None) -> str:
+        """One line per epoch, beside published values if there are any.
+
+        Example:
+            >>> print(AccuracyCurve((0.9,), (0.8,)).table(AccuracyCurve((0.91, 0.93), (0.9, 0.92))))
+            accuracy at mean weights        train      test    published: train      test
+            epoch  1                       90.00%    80.00%              91.00%    90.00%
+        """
+        heading = f"{'accuracy at mean weights':26s} {'train':>10s}{'test':>10s}"
+        lines = [f"{f'epoch {i:2d}':26s} {a:10.2%}{b:10.2%}" for i, a, b in _numbered(self)]
+        if published is not None:
+            heading += f"{'published: train':>20s}{'test':>10s}"
+            theirs = [f"{a:20.2%}{b:10.2%}" for _, a, b in _numbered(published)]
+            lines = [line + other for line, other in zip(lines, theirs + [""] * len(lines), strict=False)]
+        return "\n".join([heading, *lines])
+
+
+class AccuracyTracker:
+    """A callback for :func:`~pyro_bnn.fit_svi` that measures the accuracy at mean weights after each epoch.
+
+    It leaves torch's generators as they were, so that the fit is the same with it and without.
+
+    Args:
+        model: The model that is fitted.
+        guide: Its guide, one with a median.
+        train: Images and labels.
+        test: Images and labels.
+    """
+
+    def __init__(
+        self, model: BayesianModel, guide: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
+    ) -> None:
+        self._model, self._guide, self._sets = model, guide, (train, test)
+        self._rows: list[tuple[float, float]] = []
+
+    def __call__(self, history: History) -> None:
+        """Measure once; the history is not looked at."""
+        with seeded(0, self._model.device), torch.no_grad():
+            train, test = (self._accuracy(*part) for part in self._sets)
+        self._rows.append((train, test))
+
+    def _accuracy(self, x: Tensor, y: Tensor) -> float:
+        prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
+        assert isinstance(prediction, ClassificationPrediction)
+        return metrics.accuracy(prediction.probs, y)
+
+    @property
+    def curve(self) -> AccuracyCurve:
+        """What was measured so far."""
+        return AccuracyCurve(tuple(row[0] for row in self._rows), tuple(row[1] for row in self._rows))
+
+
+def _numbered(curve: AccuracyCurve) -> list[tuple[int, float, float]]:
+    return [(epoch, *pair) for epoch, pair in enumerate(zip(curve.train, curve.test, strict=True), 1)]
