@@ -51,17 +51,19 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
         raise FileNotFoundError(f"there is no file {path}.")
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is no file that `save_state` wrote.")
-    states = torch.load(path, map_location="cpu", weights_only=True)
-    removed = states.get("removed", {})
+    try:
+        states = torch.load(path, map_location="cpu", weights_only=True)
+        removed = states.get("removed", {})
+        new = {"model": dict(states["model"]), "guide": _unpacked(dict(states["guide"]), removed)}
+    except (RuntimeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no file that `save_state` wrote, or it is damaged: {error}") from error
+    own = {name: value.clone() for name, value in model.state_dict().items()}
+    new["model"] = {**{site: value for site, value in own.items() if site in removed}, **new["model"]}
     for name, module in (("model", model), ("guide", guide)):
         try:
-            state = states[name]
-            if name == "guide":
-                state = _unpacked(state, removed)
-            else:
-                state = {**{site: value for site, value in module.state_dict().items() if site in removed}, **state}
-            module.load_state_dict(state)
-        except (KeyError, RuntimeError) as error:
+            module.load_state_dict(new[name])
+        except RuntimeError as error:
+            model.load_state_dict(own)
             raise ValueError(f"{path} does not fit the {name} it is loaded into: {error}") from error
 
 
@@ -86,7 +88,10 @@ def _unpacked(state: dict[str, Tensor], shapes: dict[str, list[int]]) -> dict[st
     """The inverse; parameters of removed weights become 0."""
     unpacked = dict(state)
     for site, shape in shapes.items():
-        bits = np.unpackbits(state[f"keep.{site}"].numpy(), count=math.prod(shape))
+        packed = state[f"keep.{site}"].numpy()
+        if len(packed) != -(-math.prod(shape) // 8):
+            raise ValueError(f"the mask of `{site}` has {len(packed)} bytes for {math.prod(shape)} weights.")
+        bits = np.unpackbits(packed, count=math.prod(shape))
         keep = torch.from_numpy(bits).bool().view(shape)
         unpacked[f"keep.{site}"] = keep
         for kind in KINDS:

@@ -299,6 +299,8 @@ def prune(
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
     shares = _numbers(fractions, "--fractions")
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
     config = runs.load_config(run)
     device = _device(device)
     images, _ = runs.load_data(config, root=data, download=download)
@@ -317,7 +319,10 @@ def prune(
 def weights(
     run: Annotated[Path, typer.Argument(help="Folder that `train` wrote.")],
     site: Annotated[
-        str | None, typer.Option(help="Site of the weight shown, such as net.1.weight.  [default: the first]")
+        str | None,
+        typer.Option(
+            help="Site of the weight shown, such as net.1.weight; a wrong one lists them.  [default: the first]"
+        ),
     ] = None,
     index: Annotated[
         str,

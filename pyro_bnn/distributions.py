@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Iterator
 
 import torch
 from pyro.distributions import Categorical, Normal, TorchDistribution
@@ -263,6 +264,18 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     moved = move(distribution)
     assert isinstance(moved, Distribution)
     return moved
+
+
+def tensors_of(value: object) -> Iterator[Tensor]:
+    """All tensors that a distribution holds, at any depth."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Distribution, Transform)):
+        for part in vars(value).values():
+            yield from tensors_of(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_of(part)
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:

@@ -129,8 +129,8 @@ def save_pruned_run(
         FileExistsError: If the folder exists and `force` is not given.
     """
     check_target(out, force)
-    if out.resolve() == run.resolve():
-        raise FileExistsError(f"{out} is the run itself; choose another --out for the pruned one.")
+    if out.resolve() in (run.resolve(), *run.resolve().parents):
+        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
     pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
     if out.exists():
         shutil.rmtree(out)
@@ -216,7 +216,7 @@ def weights_of_run(
         model: The model.
         posterior: Its fitted mean-field guide.
         out: Folder for the pictures.
-        site: Of the weight shown; by default the first.
+        site: Of the weight shown; by default the first that has one left.
         index: Which of the site's weights; by default the one with the highest signal-to-noise ratio.
 
     Raises:
@@ -224,7 +224,10 @@ def weights_of_run(
     """
     guide = mean_field(posterior)
     ratios = pruning.signal_to_noise(guide)
-    site = next(iter(ratios)) if site is None else site
+    if site is None:
+        site = next((name for name in ratios if bool(guide.kept(name).any())), None)
+    if site is None:
+        raise ValueError("all weights were removed: none has a posterior to show.")
     if site not in ratios:
         raise ValueError(f"there is no site {site!r}; choose from {', '.join(ratios)}.")
     shape = tuple(ratios[site].shape)

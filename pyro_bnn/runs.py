@@ -221,7 +221,12 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
     """
     model, guide = build(load_config(run), images)
     load_state(Path(run) / "posterior.pt", model, guide)
-    history = History.from_dict(json.loads((Path(run) / "history.json").read_text()))
+    try:
+        history = History.from_dict(json.loads((Path(run) / "history.json").read_text()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{Path(run) / 'history.json'} is no history of this version of pyro-bnn: {error!r}"
+        ) from error
     return model.to(device), SVIPosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
 
 

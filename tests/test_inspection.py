@@ -81,7 +81,7 @@ def test_weights_shows_one_weight_and_all_layers(pyro_bnn, run):  # noqa: F811
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("prune", "--fractions", "10,50"), "`fraction` must lie between 0 and 1, got 10.0"),
+        (("prune", "--fractions", "10,50"), "`--fractions` must be numbers from 0 to 1, got '10,50'"),
         (("prune", "--fractions", "a"), "must be numbers separated by commas"),
         (("prune", "--keep", 0.5), "--keep and --out go together"),
         (("weights", "--site", "net.9.weight"), "there is no site 'net.9.weight'; choose from net.1.weight"),
@@ -97,7 +97,28 @@ def test_mistakes_are_named(pyro_bnn, run, arguments, message):  # noqa: F811
 
 
 def test_the_run_itself_is_not_overwritten_by_its_pruned_copy(pyro_bnn, run):  # noqa: F811
-    code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", run, "--force")
+    (run.parent / "config.json").write_text("{}")  # the folder above passes for a run
+    for out in (run, run.parent):
+        code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", out, "--force")
+        assert code == 2
+        assert "is the run itself, or holds it" in err
+        assert (run / "posterior.pt").exists()
+
+
+def test_nothing_is_written_when_a_share_is_wrong(pyro_bnn, run, tmp_path):  # noqa: F811
+    code, _, err = pyro_bnn("prune", run, "--keep", 0.5, "--out", tmp_path / "new", "--fractions", "2")
     assert code == 2
-    assert "is the run itself" in err
-    assert (run / "posterior.pt").exists()
+    assert "`--fractions` must be numbers from 0 to 1, got '2'" in err
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_empty_network_and_a_damaged_history(pyro_bnn, run, tmp_path):  # noqa: F811
+    empty = tmp_path / "empty"
+    assert pyro_bnn("prune", run, "--keep", 0, "--out", empty, "--fractions", "1", "--num-samples", 1)[0] == 0
+    code, _, err = pyro_bnn("weights", empty)
+    assert code == 2
+    assert "all weights were removed" in err
+    (run / "history.json").write_text("{}")
+    code, _, err = pyro_bnn("weights", run)
+    assert code == 2
+    assert "history.json is no history of this version" in err

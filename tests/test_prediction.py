@@ -405,3 +405,13 @@ def test_a_latent_noise_scale_has_no_single_value():
     model, _, _ = small_model(likelihood="gaussian-latent")
     with pytest.raises(ValueError, match="noise scale is a latent variable"):
         model.likelihood.noise_scale()
+
+
+def test_log_prob_on_a_table_names_the_shape_it_needs():
+    model, x, _ = small_model(likelihood="gaussian-fixed")
+    prediction = pb.predict(model, pb.MeanFieldGuide(model), x, num_samples=3, keep_draws=True)
+    assert prediction.log_prob(torch.zeros(7, 1, 1)).shape == (7, 6)
+    assert prediction.log_prob(torch.zeros(0, 6, 2)).shape == (0, 6)
+    for y, got in ((torch.zeros(6), r"\(6,\)"), (torch.zeros(5, 2), r"\(5, 2\)"), (0.5, "float")):
+        with pytest.raises(ValueError, match=rf"shape \(\.\.\., 6, 2\), got {got}"):
+            prediction.log_prob(y)

@@ -4,16 +4,19 @@ import copy
 import functools
 import math
 
+import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.nn import PyroSample
 from torch import nn
 from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
+from pyro_bnn.svi import _fit
 
 from .cases import PRIORS, small_model
 from .test_direct import ELBOS, ESTIMATORS, MORE_PRIORS, assert_same, fit_both
@@ -154,6 +157,55 @@ def test_other_guides_and_joint_priors_are_refused():
         pruning.prune(scattered(model), fraction=0.5)
 
 
+def test_removed_weights_go_before_others_of_ratio_zero():
+    model, _, _ = small_model()
+    guide = pb.MeanFieldGuide(model)
+    with torch.no_grad():
+        guide.loc.get_parameter("net.0.bias").zero_()
+    once = pruning.prune(guide, fraction=1, where="net.2.weight")
+    assert str(pruning.prune(once, fraction=15 / 43).status) == str(once.status)
+
+
+def test_a_fit_that_went_wrong_is_refused_and_no_mean_is_no_signal():
+    _, guide = two_weights([0.0, 1.0], [1.0, 1.0])
+    with torch.no_grad():
+        guide.rho.get_parameter("net.weight")[0, 0] = -1e9
+    assert_identical(pruning.signal_to_noise(guide)["net.weight"], [[0.0, 1.0]])
+    with torch.no_grad():
+        guide.loc.get_parameter("net.weight")[0, 0] = math.nan
+    with pytest.raises(ValueError, match=r"parameters of `net.weight` are not finite"):
+        pruning.prune(guide, fraction=0.5)
+
+
+def test_several_globs_and_odd_numbers():
+    model, _, _ = small_model()
+    posterior = pruning.prune(scattered(model), fraction=1, where=["net.0.*", "**.bias"])
+    assert posterior.guide.kept("net.2.weight").all()
+    assert not any(posterior.guide.kept(site).any() for site in SITES if site != "net.2.weight")
+    for bad in ("a", True):
+        with pytest.raises(ValueError, match="must lie between 0 and 1"):
+            pruning.prune(scattered(model), fraction=bad)
+
+
+def test_a_prior_that_depends_on_others_or_is_learned_is_refused():
+    """Weights that are gone would go on pulling at it."""
+
+    def hierarchical():
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        pyro.sample("w", dist.Normal(0.0, scale).expand([4]).to_event(1))
+        pyro.sample("free", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+
+    guide = pb.MeanFieldGuide(hierarchical)
+    assert pruning.prune(guide, fraction=1, where="free").guide.kept("w").all()
+    with pytest.raises(ValueError, match="prior of `w` is learned or depends on other variables"):
+        pruning.prune(guide, fraction=0.5)
+    model, _, _ = small_model()
+    model.tau = PyroSample(dist.LogNormal(0.0, 1.0))
+    setattr(model, "net.0.weight", PyroSample(lambda self: dist.Normal(0.0, self.tau).expand([5, 4]).to_event(2)))
+    with pytest.raises(ValueError, match=r"prior of `net.0.weight` is learned or depends"):
+        pruning.prune(pb.MeanFieldGuide(model), fraction=0.5)
+
+
 # --- removed weights are zero everywhere ------------------------------------------------------------------------------
 
 
@@ -270,6 +322,46 @@ def test_the_elbo_in_a_loop_of_pyros_own_is_the_same():
         assert_identical(loss, fit.history.kl[0] - fit.history.expected_log_likelihood[0])
 
 
+@pytest.mark.parametrize("prior_scale", [1.0, 0.01, 0.001])
+def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
+    """With nearly all weights removed, the sum over those left is small beside one over all."""
+    net = nn.Sequential(nn.Linear(30, 1000), nn.Tanh(), nn.Linear(1000, 1)).float()
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(prior_scale), likelihood=pb.GaussianLikelihood(1.0), num_data=8)
+    guide = pruning.prune(pb.MeanFieldGuide(model, init=pb.NetworkInit(0.5 * prior_scale)), fraction=0.99).guide
+    data = torch.randn(8, 30).float(), torch.randn(8, 1).float()
+    frozen = functools.partial(torch.optim.SGD, lr=0.0)
+    fit = pb.fit_svi(model, guide, data, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO)
+    expected = sum(
+        kl_divergence(
+            dist.Normal(guide.locations()[site][keep].double(), guide.scales()[site][keep].double()),
+            dist.Normal(0.0, prior_scale),
+        ).sum()
+        for site, keep in masks_of(guide).items()
+    )
+    assert fit.history.path == "direct"
+    assert fit.history.kl[0] == pytest.approx(float(expected), rel=1e-3)
+
+
+def test_what_stood_in_the_place_of_a_removed_scale_does_no_harm(monkeypatch):
+    model, x, y = small_model(num_data=6)
+    guide = scattered(model, log_variance=True)
+    with torch.no_grad():
+        guide.log_variance.get_parameter("net.0.weight")[0, 0] = 2000.0
+    guide = pruning.prune(guide, fraction=0.5).guide
+    for why in (None, "forbidden by the test"):
+        monkeypatch.setattr(_fit, "obstacle", lambda *_, why=why: why)
+        fit = pb.fit_svi(model, copy.deepcopy(guide), (x, y), optimizer=ADAM, num_epochs=2)
+        assert all(map(math.isfinite, fit.history.elbo))
+
+
+def test_an_estimator_needs_the_direct_path_and_says_what_closes_it():
+    model, x, y = small_model(num_data=6)
+    guide = pruning.prune(scattered(model), fraction=0.5).guide
+    guide.rho.get_parameter("net.0.bias").requires_grad_(False)
+    with pytest.raises(ValueError, match="closed because parameters of the guide are frozen; leave the estimator out"):
+        pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, estimator=pb.Flipout())
+
+
 def test_an_estimator_in_a_loop_of_your_own_is_refused():
     model, x, y = small_model()
     guide = pruning.prune(scattered(model), fraction=0.5).guide
@@ -312,10 +404,25 @@ def test_a_state_brings_its_masks_and_takes_others_away():
     assert_identical(other.locations()["net.2.weight"], full.locations()["net.2.weight"])
 
 
-def test_a_log_variance_is_not_taken_for_a_rho():
+@pytest.mark.parametrize("is_pruned", [False, True])
+def test_a_state_that_does_not_fit_changes_nothing(is_pruned):
     model, _, _ = small_model()
+    guide, other = scattered(model), pruning.prune(scattered(model, log_variance=True), fraction=0.5).guide
+    guide = pruning.prune(guide, fraction=0.4).guide if is_pruned else guide
+    before = copy.deepcopy(guide.state_dict())
     with pytest.raises(RuntimeError, match="log_variance"):
-        scattered(model).load_state_dict(scattered(model, log_variance=True).state_dict())
+        guide.load_state_dict(other.state_dict())
+    assert list(before) == list(guide.state_dict())
+    assert all(torch.equal(before[name], value) for name, value in guide.state_dict().items())
+
+
+def test_a_partial_state_leaves_other_masks():
+    model, _, _ = small_model()
+    guide = pruning.prune(scattered(model), fraction=0.5).guide
+    kept = guide.kept("net.2.weight")
+    guide.load_state_dict({"loc.net.0.weight": torch.ones(5, 4)}, strict=False)
+    assert guide.kept("net.0.weight").all()
+    assert torch.equal(guide.kept("net.2.weight"), kept)
 
 
 def test_a_mask_of_another_network_is_refused(tmp_path):
@@ -328,8 +435,25 @@ def test_a_mask_of_another_network_is_refused(tmp_path):
         likelihood=pb.CategoricalLikelihood(),
         num_data=20,
     )
+    guide = pb.MeanFieldGuide(other)
+    before = copy.deepcopy([other.state_dict(), guide.state_dict()])
     with pytest.raises(ValueError, match="does not fit"):
-        pb.load_state(tmp_path / "posterior.pt", other, pb.MeanFieldGuide(other))
+        pb.load_state(tmp_path / "posterior.pt", other, guide)
+    for old, module in zip(before, (other, guide), strict=True):
+        assert list(old) == list(module.state_dict())
+        assert all(torch.equal(old[name], value) for name, value in module.state_dict().items())
+
+
+def test_damaged_files_are_named(tmp_path):
+    model, _, _ = small_model()
+    guide = pruning.prune(scattered(model), fraction=0.7).guide
+    pb.save_state(tmp_path / "good.pt", model, guide)
+    good = torch.load(tmp_path / "good.pt")
+    short = {**good, "guide": {**good["guide"], "keep.net.0.weight": torch.zeros(1, dtype=torch.uint8)}}
+    for content in (short, {**good, "guide": 5}, [1, 2], {"model": good["model"]}):
+        torch.save(content, tmp_path / "bad.pt")
+        with pytest.raises(ValueError, match=r"bad\.pt is no file that `save_state` wrote, or it is damaged"):
+            pb.load_state(tmp_path / "bad.pt", model, guide)
 
 
 def test_the_file_shrinks_with_the_weights(tmp_path):
@@ -414,3 +538,44 @@ def test_a_sparse_network_needs_all_weights_and_a_lone_layer_may_be_sparse():
     assert_identical(net(torch.ones(1, 2)), [[-0.4]])
     with pytest.raises(ValueError, match=r"must have shape \(O, D\)"):
         pruning.SparseLinear(torch.ones(3), None)
+
+
+def test_modules_used_twice_hooks_and_looks_at_the_weight():
+    layer = nn.Linear(4, 4)
+    for net in (nn.Sequential(layer, nn.Tanh(), layer, nn.Linear(4, 3)), TiedDecoder(), hooked()):
+        model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
+        values = pruning.prune(pb.MeanFieldGuide(model), fraction=0.5).median()
+        x = torch.randn(6, 4)
+        sparse = pruning.sparse_network(model, values, max_density=1.0)
+        torch.testing.assert_close(sparse(x).softmax(-1), pb.predict_point(model, values, x).probs)
+
+
+class TiedDecoder(nn.Module):
+    """Looks at a layer's weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x @ self.layer.weight.T @ self.layer.weight)
+
+
+def hooked():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    net[0].register_forward_hook(lambda module, inputs, output: output.relu())
+    return net
+
+
+def test_mistakes_about_sparse_networks_and_reports_are_named():
+    model, posterior, x, y = trained()
+    with pytest.raises(ValueError, match=r"must be a dict of weights, such as `posterior.median\(\)`"):
+        pruning.sparse_network(model, posterior)
+    with pytest.raises(ValueError, match=r"`net.0.weight` must have shape \(5, 4\), got \(3, 5, 4\): give one draw"):
+        pruning.sparse_network(model, posterior.sample(3))
+    with pytest.raises(ValueError, match=r"`x` must have shape \(..., 2\), got \(3, 3\)"):
+        pruning.SparseLinear(torch.ones(1, 2), None)(torch.ones(3, 3))
+    with pytest.raises(ValueError, match="must be tensors, got Tensor and NoneType"):
+        pruning.snr_report(model, posterior, x, None)
+    report = pruning.snr_report(model, posterior, x, y, fractions=torch.tensor([0.0, 0.5]), num_samples=2)
+    assert [row.fraction for row in report.rows] == [0, 0.5]

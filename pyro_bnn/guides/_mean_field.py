@@ -1,6 +1,6 @@
 """The mean-field Gaussian guide."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -153,15 +153,28 @@ class MeanFieldGuide(PyroModule):
         if masks:
             self.add_module("keep", _tree(masks))
         for name, mask in masks.items():
-            self.loc.get_parameter(name)[~mask] = 0
+            for kind in ("loc", self._spread):  # whatever a spread was: a number without overflow
+                self._tree_of(kind).get_parameter(name)[~mask] = 0
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As for any module, but a state that does not fit leaves the guide as it was."""
+        before = {name: value.clone() for name, value in self.state_dict().items()}
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError:
+            super().load_state_dict(before)
+            raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """The masks become those of the state, whatever this guide's were."""
-        sites = {site.name for site in self._sites}
-        masks = {site: state_dict[f"{prefix}keep.{site}"] for site in sites if f"{prefix}keep.{site}" in state_dict}
-        device = self.loc.get_parameter(next(iter(sites))).device
-        fits = {site: mask for site, mask in masks.items() if mask.shape == self.loc.get_parameter(site).shape}
-        self._keep_only({site: mask.to(device, torch.bool) for site, mask in fits.items()})
+        """The masks of all sites in the state become those of the state, whatever this guide's were."""
+        masks = {}
+        for site in (site.name for site in self._sites):
+            loc, mask = self.loc.get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
+            if mask is not None and mask.shape == loc.shape:
+                masks[site] = mask.to(loc.device, torch.bool)
+            elif site in self._masked and f"{prefix}loc.{site}" not in state_dict:
+                masks[site] = self.kept(site)
+        self._keep_only(masks)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _zeroed(self, site: str, value: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyro
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from .._scope import own_parameters, seeded
+from ..distributions import tensors_of
 from ..model import BayesianModel
 
 
@@ -28,6 +29,7 @@ class Site:
         start: A value inside the support, constrained: the network's own where there is one, else a prior median.
         transform: From real numbers to the support; None where the support is the real line already.
         plates: (name, size, dim) of the plates around it.
+        is_fixed: Whether the prior is the same whatever other variables are, and is not learned.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Site:
     start: Tensor
     transform: Transform | None
     plates: list[tuple[str, int, int]] = field(default_factory=list)
+    is_fixed: bool = True
 
     @property
     def unconstrained_start(self) -> Tensor:
@@ -63,9 +66,14 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
         ValueError: If there is none, or one is discrete or lives in a subsampled plate.
     """
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
-    with own_parameters(model), torch.no_grad(), poutine.block(), seeded(0):  # one seed, one start
-        trace = prune_subsample_sites(poutine.trace(latents).get_trace(*args, **kwargs))
-        sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
+    with own_parameters(model), torch.no_grad(), poutine.block():
+        with seeded(0):  # one seed, one start
+            trace = prune_subsample_sites(poutine.trace(latents).get_trace(*args, **kwargs))
+            sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
+        if not isinstance(model, BayesianModel):
+            with seeded(1):  # another draw, which a prior that depends on others follows
+                again = poutine.trace(latents).get_trace(*args, **kwargs)
+            sites = [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
     if not sites:
         raise ValueError("the model has no latent variable to guide.")
     return sites
@@ -88,7 +96,18 @@ def _site(name: str, node: Any, model: object) -> Site:
     else:
         start = init_to_median(node)  # of draws: too dear for weights
     transform = None if _is_real(support) else biject_to(support)
-    return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames])
+    is_fixed = not any(tensor.requires_grad for tensor in tensors_of(prior))
+    if isinstance(model, BayesianModel):
+        is_fixed = is_fixed and model._has_fixed_priors()
+    return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames], is_fixed)
+
+
+def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
+    """Whether another trace has the same prior."""
+    if node is None:
+        return False
+    first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))
+    return len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 def _is_real(support: constraints.Constraint) -> bool:

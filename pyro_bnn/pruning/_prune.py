@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
     for site in guide._sites:
         if site.transform is None and not site.plates:
             loc, scale = locations[site.name].abs(), scales[site.name]
-            ratios[site.name] = torch.where(guide.kept(site.name), loc / scale, torch.zeros_like(loc))
+            ratios[site.name] = torch.where(loc == 0, loc, loc / scale)
     return ratios
 
 
@@ -60,7 +61,7 @@ def prune(
     fraction: float | None = None,
     threshold: float | None = None,
     per_layer: bool = False,
-    where: str = "**",
+    where: str | Sequence[str] = "**",
 ) -> GuidePosterior:
     """A posterior without the weights of lowest signal-to-noise ratio: exactly 0 in every draw and in the mean.
 
@@ -73,14 +74,14 @@ def prune(
             what had been removed already counted in. Either this or `threshold`.
         threshold: Remove what has a ratio below this.
         per_layer: Remove `fraction` of each layer (its weights and biases together) instead of all layers together.
-        where: Glob on site names, such as ``"**.weight"`` to leave biases alone.
+        where: Glob or globs on site names, such as ``"**.weight"`` to leave biases alone.
 
     Returns:
         The posterior, whose status says how many weights are left.
 
     Raises:
-        ValueError: If not exactly one of `fraction` and `threshold` is given, one is out of range, no site matches, or
-            elements depend on each other under the prior.
+        ValueError: If not exactly one of `fraction` and `threshold` is given, one is out of range, no site matches, a
+            ratio is NaN, elements depend on each other under the prior, or the prior on other variables.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -92,23 +93,18 @@ def prune(
     guide = mean_field(guide)
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
-    if fraction is not None and not 0 <= fraction <= 1:
+    if fraction is not None and not (_is_number(fraction) and 0 <= fraction <= 1):
         raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
-    if threshold is not None and not threshold >= 0:
+    if threshold is not None and not (_is_number(threshold) and threshold >= 0):
         raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
-    every = signal_to_noise(guide)
-    ratios = {site: ratio for site, ratio in every.items() if matches(where, site)}
-    if not ratios:
-        raise ValueError(f"`where` glob {where!r} matches none of the guide's sites: {list(every)}.")
-    for site in guide._sites:
-        if site.name in ratios:
-            elementwise(site.name, site.prior, site.start.shape)
+    ratios = _chosen(guide, [where] if isinstance(where, str) else where)
     keep = {site: guide.kept(site) for site in guide._masked}
     if threshold is not None:
         keep |= {site: guide.kept(site) & (ratio >= threshold) for site, ratio in ratios.items()}
     else:
         assert fraction is not None
-        for group in _layers(ratios) if per_layer else [ratios]:
+        ranks = {site: torch.where(guide.kept(site), ratio, -1) for site, ratio in ratios.items()}
+        for group in _layers(ranks) if per_layer else [ranks]:
             keep |= {site: guide.kept(site) & mask for site, mask in _largest(group, fraction).items()}
     pruned = copy.deepcopy(guide)
     pruned._keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})
@@ -116,6 +112,28 @@ def prune(
     removed = num_weights - num_kept
     share = 100 * removed / num_weights
     return GuidePosterior(pruned, Status(True, f"{removed:,} of {num_weights:,} weights are removed ({share:.4g} %)."))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _chosen(guide: MeanFieldGuide, globs: Sequence[str]) -> dict[str, Tensor]:
+    """The ratios of the sites from which weights may be removed."""
+    every = signal_to_noise(guide)
+    ratios = {site: ratio for site, ratio in every.items() if any(matches(glob, site) for glob in globs)}
+    if not ratios:
+        raise ValueError(f"`where` glob {globs!r} matches none of the guide's sites: {list(every)}.")
+    for site in (site for site in guide._sites if site.name in ratios):
+        elementwise(site.name, site.prior, site.start.shape)
+        if not site.is_fixed:
+            raise ValueError(
+                f"the prior of `{site.name}` is learned or depends on other variables, on which removed weights would "
+                "go on acting; choose other sites, or fit with a fixed prior."
+            )
+        if bool(ratios[site.name].isnan().any()):
+            raise ValueError(f"the guide's parameters of `{site.name}` are not finite: the fit went wrong.")
+    return ratios
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
@@ -145,7 +163,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Masks of all weights but the lowest; of equal ones the first go first."""
+    """Masks of all weights but the lowest, which are those removed before; of equal ones the first go first."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

@@ -100,7 +100,7 @@ def snr_report(
     fractions: Sequence[float] = FRACTIONS,
     num_samples: int = 100,
     per_layer: bool = False,
-    where: str = "**",
+    where: str | Sequence[str] = "**",
     batch_size: int = 10_000,
     seed: int | None = 0,
 ) -> PruningReport:
@@ -124,9 +124,12 @@ def snr_report(
         ValueError: If `fractions` is empty, or as for :func:`prune` and :func:`~pyro_bnn.predict`.
     """
     guide = mean_field(guide)
+    fractions = [float(fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
     _checks.at_least("num_samples", num_samples, 1)
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise ValueError(f"`x` and `y` must be tensors, got {type(x).__name__} and {type(y).__name__}.")
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
@@ -137,7 +140,7 @@ def snr_report(
         pruned = mean_field(posterior)
         rows.append(
             PruningRow(
-                fraction=float(fraction),
+                fraction=fraction,
                 threshold=_threshold(guide, pruned),
                 num_weights=count(pruned)[0],
                 accuracy=accuracy,

@@ -47,12 +47,22 @@ class SparseLinear(nn.Module):
         self.register_buffer("values", rows.values())
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
+    def _rows(self) -> Tensor:
+        shape = (self.out_features, self.in_features)
+        return torch.sparse_csr_tensor(self.row_starts, self.columns, self.values, shape, check_invariants=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix, dense, shape (O, D), for code that looks at it."""
+        with _quietly():
+            return self._rows().to_dense()
+
     def forward(self, x: Tensor) -> Tensor:
         """Shape (..., D) to (..., O)."""
-        shape = (self.out_features, self.in_features)
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
         with _quietly():
-            rows = torch.sparse_csr_tensor(self.row_starts, self.columns, self.values, shape, check_invariants=False)
-            output = torch.sparse.mm(rows, x.reshape(-1, self.in_features).T).T
+            output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
         output = output.reshape(*x.shape[:-1], self.out_features)
         return output if self.bias is None else output + self.bias
 
@@ -77,27 +87,43 @@ def sparse_network(
         max_density: Largest share of weights that are not zero in a layer that becomes sparse.
 
     Raises:
-        ValueError: If a random parameter has no value.
+        ValueError: If a random parameter has no value, or one of another shape.
     """
+    _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
     missing = [name for name in model.site_names if name not in values]
     if missing:
         raise ValueError(f"`values` lacks the random parameters {missing}.")
+    for name in model.site_names:
+        if values[name].shape != model.initial_value(name).shape:
+            got, expected = _checks.shape(values[name]), _checks.shape(model.initial_value(name))
+            raise ValueError(f"`values` of `{name}` must have shape {expected}, got {got}: give one draw.")
     net = copy.deepcopy(model._network)
     with torch.no_grad():
         for name, paths in model._paths.items():
             for path in paths:
                 owner, _, leaf = path.rpartition(".")
                 module = net.get_submodule(owner)
-                module._buffers.pop(leaf)
-                module.register_parameter(leaf, nn.Parameter(values[name].detach().clone(), requires_grad=False))
-        for path, layer in list(net.named_modules()):
-            if type(layer) is nn.Linear and int((layer.weight != 0).sum()) <= max_density * layer.weight.numel():
-                sparse = SparseLinear(layer.weight, layer.bias)
-                if not path:
-                    return sparse.eval()
-                owner, _, leaf = path.rpartition(".")
-                net.get_submodule(owner).add_module(leaf, sparse)
+                if module._buffers.pop(leaf, None) is not None:  # else done already: a module may be used twice
+                    value = values[name].detach().to(model._like(), copy=True)
+                    module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+        sparse = {layer: SparseLinear(layer.weight, layer.bias) for layer in _nearly_empty(net, max_density)}
+    if net in sparse:
+        return sparse[net].eval()
+    for path, layer in list(net.named_modules(remove_duplicate=False)):
+        if layer in sparse:
+            owner, _, leaf = path.rpartition(".")
+            net.get_submodule(owner).add_module(leaf, sparse[layer])
     return net.eval()
+
+
+def _nearly_empty(net: nn.Module, max_density: float) -> Iterator[nn.Linear]:
+    """Plain linear layers of few weights; one with hooks does more than a product."""
+    for layer in net.modules():
+        has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+        if type(layer) is not nn.Linear or has_hooks:
+            continue
+        if int((layer.weight != 0).sum()) <= max_density * layer.weight.numel():
+            yield layer
 
 
 @contextmanager

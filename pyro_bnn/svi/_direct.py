@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from .._scope import seeded
+from ..distributions import tensors_of
 from ..estimators import Estimator
 from ..estimators._applied import random_layers
 from ..estimators._layers import RandomParameter
@@ -21,8 +22,8 @@ from ..guides._sites import find_sites
 from ..model import BayesianModel
 from ._batches import Batch
 from ._densities import LOG_ROOT_TAU, Density, density_of
-from ._flat import FlatGaussians
-from ._obstacle import is_flat, tensors_of
+from ._flat import FlatGaussians, scale_of_removed
+from ._obstacle import is_flat
 from ._steps import Step
 
 CHUNK = 2**20
@@ -123,16 +124,17 @@ class DirectStep(Step):
                 yield _Piece(slice(start, min(start + size, run.part.stop)), run.density, run.is_closed)
 
     def _divergence_of_removed(self, site: Site) -> float:
-        """What the pieces count for the weights of a site that were removed, which have no divergence: N(0, 1)'s."""
+        """What the pieces count for the weights of a site that were removed, which have no divergence."""
         if site.name not in self._guide._masked:
             return 0.0
         prior = elementwise(site.name, site.prior, site.start.shape)
         removed = ~self._guide.kept(site.name)
         zero = torch.zeros_like(site.start, dtype=torch.float64)
+        scale = scale_of_removed(site).to(site.start).double() + zero
         if self._is_closed(site.name):
-            terms = kl_divergence(torch.distributions.Normal(zero, 1 + zero), prior)
+            terms = kl_divergence(torch.distributions.Normal(zero, scale), prior)
         else:
-            terms = -LOG_ROOT_TAU - prior.log_prob(zero)
+            terms = -scale.log() - LOG_ROOT_TAU - prior.log_prob(zero)
         return float(terms.expand(site.start.shape)[removed].double().sum())
 
     def _gradients(self) -> list[Tensor]:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from .. import _checks
 from .._scope import is_auxiliary, own_parameters, seeded
 from ..estimators import Estimator
-from ..guides import GuidePosterior
+from ..guides import GuidePosterior, MeanFieldGuide
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight, constant
 from ..model import BayesianModel
@@ -154,6 +154,11 @@ def fit_svi(
         made = _make_optimizer(optimizer, parameters)
         parts = model, guide, parameters, made, clip_norm
         why_not = obstacle(model, guide, elbo, first[0])
+        if why_not is not None and estimator is not None and isinstance(guide, MeanFieldGuide) and guide._masked:
+            raise ValueError(
+                f"an estimator serves a pruned guide on the direct path alone, which is closed because {why_not}; "
+                "leave the estimator out."
+            )
         step: Step | GraphStep
         if why_not is None:
             step = DirectStep(*parts, elbo=elbo, num_particles=num_particles, estimator=estimator)

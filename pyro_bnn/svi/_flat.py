@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from ..guides import MeanFieldGuide, Site
+from ..guides._pruned import elementwise
 
 
 class FlatGaussians:
     """Parameters, one draw, and gradients of Gaussian sites, in vectors of shape (P,).
 
-    A weight that was removed has location 0, scale 1 and noise 0, so that its value is 0, and its share of the ELBO a
-    constant. `rho` holds the logarithms of the variances, if that is what the guide has.
+    A weight that was removed has location 0, its prior's scale and noise 0, so that its value is 0, and its share of
+    the ELBO a constant, of which the sums over all weights lose few digits. `rho` holds the logarithms of the
+    variances, if that is what the guide has.
 
     Args:
         guide: Whose parameters are moved into the vectors until :meth:`close`.
@@ -34,9 +36,14 @@ class FlatGaussians:
         flat = [torch.cat([p.detach().reshape(-1) for p in half]) for half in _halves(self.parameters)]
         self.loc, self.rho = flat
         self._is_rho = guide._spread == "rho"
-        self._removed = None
+        self._removed = self._scale_of_removed = None
         if guide._masked:
             self._removed = torch.cat([guide.kept(site.name).reshape(-1) for site in sites]).logical_not_()
+            fills = [scale_of_removed(s) if s.name in guide._masked else torch.ones(()) for s in sites]
+            shapes = self._shapes.values()
+            self._scale_of_removed = torch.cat(
+                [fill.to(self.rho).expand(shape).reshape(-1) for fill, shape in zip(fills, shapes, strict=True)]
+            )
         self._homes = [view for vector in flat for view in self.views(vector).values()]
         self.link()
         self.scale, self.noise = torch.empty_like(self.rho), torch.zeros_like(self.rho)
@@ -87,14 +94,16 @@ class FlatGaussians:
 
     @torch.no_grad()
     def update_scale(self, parts: Sequence[slice], scratch: Tensor) -> None:
-        """Compute the scales, part by part; of the scratch two rows are used. A removed weight's is 1."""
+        """Compute the scales, part by part; of the scratch two rows are used."""
         for part in parts:
             if self._is_rho:
                 softplus_(self.rho[part], self.scale[part], scratch[:, : part.stop - part.start])
             else:
                 torch.mul(self.rho[part], 0.5, out=self.scale[part]).exp_()
-        self.remove(self.loc, 0)
-        self.remove(self.scale, 1)
+        if self._removed is not None:
+            assert self._scale_of_removed is not None
+            self.remove(self.loc, 0)
+            torch.where(self._removed, self._scale_of_removed, self.scale, out=self.scale)
 
     def scale_slope(self, part: slice, out: Tensor) -> Tensor:
         """The derivative of a part's scales with respect to their parameters, which is 0 where a weight was removed."""
@@ -121,6 +130,12 @@ class FlatGaussians:
         for parameter, home, example in zip(self.parameters, self._homes, self._formats, strict=True):
             if parameter.data_ptr() == home.data_ptr():
                 parameter.data = torch.empty_like(example, device=home.device).copy_(home)
+
+
+def scale_of_removed(site: Site) -> Tensor:
+    """The scale that stands for that of a removed weight: the prior's, if it has one."""
+    scale = elementwise(site.name, site.prior, site.start.shape).stddev
+    return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 LARGEST_EXPONENT = 80.0

@@ -1,7 +1,6 @@
 """When the direct path may be taken: where it gives the numbers that Pyro's own machinery gives, up to rounding."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,10 +8,10 @@ from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
-from torch.distributions import Distribution, Transform
 from torch.distributions.transforms import IndependentTransform
 
 from .._scope import seeded
+from ..distributions import tensors_of
 from ..guides import MeanFieldGuide, Site
 from ..guides._sites import find_sites
 from ..model import BayesianModel
@@ -52,18 +51,6 @@ def _of_priors(model: BayesianModel, sites: list[Site]) -> str | None:
     if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in sites):
         return "a prior has not the shape of its parameter"
     return None
-
-
-def tensors_of(value: object) -> Iterator[Tensor]:
-    """All tensors that a distribution holds, at any depth."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (Distribution, Transform)):
-        for part in vars(value).values():
-            yield from tensors_of(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from tensors_of(part)
 
 
 def is_flat(model: BayesianModel, site: Site) -> bool:

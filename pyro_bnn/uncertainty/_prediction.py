@@ -134,6 +134,19 @@ class RegressionPrediction(Prediction):
             raise ValueError("the mixture's components were not kept; call `predict(..., keep_draws=True)`.")
         return self.components
 
+    def _aligned(self, y: Tensor) -> Tensor:
+        """Values for each row and output, whatever is left of them in leading axes."""
+        expected = f"(..., {', '.join(map(str, self.mean.shape))})"
+        if not isinstance(y, Tensor):
+            raise ValueError(f"`y` must be a tensor of shape {expected}, got {type(y).__name__}.")
+        try:
+            y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
+        except RuntimeError:
+            raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(y)}.") from None
+        if y.shape[y.dim() - self.mean.dim() :] != self.mean.shape:
+            raise ValueError(f"`y` must have shape {expected}, got one that broadcasts to {_checks.shape(y)}.")
+        return y
+
     def log_prob(self, y: Tensor) -> Tensor:
         r"""Log-density or log-probability of y under the mixture, in nats, jointly over the outputs of a row.
 
@@ -148,13 +161,14 @@ class RegressionPrediction(Prediction):
             Shape ``(..., N)``.
         """
         components = self._mixture()
-        y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
+        y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         rows = [  # one at a time: memory does not grow with the table
             components.log_prob(row).flatten(2).sum(-1) if row.dim() > 1 else components.log_prob(row)  # (S, N)
             for row in y.reshape(-1, *self.mean.shape)
         ]
-        return torch.stack([row.logsumexp(0) - math.log(self.num_samples) for row in rows]).reshape(*lead, len(self))
+        densities = [row.logsumexp(0) - math.log(self.num_samples) for row in rows]
+        return torch.stack(densities).reshape(*lead, len(self)) if rows else self.mean.new_zeros(*lead, len(self))
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
         """Independent draws from the mixture: of the weights, from those kept, and then of one observation per row.
