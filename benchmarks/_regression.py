@@ -16,7 +16,7 @@ import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.data import Regression
 
-NUM_HIDDEN = 50
+NUM_HIDDEN, NUM_MEMBERS = 50, 5
 NOISE = dist.LogNormal(-2.0, 1.0)
 """Prior of the noise's scale, the target's being 1: 95 % between 0.02 and 1."""
 
@@ -122,18 +122,20 @@ class Method(ABC):
     Attributes:
         name: Column of the tables, and what `--methods` takes.
         grid: Settings.
-        num_samples: Weight draws of a prediction; None is the budget's.
         tuned_as: The method that the grid is searched with, None being this one.
     """
 
     name: str
     grid: Sequence[Setting]
-    num_samples: int | None = None
     tuned_as: "type[Method] | None" = None
 
     @abstractmethod
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         """On the problem's training part."""
+
+    def num_samples(self, budget: Budget) -> int:
+        """Weight draws of a prediction."""
+        return budget.predictive_draws
 
 
 class Map(Method):
@@ -141,31 +143,37 @@ class Map(Method):
 
     name = "map"
     grid = (Setting(gain=2.0), Setting(gain=1.0))
-    num_samples = 1
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        model = make_model(problem, pb.FanInNormalPrior(setting.gain), seed, dropout=setting.dropout)
-        return model, optimise(problem, model, pb.auto_delta(model), setting, budget, seed)
+        return fit_point(problem, setting, budget, seed)
+
+    def num_samples(self, budget: Budget) -> int:
+        return 1
 
 
-class MCDropout(Map):
+class MCDropout(Method):
     """The same with masks that stay on, and a wide prior."""
 
     name = "mc-dropout"
     grid = (Setting(gain=4.0, dropout=0.005), Setting(gain=4.0, dropout=0.05))
-    num_samples = None
+
+    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
+        return fit_point(problem, setting, budget, seed)
 
 
-class Ensemble(Map):
+class Ensemble(Method):
     """Five of those points, each from its own start; the gain is the one that suits one of them."""
 
     name = "ensemble"
-    num_samples = NUM_MEMBERS = 5
+    grid = Map.grid
     tuned_as = Map
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        members = [super(Ensemble, self).fit(problem, setting, budget, 100 * seed + m) for m in range(self.NUM_MEMBERS)]
+        members = [fit_point(problem, setting, budget, 100 * seed + member) for member in range(NUM_MEMBERS)]
         return members[0][0], pb.EnsemblePosterior([posterior for _, posterior in members])
+
+    def num_samples(self, budget: Budget) -> int:
+        return NUM_MEMBERS
 
 
 class MeanField(Method):
@@ -227,6 +235,9 @@ class Nuts(Method):
             )
         return model, posterior
 
+    def num_samples(self, budget: Budget) -> int:
+        return budget.draws
+
 
 METHODS: tuple[Method, ...] = (Map(), MCDropout(), MeanField(), Mixture(), LowRank(), Ensemble(), Nuts())
 INIT = pb.NetworkInit(scale=0.02)
@@ -238,6 +249,11 @@ def make_model(problem: Problem, prior: pb.Prior, seed: int, *, dropout: float |
         torch.manual_seed(seed)
         net = nets.mlp([problem.x.shape[1], NUM_HIDDEN, 1], activation=nn.Tanh, dropout=dropout)
     return pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(NOISE), num_data=len(problem.x))
+
+
+def fit_point(problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
+    model = make_model(problem, pb.FanInNormalPrior(setting.gain), seed, dropout=setting.dropout)
+    return model, optimise(problem, model, pb.auto_delta(model), setting, budget, seed)
 
 
 def fit_mean_field(

@@ -59,13 +59,8 @@ def choose(method: Method, data: Regression, budget: Budget, seed: int) -> tuple
     values = []
     for setting in method.grid:
         fit = searching.fit(problem, setting, shorter, seed)
-        values.append(score(problem, fit, num_samples(searching, shorter), seed).log_likelihood)
+        values.append(score(problem, fit, searching.num_samples(shorter), seed).log_likelihood)
     return method.grid[max(range(len(values)), key=values.__getitem__)], values
-
-
-def num_samples(method: Method, budget: Budget) -> int:
-    """Draws that a prediction takes: all that NUTS has."""
-    return budget.draws if method.name == "nuts" else method.num_samples or budget.predictive_draws
 
 
 def run(method: Method, data: Regression, budget: Budget, seed: int, found: Row | None = None) -> Row:
@@ -77,7 +72,7 @@ def run(method: Method, data: Regression, budget: Budget, seed: int, found: Row 
         setting, validation = Setting(**found["setting"]), found["validation"]
     problem = Problem.of(data)
     fit = method.fit(problem, setting, budget, seed)
-    result = score(problem, fit, num_samples(method, budget), seed)
+    result = score(problem, fit, method.num_samples(budget), seed)
     return {
         **asdict(result),
         "setting": asdict(setting),
