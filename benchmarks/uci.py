@@ -121,18 +121,32 @@ def cell(values: Sequence[float], most: int, places: int, is_best: bool) -> str:
     return text if len(values) == most else f"{text} ({len(values)})"
 
 
+def common(rows: Sequence[Row]) -> list[Row]:
+    """Those of splits that every method with results for the data set has run."""
+    kept = []
+    for name in UCI_SETS:
+        some = [row for row in rows if row["dataset"] == name]
+        splits = [{row["split"] for row in some if row["method"] == method.name} for method in METHODS]
+        shared = set.intersection(*(part for part in splits if part)) if some else set()
+        kept += [row for row in some if row["split"] in shared]
+    return kept
+
+
 def report(rows: Sequence[Row]) -> str:
-    """Both tables, what was chosen, and how long it took."""
+    """Both tables, the same for common splits where methods differ in those, what was chosen, and how long it took."""
     parts = [f"{title}:\n\n{table(rows, metric)}" for metric, title in METRICS.items()]
-    parts.append("Seconds for a split, search included (median), and how often each setting was chosen:\n")
+    if len(common(rows)) < len(rows):
+        like = "the same, of splits that all methods ran"
+        parts += [f"{title}; {like}:\n\n{table(common(rows), metric)}" for metric, title in METRICS.items()]
+    lines = ["Seconds for a split, search included (median), and how often each setting was chosen:\n"]
     for method in METHODS:
         for name in UCI_SETS:
             some = [row for row in rows if (row["dataset"], row["method"]) == (name, method.name)]
             if some:
                 counts = [sum(row["setting"] == asdict(setting) for row in some) for setting in method.grid]
                 seconds = statistics.median(row["seconds"] for row in some)
-                parts.append(f"- {name}, {method.name}: {seconds:.0f} s; {', '.join(map(str, counts))}")
-    return "\n\n".join(parts[:2]) + "\n\n" + "\n".join(parts[2:]) + "\n"
+                lines.append(f"- {name}, {method.name}: {seconds:.0f} s; {', '.join(map(str, counts))}")
+    return "\n\n".join([*parts, "\n".join(lines)]) + "\n"
 
 
 def read(file: Path, **wanted: object) -> list[Row]:

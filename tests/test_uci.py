@@ -151,6 +151,14 @@ def test_a_table_has_means_standard_errors_and_says_where_splits_are_missing():
     assert "**-0.600 ± 0.100** (2) | -1.212 ± 0.006 | -1.580 |" in uci.table(some, "log_likelihood")
 
 
+def test_where_methods_ran_different_splits_they_are_also_compared_on_the_same_ones():
+    ran = {("energy", "map"): [0, 1], ("energy", "nuts"): [0, 1, 2], ("yacht", "nuts"): [5]}
+    rows = [{"dataset": name, "method": method, "split": s} for (name, method), splits in ran.items() for s in splits]
+    kept = [(row["dataset"], row["method"], row["split"]) for row in uci.common(rows)]
+    both = [("energy", method, split) for method in ("map", "nuts") for split in (0, 1)]
+    assert kept == [*both, ("yacht", "nuts", 5)]
+
+
 def test_the_settings_of_a_method_are_read_back_as_they_were_written():
     row = uci.run(MeanField(), small_data(), TINY, 0)
     again = uci.run(MeanField(), small_data(), TINY, 0, json.loads(json.dumps(row)))
