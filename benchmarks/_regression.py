@@ -93,7 +93,7 @@ class Budget:
         compile: Compile the sampler.
     """
 
-    steps: int = 600
+    steps: int = 3000
     batch_size: int = 1500
     draws: int = 150
     depth: int = 6
