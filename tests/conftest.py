@@ -57,6 +57,15 @@ def real_data():
     return Path(folder)
 
 
+@pytest.fixture
+def real_uci():
+    """The folder with the UCI data sets."""
+    folder = os.environ.get("PYRO_BNN_DATA")
+    if not folder or not (Path(folder) / "uci" / "yacht").is_dir():
+        pytest.skip("needs the real data: set PYRO_BNN_DATA to the folder that holds uci/yacht and the other sets")
+    return Path(folder)
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():

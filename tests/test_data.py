@@ -1,10 +1,11 @@
 import hashlib
 
+import numpy as np
 import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.data import MissingDataError, load_images, regression_problem
+from pyro_bnn.data import MissingDataError, load_images, load_uci, regression_problem
 from pyro_bnn.nets import Standardize, mlp
 
 
@@ -73,3 +74,66 @@ def test_a_model_carries_its_preprocessing():
     assert model(x).abs().max() < 50
     with pytest.raises(ValueError, match="must name inputs and outputs"):
         mlp([3])
+
+
+def write_uci(root, name, *, num_rows=12, num_inputs=2):
+    """A data set in the published layout, with one split: row 3 and the last one are the test set."""
+    folder = root / "uci" / name
+    folder.mkdir(parents=True)
+    columns = [torch.arange(num_rows) + 100.0 * column for column in range(num_inputs + 1)]
+    np.savetxt(folder / "data.txt", torch.stack(columns, 1).numpy())
+    test = [3, num_rows - 1]
+    parts = {
+        "features": range(1, num_inputs + 1),
+        "target": [0],
+        "train_0": [row for row in range(num_rows) if row not in test],
+        "test_0": test,
+    }
+    for part, numbers in parts.items():
+        np.savetxt(folder / f"index_{part}.txt", [*numbers], fmt="%d")
+
+
+def test_a_split_has_the_rows_and_columns_that_its_files_name(tmp_path, monkeypatch):
+    write_uci(tmp_path, "yacht")
+    data = load_uci("yacht", 0, root=tmp_path)
+    assert torch.equal(data.x_test, torch.tensor([[103.0, 203.0], [111.0, 211.0]]))
+    assert torch.equal(data.y_test, torch.tensor([[3.0], [11.0]]))
+    assert data.x_train.shape == (10, 2)
+    assert data.y_train.flatten().tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert data.x_train.dtype == data.y_train.dtype == torch.float64
+    monkeypatch.setenv("PYRO_BNN_DATA", str(tmp_path))
+    assert torch.equal(load_uci("yacht", 0).y_test, data.y_test)
+
+
+def test_a_missing_or_unknown_split_says_what_to_do(tmp_path):
+    write_uci(tmp_path, "yacht")
+    with pytest.raises(MissingDataError, match=rf"split 1 of yacht was not found in {tmp_path}/uci/yacht; pass"):
+        load_uci("yacht", 1, root=tmp_path)
+    with pytest.raises(MissingDataError, match="split 0 of energy"):
+        load_uci("energy", 0, root=tmp_path)
+    with pytest.raises(ValueError, match="unknown data set 'naval'; choose from"):
+        load_uci("naval", 0, root=tmp_path)
+    for split in (-1, 20, 0.5):
+        with pytest.raises(ValueError, match="`split` must be a whole number from 0 to 19"):
+            load_uci("yacht", split, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_rows", "num_inputs"),
+    [
+        ("concrete", 1030, 8),
+        ("energy", 768, 8),
+        ("kin8nm", 8192, 8),
+        ("power-plant", 9568, 4),
+        ("wine-quality-red", 1599, 11),
+        ("yacht", 308, 6),
+    ],
+)
+def test_the_published_splits_hold_every_row_once(real_uci, name, num_rows, num_inputs):
+    data = load_uci(name, 19, root=real_uci)
+    assert data.x_train.shape[1] == data.x_test.shape[1] == num_inputs
+    assert len(data.x_train) + len(data.x_test) == num_rows
+    assert len(data.x_test) == pytest.approx(num_rows / 10, abs=1)
+    together = torch.cat([torch.cat([data.x_train, data.y_train], 1), torch.cat([data.x_test, data.y_test], 1)])
+    table = torch.tensor(np.loadtxt(real_uci / "uci" / name / "data.txt"))[:, : num_inputs + 1]
+    torch.testing.assert_close(together.sum(0), table.sum(0))

@@ -31,6 +31,10 @@ EXAMPLES = {
         r"(?s)gain +0\.[5-9]\d\d ± .*modes at x = 0\.5: y = 0\.2.*, y = 0\.[45].*, y = 0\.[78]",
     ),
     "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
+    "uci_regression.py": (
+        ["--splits", "1", "--steps", "150", "--draws", "30"],
+        r"(?s)MAP .*mean-field .*NUTS .*better than that of one point: .*NUTS",
+    ),
     "gradient_variance.py": (
         ["--pairs", "100", "--epochs", "10"],
         r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",
