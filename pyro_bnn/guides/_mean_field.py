@@ -137,7 +137,7 @@ class MeanFieldGuide(PyroModule):
         return PrunedNormal(normal, self.kept(site.name), prior)
 
     def kept(self, site: str) -> Tensor:
-        """Which elements of a latent variable are random, boolean, shape (*event); the others were removed.
+        """Which elements of a latent variable are random, boolean, of the site's shape; the others were removed.
 
         See :func:`pyro_bnn.pruning.prune`.
         """
