@@ -41,6 +41,9 @@ def signal_to_noise(ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = 
     positive = decibel(every[every > 0]).numpy()
     if len(positive):
         axes[0].hist(positive, bins=100, density=True, color=POSTERIOR, alpha=0.6)
+        left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # a few means are next to zero by chance
+        for ax in axes:
+            ax.set_xlim(left, right)
     groups = {"all": every, **{name or "weights": torch.cat(parts) for name, parts in layers.items()}}
     for name, ratio in groups.items():
         levels = decibel(ratio).sort().values
