@@ -7,27 +7,28 @@ import torch
 from torch import Tensor
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, which a truth value is not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def positive(name: str, value: float) -> float:
     """Return `value` if it is a finite number above zero."""
-    if not (_is_number(value) and math.isfinite(value) and value > 0):
+    if not (is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"`{name}` must be a finite number above 0, got {value!r}.")
     return float(value)
 
 
 def between_zero_and_one(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1."""
-    if not (_is_number(value) and 0 < value < 1):
+    if not (is_number(value) and 0 < value < 1):
         raise ValueError(f"`{name}` must lie strictly between 0 and 1, got {value!r}.")
     return float(value)
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
     """Return `value` if it is a whole number no smaller than `minimum`."""
-    if not _is_number(value) or not math.isfinite(value) or int(value) != value or value < minimum:
+    if not is_number(value) or not math.isfinite(value) or int(value) != value or value < minimum:
         raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {value!r}.")
     return int(value)
 

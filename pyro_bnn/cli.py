@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -28,18 +28,15 @@ Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, 
 Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
 
 
-def _integers(text: str, name: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise ValueError(f"`{name}` must be whole numbers separated by commas, got {text!r}.") from None
+Number = TypeVar("Number", int, float)
 
 
-def _numbers(text: str, name: str) -> tuple[float, ...]:
+def _list(kind: type[Number], text: str, name: str) -> tuple[Number, ...]:
     try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
+        return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise ValueError(f"`{name}` must be numbers separated by commas, got {text!r}.") from None
+        expected = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"`{name}` must be {expected} separated by commas, got {text!r}.") from None
 
 
 def _device(name: str) -> str:
@@ -156,7 +153,7 @@ def train(
         "guide": guide,
         "init": init,
         "inputs": inputs,
-        "hidden": None if hidden is None else _integers(hidden, "--hidden"),
+        "hidden": None if hidden is None else _list(int, hidden, "--hidden"),
         "epochs": epochs,
         "batch_size": batch_size,
         "optimizer": optimizer,
@@ -164,7 +161,7 @@ def train(
         "schedule": schedule,
         "num_particles": num_particles,
         "kl_weight": kl_weight,
-        "hold_out": None if hold_out is None else _integers(hold_out, "--hold-out"),
+        "hold_out": None if hold_out is None else _list(int, hold_out, "--hold-out"),
         "validation": validation,
         "accuracy": accuracy,
         "seed": seed,
@@ -298,7 +295,7 @@ def prune(
 
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
-    shares = _numbers(fractions, "--fractions")
+    shares = _list(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
     config = runs.load_config(run)
@@ -337,7 +334,7 @@ def weights(
     """
     from . import inspection, runs
 
-    place = _integers(index, "--index")
+    place = _list(int, index, "--index")
     images, _ = runs.load_data(runs.load_config(run), root=data, download=download)
     model, posterior = runs.load_run(run, images)
     rows = inspection.weights_of_run(model, posterior, run, site=site, index=place)

@@ -102,8 +102,9 @@ def prune_run(
         What it costs, and what it saves.
     """
     x, y = images.x_test.to(model.device), images.y_test.to(model.device)
-    options = {"fractions": fractions, "num_samples": num_samples, "per_layer": per_layer, "seed": seed}
-    report = pruning.snr_report(model, posterior, x, y, **options)  # type: ignore[arg-type]
+    report = pruning.snr_report(
+        model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
+    )
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
     gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, posterior.guide))
     report.to_csv(out / "pruning.csv")

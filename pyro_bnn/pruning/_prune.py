@@ -2,7 +2,6 @@
 
 import copy
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -93,9 +92,9 @@ def prune(
     guide = mean_field(guide)
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
-    if fraction is not None and not (_is_number(fraction) and 0 <= fraction <= 1):
+    if fraction is not None and not (_checks.is_number(fraction) and 0 <= fraction <= 1):
         raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
-    if threshold is not None and not (_is_number(threshold) and threshold >= 0):
+    if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
         raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
     ratios = _chosen(guide, [where] if isinstance(where, str) else where)
     keep = {site: guide.kept(site) for site in guide._masked}
@@ -112,10 +111,6 @@ def prune(
     removed = num_weights - num_kept
     share = 100 * removed / num_weights
     return GuidePosterior(pruned, Status(True, f"{removed:,} of {num_weights:,} weights are removed ({share:.4g} %)."))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def _chosen(guide: MeanFieldGuide, globs: Sequence[str]) -> dict[str, Tensor]:
