@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import pyro_bnn as pb
-from pyro_bnn import metrics, pruning, runs, specs
+from pyro_bnn import metrics, pruning
+from pyro_bnn.app import runs, specs
 from pyro_bnn.data import Images, load_images
 from pyro_bnn.history import History
 from pyro_bnn.uncertainty import ClassificationPrediction

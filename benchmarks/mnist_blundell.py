@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 import pyro_bnn as pb
+from pyro_bnn.app.runs import write_json
 from pyro_bnn.data import Images
 from pyro_bnn.history import History
-from pyro_bnn.runs import write_json
 
 from . import _blundell
 from ._blundell import Setting

@@ -22,7 +22,6 @@ from .guides import Init as Init
 from .guides import MeanFieldGuide as MeanFieldGuide
 from .guides import NetworkInit as NetworkInit
 from .guides import NormalInit as NormalInit
-from .guides import Site as Site
 from .guides import UniformInit as UniformInit
 from .guides import auto_delta as auto_delta
 from .guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
@@ -30,6 +29,7 @@ from .guides import auto_multivariate_normal as auto_multivariate_normal
 from .guides import auto_normal as auto_normal
 from .history import EpochRecord as EpochRecord
 from .history import History as History
+from .joint import Site as Site
 from .laplace import LaplacePosterior as LaplacePosterior
 from .laplace import fit_laplace as fit_laplace
 from .likelihoods import BernoulliLikelihood as BernoulliLikelihood

@@ -1,6 +1,6 @@
 """`python -m pyro_bnn` is the command `pyro-bnn`."""
 
-from .cli import main
+from .app.cli import main
 
 if __name__ == "__main__":
     main()

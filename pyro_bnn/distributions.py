@@ -1,13 +1,11 @@
-"""Distributions that Pyro lacks, and moving any distribution to another device or dtype."""
+"""Distributions that Pyro lacks."""
 
-import copy
 import math
-from collections.abc import Iterator
 
 import torch
-from pyro.distributions import Categorical, Normal, TorchDistribution
+from pyro.distributions import Categorical, TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Transform, constraints, kl_divergence
+from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
@@ -230,68 +228,7 @@ class NormalMixture(TorchDistribution):
         return high
 
 
-def has_gaussian_divergence(prior: TorchDistribution) -> bool:
-    """Whether the divergence of independent Gaussians from a prior on the real line is known in closed form."""
-    value = prior.sample()
-    gaussian = Normal(torch.zeros_like(value), torch.ones_like(value)).to_event(prior.event_dim)
-    try:
-        kl_divergence(gaussian, prior)
-    except NotImplementedError:
-        return False
-    return True
-
-
 def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
     if not bool(((value > 0) & (value < upper)).all()):
         expected = "finite and above 0" if upper == math.inf else f"strictly between 0 and {upper:g}"
         raise ValueError(f"`{name}` must be {expected}, got {value.flatten()[:3].tolist()}.")
-
-
-def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
-    """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
-
-    def move(value: object) -> object:
-        if isinstance(value, Tensor):
-            return value.to(like) if value.is_floating_point() else value.to(like.device)
-        if isinstance(value, (Distribution, Transform)):
-            moved = copy.copy(value)
-            moved.__dict__.update({name: move(item) for name, item in vars(value).items()})
-            return moved
-        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-            return type(value)(map(move, value))
-        return value
-
-    moved = move(distribution)
-    assert isinstance(moved, Distribution)
-    return moved
-
-
-def tensors_of(value: object) -> Iterator[Tensor]:
-    """All tensors that a distribution holds, at any depth."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (Distribution, Transform)):
-        for part in vars(value).values():
-            yield from tensors_of(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from tensors_of(part)
-
-
-def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
-    """The distribution of one element of a batch, from that of independent elements."""
-    shape = distribution.batch_shape
-    if not shape:
-        return distribution
-
-    def pick(value: object) -> object:
-        if isinstance(value, Tensor) and value.dim() <= len(shape):
-            return value.expand(shape)[index]
-        if isinstance(value, Distribution):
-            return element_of(value, index)
-        return type(value)(map(pick, value)) if isinstance(value, (list, tuple)) else value
-
-    picked = copy.copy(distribution)
-    own = {name: value for name, value in vars(distribution).items() if name not in ("_batch_shape", "_event_shape")}
-    picked.__dict__.update({name: pick(value) for name, value in own.items()}, _batch_shape=torch.Size())
-    return picked

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._potential import NetworkPotential, Potential, network_potential
 from ._scope import seeded
+from .joint import NetworkPotential, Potential, network_potential
 from .model import BayesianModel
 from .posterior import Draw, Posterior, Status
 

@@ -24,6 +24,9 @@ __all__ = ["BayesianModel"]
 
 SITE_PREFIX = "net"
 
+Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
+"""From weights, ``{site: value}``, and the number of rows to a context in which the network is called."""
+
 
 class BayesianModel(PyroModule):
     r"""Any `torch.nn.Module` as a Pyro model whose weights have priors.
@@ -80,7 +83,7 @@ class BayesianModel(PyroModule):
             allow_local_mode(module)
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
-        self._around_network: Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]] | None = None
+        self._interceptor: Interceptor | None = None
         self._priors: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
         self._paths = self._make_random([where] if isinstance(where, str) else list(where))
         self.likelihood.to(self._like())
@@ -103,7 +106,7 @@ class BayesianModel(PyroModule):
         for name, paths in chosen.items():
             for path in paths:
                 _functional.parameter_to_buffer(self.net, path)
-            self._check_prior(name, self._prior_of(name, paths[0]))
+            self._check_prior(name, self._prior_at(name, paths[0]))
             setattr(self, name, PyroSample(_PriorOfSite(name, paths[0])))
         return chosen
 
@@ -115,28 +118,40 @@ class BayesianModel(PyroModule):
                 f"{tuple(prior.batch_shape)} and event shape {tuple(prior.event_shape)}; use `.expand().to_event()`."
             )
 
-    def _prior_of(self, name: str, path: str) -> TorchDistributionMixin:
-        """The prior for the parameter's current device and dtype, made once for each."""
-        parameter = self._network.get_buffer(path)
+    def prior_of(self, name: str) -> TorchDistributionMixin:
+        """The prior of one of the network's sites, on the model's present device and in its dtype."""
+        return self._prior_at(name, self._paths[name][0])
+
+    def _prior_at(self, name: str, path: str) -> TorchDistributionMixin:
+        """Made once for each device and dtype."""
+        parameter = self.network.get_buffer(path)
         cached = self._priors.get(name)
         if cached is None or cached[0].dtype != parameter.dtype or cached[0].device != parameter.device:
-            owner = self._network.get_submodule(path.rpartition(".")[0])
+            owner = self.network.get_submodule(path.rpartition(".")[0])
             cached = self._priors[name] = (parameter.new_empty(0), self.prior(name, parameter, owner))
         return cached[1]
 
-    def _has_fixed_priors(self) -> bool:
+    @property
+    def sample_statements(self) -> tuple[object, ...]:
+        """What each latent variable is drawn from at present: a distribution, or a function that makes one."""
+        return (*self._pyro_samples.values(), *self._likelihood._pyro_samples.values())
+
+    @property
+    def has_fixed_priors(self) -> bool:
         """Whether no prior depends on other variables, as one may that was set by hand."""
-        samples = [*self._pyro_samples.values(), *self._likelihood._pyro_samples.values()]
-        return all(isinstance(prior, (Distribution, _PriorOfSite, MovedPrior)) for prior in samples)
+        return all(isinstance(prior, (Distribution, _PriorOfSite, MovedPrior)) for prior in self.sample_statements)
 
     def _like(self) -> Tensor:
         """A tensor with the device and dtype of the network."""
         path = next(iter(self._paths.values()))[0]
-        return self._network.get_buffer(path)
+        return self.network.get_buffer(path)
 
     @property
-    def _network(self) -> nn.Module:
-        """The private copy; inside a call, reading `self.net` would put its parameters into Pyro's global store."""
+    def network(self) -> nn.Module:
+        """The model's own copy of the network, in which random parameters are buffers with their initial values.
+
+        Not ``model.net``: read inside a call, that puts parameters into Pyro's global store.
+        """
         net = self._modules["net"]
         assert net is not None
         return net
@@ -163,13 +178,18 @@ class BayesianModel(PyroModule):
         return tuple(self._paths)
 
     @property
+    def parameter_paths(self) -> dict[str, tuple[str, ...]]:
+        """For each of the network's sites the names that its parameter has there: several if weights are tied."""
+        return {name: tuple(paths) for name, paths in self._paths.items()}
+
+    @property
     def latent_names(self) -> tuple[str, ...]:
         """Names of all latent variables: the network's sites, then the likelihood's."""
         return (*self._paths, *(f"likelihood.{name}" for name in self._likelihood._pyro_samples))
 
     def initial_value(self, name: str) -> Tensor:
         """The value that the parameter of a site had in the caller's network."""
-        return self._network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
+        return self.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
@@ -231,13 +251,52 @@ class BayesianModel(PyroModule):
             self._likelihood.check_values(output, y)
         return self._likelihood.as_targets(y, output.dtype)
 
-    def _log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """The log-likelihood of the whole data set, as a batch estimates it, without Pyro's machinery."""
+    def log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """The log-likelihood of the whole data set as a batch estimates it, in nats, without Pyro's machinery.
+
+        Args:
+            values: One value for every latent variable, ``{site: shape (*event)}``.
+            x: Inputs, shape (B, ...).
+            y: Targets, shape (B, ...).
+
+        Returns:
+            The sum over the batch times ``num_data / B``, differentiable in the values.
+
+        Raises:
+            ValueError: As a call of the model.
+        """
         self._check_input(x)
         with self._noise_fixed(values):
             distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
             y = self._checked_targets(distribution.batch_shape, output, x, y)
         return distribution.log_prob(y).sum() * (self.num_data / len(x))
+
+    def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
+
+        Args:
+            output: Network outputs, shape ``(*draws, N, ...)``.
+            values: A value, shape ``(*draws, *event)``, for each latent variable of the likelihood at least.
+        """
+        with self._noise_fixed(values):
+            distribution: TorchDistributionMixin = self.likelihood(output)
+        return distribution
+
+    @contextmanager
+    def intercepted(self, interceptor: Interceptor) -> Iterator[None]:
+        """A context in which every call of the network is made inside a context of the interceptor's."""
+        if self._interceptor is not None:
+            raise ValueError("an estimator is already applied to this model; leave its context first.")
+        self._interceptor = interceptor
+        try:
+            yield
+        finally:
+            self._interceptor = None
+
+    @property
+    def is_intercepted(self) -> bool:
+        """Whether a context of :meth:`intercepted` is open."""
+        return self._interceptor is not None
 
     @contextmanager
     def _noise_fixed(self, values: Mapping[str, Tensor]) -> Iterator[None]:
@@ -273,17 +332,17 @@ class BayesianModel(PyroModule):
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """The distribution of the targets, the network's output, and how many leading axes are weight draws."""
         self._check_input(x)
-        for path, parameter in self._network.named_parameters():
+        for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = self._draw_weights()
         return self._respond({name: self._without_data_axis(name, value) for name, value in weights.items()}, x)
 
     def _respond(self, weights: Mapping[str, Tensor], x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """What :meth:`_observe` returns, given the weights."""
-        net = self._network
+        net = self.network
         num_lead = max(value.dim() - self.initial_value(name).dim() for name, value in weights.items())
         tensors = {path: weights[name] for name, paths in self._paths.items() for path in paths}
-        around = nullcontext() if self._around_network is None else self._around_network(weights, len(x))
+        around = nullcontext() if self._interceptor is None else self._interceptor(weights, len(x))
         with around:
             output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
         if output.dim() <= num_lead or output.shape[num_lead] != len(x):
@@ -336,4 +395,4 @@ class _PriorOfSite:
 
     def __call__(self, model: PyroModule) -> TorchDistributionMixin:
         assert isinstance(model, BayesianModel)
-        return model._prior_of(self.name, self.path)
+        return model._prior_at(self.name, self.path)

@@ -15,20 +15,17 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks", "_functional", "_globs", "_scope"},
+    {"_checks", "_functional", "_globs", "_reflection", "_scope"},
     {"data", "metrics", "nets", "posterior", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
-    {"guides", "estimators", "kl"},
-    {"_potential"},
-    {"_batches", "svi", "mcmc", "laplace"},
+    {"joint", "kl"},
+    {"guides", "estimators"},
+    {"svi", "mcmc", "laplace"},
     {"prediction"},
-    {"checkpoint", "comparison", "pruning", "specs", "tracking"},
-    {"plotting", "recipes"},
-    {"runs"},
-    {"evaluation", "inspection"},
-    {"demo", "study"},
-    {"cli"},
+    {"checkpoint", "comparison", "pruning"},
+    {"plotting"},
+    {"app"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -37,7 +34,6 @@ SIDEWAYS = {
     ("metrics", "uncertainty"),
     ("likelihoods", "distributions"),
     ("priors", "distributions"),
-    ("svi", "_batches"),
     ("estimators", "guides"),
 }
 """Allowed within a layer."""
@@ -73,14 +69,14 @@ def test_imports_point_strictly_down(path):
 def test_the_layering_test_sees_relative_absolute_and_late_imports(tmp_path):
     folder = PACKAGE / "priors"
     late = "def f():\n    from ..model import BayesianModel\n"
-    source = f"from ..svi import fit_svi\nfrom .. import kl\nimport pyro_bnn.cli\n{late}"
+    source = f"from ..svi import fit_svi\nfrom .. import kl\nimport pyro_bnn.app\n{late}"
     path = folder / "_never_written.py"
 
     class Fake(type(path)):
         def read_text(self):
             return source
 
-    assert set(imported_units(Fake(path))) == {"svi", "kl", "cli", "model"}
+    assert set(imported_units(Fake(path))) == {"svi", "kl", "app", "model"}
 
 
 def test_only_plotting_knows_matplotlib():

@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell
 from benchmarks._steps import FitSVI, HandWritten, Setting
-from pyro_bnn import runs
+from pyro_bnn.app import runs
 from tests.tolerances import IDENTITY
 
 ROOT = Path(__file__).parent.parent

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point, recipes, runs, specs
-from pyro_bnn.cli import main
+from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point
+from pyro_bnn.app import recipes, runs, specs
+from pyro_bnn.app.cli import main
 from pyro_bnn.data import load_images
 
 from .tolerances import SINGLE, assert_identical

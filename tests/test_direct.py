@@ -14,9 +14,8 @@ from pyro.nn import PyroSample
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.guides._sites import find_sites
+from pyro_bnn.joint import density_of, find_sites
 from pyro_bnn.svi import _direct, _fit, _graph
-from pyro_bnn.svi._densities import density_of
 from pyro_bnn.svi._flat import softplus_
 from pyro_bnn.svi._steps import Step
 

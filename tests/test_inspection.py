@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_bnn import runs
+from pyro_bnn.app import runs
 
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 

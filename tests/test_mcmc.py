@@ -16,8 +16,8 @@ from pyro.infer.mcmc.util import initialize_model
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._potential import NetworkPotential, TracePotential
 from pyro_bnn._scope import eval_mode
+from pyro_bnn.joint import NetworkPotential, TracePotential
 from pyro_bnn.mcmc import _nuts
 from pyro_bnn.mcmc._adaptation import DualAveraging, Welford, windows
 from pyro_bnn.mcmc._compiled import compiled

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from .. import _checks
 from .._scope import own_parameters, seeded
-from ..distributions import Size, has_gaussian_divergence
-from ..guides import MeanFieldGuide, Site
+from ..distributions import Size
+from ..guides import MeanFieldGuide
+from ..joint import Site, has_gaussian_divergence
 from ..model import BayesianModel
 from ._layers import RandomLayers, RandomParameter
 
@@ -73,12 +74,15 @@ class Applied(AbstractContextManager[None]):
         self._gaussians: dict[str, _Gaussian | None] = {}
 
     def __enter__(self) -> None:
-        if self._model._around_network is not None or self._guide._choose is not None:
-            raise ValueError("an estimator is already applied to this model or guide; leave its context first.")
-        self._model._around_network, self._guide._choose = self._around_network, self._choose
+        if self._guide._choose is not None:
+            raise ValueError("an estimator is already applied to this guide; leave its context first.")
+        self._intercepted = self._model.intercepted(self._around_network)
+        self._intercepted.__enter__()
+        self._guide._choose = self._choose
 
     def __exit__(self, *_: object) -> None:
-        self._model._around_network = self._guide._choose = None
+        self._guide._choose = None
+        self._intercepted.__exit__(None, None, None)
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:

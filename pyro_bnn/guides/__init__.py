@@ -10,4 +10,3 @@ from ._init import NormalInit as NormalInit
 from ._init import UniformInit as UniformInit
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
 from ._posterior import GuidePosterior as GuidePosterior
-from ._sites import Site as Site

@@ -15,9 +15,9 @@ from torch.nn.functional import softplus
 
 from .. import _checks
 from .._scope import own_parameters, seeded
+from ..joint import Site, find_sites
 from ..model import BayesianModel
 from ._init import Init, NetworkInit, inverse_softplus
-from ._sites import Site, find_sites
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ._sites import Site
+from ..joint import Site
 
 
 class Init(ABC):

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from .. import _checks
+from .._reflection import elementwise, move_distribution
 from .._scope import allow_local_mode, local_param
-from ..distributions import move_distribution
+from ..joint import Site, find_sites
 from ._init import Init, NetworkInit
-from ._pruned import PrunedNormal, elementwise
-from ._sites import Site, find_sites
+from ._pruned import PrunedNormal
 
 
 class MeanFieldGuide(PyroModule):

@@ -3,7 +3,7 @@
 import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Independent, constraints, kl_divergence, register_kl
+from torch.distributions import Distribution, constraints, kl_divergence, register_kl
 
 from ..distributions import Size
 
@@ -58,19 +58,3 @@ class PrunedNormal(TorchDistribution):
 @register_kl(PrunedNormal, Distribution)
 def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
     return q._or_zero(kl_divergence(q.normal, p))
-
-
-def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """The distribution of single elements behind that of a whole parameter.
-
-    Raises:
-        ValueError: If the elements depend on each other.
-    """
-    while isinstance(prior, Independent):
-        prior = prior.base_dist
-    if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
-        raise ValueError(
-            f"the elements of `{name}` are not independent under their prior ({type(prior).__name__}), so that none "
-            "can be removed alone; choose other sites, or a prior that is a product."
-        )
-    return prior

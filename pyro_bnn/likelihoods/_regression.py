@@ -12,8 +12,8 @@ from torch.distributions import Distribution, constraints
 from torch.nn.functional import softplus
 
 from .. import _checks
+from .._reflection import move_distribution
 from .._scope import local_param
-from ..distributions import move_distribution
 from ..uncertainty import Accumulator, MomentAccumulator
 from ._base import Likelihood, lift, require_counts, require_output_dims, require_real, split_last
 

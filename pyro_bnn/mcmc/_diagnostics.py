@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
-from .._potential import draw_batches
+from ..joint import draw_batches
 from ..model import BayesianModel
 
 if TYPE_CHECKING:

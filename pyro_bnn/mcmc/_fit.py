@@ -10,9 +10,9 @@ from torch.nn.functional import softplus
 from tqdm import tqdm
 
 from .. import _checks
-from .._potential import Potential, TracePotential, network_potential
 from .._scope import seeded
 from ..guides import Init
+from ..joint import Potential, TracePotential, network_potential
 from ..model import BayesianModel
 from ..posterior import Posterior, Status
 from ._adaptation import TARGET_ACCEPT, Adaptation

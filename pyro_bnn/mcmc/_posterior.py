@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._potential import draw_batches
+from ..joint import draw_batches
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
 from ._diagnostics import Diagnostics, diagnose, require_arviz

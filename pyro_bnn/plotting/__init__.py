@@ -18,7 +18,6 @@ from torch import Tensor
 from ..comparison import Comparison
 from ..history import History
 from ..metrics import calibration_bins
-from ..tracking import AccuracyCurve
 from ..uncertainty import RegressionPrediction
 from ._figures import new_axes as new_axes
 from ._figures import save as save
@@ -75,20 +74,26 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequenc
     return axes
 
 
-def accuracy_curves(curve: AccuracyCurve, published: AccuracyCurve | None = None, *, ax: Axes | None = None) -> Axes:
+def accuracy_curves(
+    train: Sequence[float],
+    test: Sequence[float],
+    *,
+    published: tuple[Sequence[float], Sequence[float]] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
     """Accuracy at mean weights by epoch, on training and test data, beside published values if there are any.
 
     Args:
-        curve: What a training run recorded.
-        published: Drawn with broken lines, for as many epochs as there are.
+        train: Accuracy on training data after each epoch, from 0 to 1.
+        test: Accuracy on test data after each epoch.
+        published: The same two from elsewhere, drawn with broken lines.
         ax: Axes to draw on.
     """
     ax = ax or new_axes(1, 1, size=(5, 3.6))[0, 0]
-    for values, style, prefix in ((curve, ".-", ""), (published, "x--", "published, ")):
-        for name, color in (("train", "tab:blue"), ("test", "tab:orange")):
-            if values is not None:
-                accuracies = [100 * value for value in getattr(values, name)]
-                ax.plot(range(1, 1 + len(accuracies)), accuracies, style, color=color, label=prefix + name)
+    for pair, style, prefix in (((train, test), ".-", ""), (published or (), "x--", "published, ")):
+        for accuracies, name, color in zip(pair, ("train", "test"), ("tab:blue", "tab:orange"), strict=False):
+            percent = [100 * value for value in accuracies]
+            ax.plot(range(1, 1 + len(percent)), percent, style, color=color, label=prefix + name)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(alpha=0.3)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .. import _checks
 from .._globs import matches
+from .._reflection import elementwise
 from ..guides import GuidePosterior, MeanFieldGuide
-from ..guides._pruned import elementwise
 from ..posterior import Status
 from ..svi import SVIPosterior
 

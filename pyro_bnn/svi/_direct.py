@@ -11,17 +11,15 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import kl_divergence
 
+from .._reflection import elementwise, tensors_of
 from .._scope import seeded
-from ..distributions import tensors_of
 from ..estimators import Estimator
 from ..estimators._applied import random_layers
 from ..estimators._layers import RandomParameter
-from ..guides import MeanFieldGuide, Site
-from ..guides._pruned import elementwise
-from ..guides._sites import find_sites
+from ..guides import MeanFieldGuide
+from ..joint import LOG_ROOT_TAU, Density, Site, density_of, find_sites
 from ..model import BayesianModel
 from ._batches import Batch
-from ._densities import LOG_ROOT_TAU, Density, density_of
 from ._flat import FlatGaussians, scale_of_removed
 from ._obstacle import is_flat
 from ._steps import Step
@@ -83,7 +81,7 @@ class DirectStep(Step):
             self._flat = [site for site in self._sites if is_flat(self.model, site)]
             self._densities = {site.name: density_of(site) for site in self._flat}
         self._names = {site.name for site in self._flat}
-        self._priors = _priors_of(self._bayes)
+        self._priors = self._bayes.sample_statements
         self._watched = [(tensor, tensor._version) for site in self._sites for tensor in tensors_of(site.prior)]
 
     def _is_closed(self, name: str) -> bool:
@@ -162,7 +160,7 @@ class DirectStep(Step):
         return weight * terms[1] - terms[0], terms
 
     def _require_same_priors(self) -> None:
-        priors = _priors_of(self._bayes)
+        priors = self._bayes.sample_statements
         is_same = len(priors) == len(self._priors) and all(a is b for a, b in zip(priors, self._priors, strict=True))
         if not is_same or any(tensor._version != version for tensor, version in self._watched):
             raise ValueError("a prior was changed during the fit; make a fit for each, one after the other.")
@@ -222,15 +220,11 @@ class DirectStep(Step):
         q, estimator = self._gaussians, self._estimator
         if estimator is None or q.spread is None:
             with _NoSites():
-                return self._bayes._log_likelihood({**q.leaves(q.value, q.loc_grad), **self._others}, *batch)
+                return self._bayes.log_likelihood({**q.leaves(q.value, q.loc_grad), **self._others}, *batch)
         given, spreads = q.leaves(q.loc, q.loc_grad), q.leaves(q.spread, q.scale_grad)
         random = {id(loc): RandomParameter(name, loc, spreads[name]) for name, loc in given.items()}
-        self._bayes._around_network = lambda _, num_rows: random_layers(estimator, random, num_rows)
-        try:
-            with _NoSites():
-                return self._bayes._log_likelihood({**given, **self._others}, *batch)
-        finally:
-            self._bayes._around_network = None
+        with self._bayes.intercepted(lambda _, num_rows: random_layers(estimator, random, num_rows)), _NoSites():
+            return self._bayes.log_likelihood({**given, **self._others}, *batch)
 
     def _differentiate(self, piece: _Piece, weight: float) -> Tensor:
         """Make of the gradients in what the network was given those in loc and rho; returns the divergence."""
@@ -277,8 +271,3 @@ class DirectStep(Step):
             if is_degenerate or not bool(torch.isfinite(site.prior.log_prob(values[site.name])).all()):
                 return f"`{site.name}` (its log-density)"
         return None if bool(torch.isfinite(self._last_log_likelihood)) else "`obs` (its log-density)"
-
-
-def _priors_of(model: BayesianModel) -> list[object]:
-    """What the model's and the likelihood's sites are drawn from now."""
-    return [*model._pyro_samples.values(), *model._likelihood._pyro_samples.values()]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ..guides import MeanFieldGuide, Site
-from ..guides._pruned import elementwise
+from .._reflection import elementwise
+from ..guides import MeanFieldGuide
+from ..joint import Site
 
 
 class FlatGaussians:

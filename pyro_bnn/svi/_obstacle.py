@@ -10,10 +10,10 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.distributions.transforms import IndependentTransform
 
+from .._reflection import tensors_of
 from .._scope import seeded
-from ..distributions import tensors_of
-from ..guides import MeanFieldGuide, Site
-from ..guides._sites import find_sites
+from ..guides import MeanFieldGuide
+from ..joint import Site, find_sites
 from ..model import BayesianModel
 from ._flat import guide_parameters
 
@@ -32,7 +32,7 @@ def obstacle(model: nn.Module, guide: nn.Module, elbo: type[ELBO], x: Tensor) ->
         return "autocast is on"
     if _is_changed(model) or _is_changed(guide):
         return "the model or the guide has hooks"
-    if model._around_network is not None or guide._choose is not None:
+    if model.is_intercepted or guide._choose is not None:
         return "an estimator is applied already"
     sites = find_sites(model, (), {})
     return _of_priors(model, sites) or _of_guide(model, guide, sites) or _of_network(model, x)
@@ -44,7 +44,7 @@ def _is_changed(module: nn.Module) -> bool:
 
 
 def _of_priors(model: BayesianModel, sites: list[Site]) -> str | None:
-    if any(site.plates for site in sites) or not model._has_fixed_priors():
+    if any(site.plates for site in sites) or not model.has_fixed_priors:
         return "a prior depends on other variables"
     if any(tensor.requires_grad for site in sites for tensor in tensors_of(site.prior)):
         return "a prior is learned"

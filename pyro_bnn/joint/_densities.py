@@ -8,10 +8,11 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Independent, kl_divergence
+from torch.distributions import kl_divergence
 
-from ..distributions import ScaleMixtureNormal, has_gaussian_divergence
-from ..guides import Site
+from .._reflection import unwrap
+from ..distributions import ScaleMixtureNormal
+from ._sites import Site
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
@@ -156,9 +157,7 @@ LARGEST_LOG_ODDS = 80.0
 
 def density_of(site: Site) -> Density:
     """The density of a site on the real line."""
-    base: Any = site.prior
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base: Any = unwrap(site.prior)
     if type(base) is dist.Normal and base.event_shape == ():
         return NormalDensity(*(_number_or_flat(part, site) for part in (base.loc, base.scale)))
     if type(base) is ScaleMixtureNormal:
@@ -176,3 +175,14 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
     if bool((argument == first).all()):
         return float(first)
     return argument.expand(site.start.shape).reshape(-1)
+
+
+def has_gaussian_divergence(prior: Any) -> bool:
+    """Whether the divergence of independent Gaussians from a prior on the real line is known in closed form."""
+    value = prior.sample()
+    gaussian = dist.Normal(torch.zeros_like(value), torch.ones_like(value)).to_event(prior.event_dim)
+    try:
+        kl_divergence(gaussian, prior)
+    except NotImplementedError:
+        return False
+    return True

@@ -6,14 +6,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import metrics, plotting
-from .data import Images
-from .history import History
-from .model import BayesianModel
-from .prediction import predict, predict_point
+from .. import metrics, plotting
+from ..data import Images
+from ..history import History
+from ..model import BayesianModel
+from ..prediction import predict, predict_point
+from ..svi import SVIPosterior
+from ..uncertainty import ClassificationPrediction
 from .runs import write_json
-from .svi import SVIPosterior
-from .uncertainty import ClassificationPrediction
 
 __all__ = ["Report", "evaluate"]
 

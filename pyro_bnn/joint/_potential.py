@@ -16,14 +16,14 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution
 
-from . import _checks, _functional
-from ._scope import eval_mode, own_parameters, seeded
-from .distributions import ScaleMixtureNormal
-from .guides import Site
-from .guides._sites import find_sites
-from .model import BayesianModel
+from .. import _checks, _functional
+from .._reflection import unwrap
+from .._scope import eval_mode, own_parameters, seeded
+from ..distributions import ScaleMixtureNormal
+from ..model import BayesianModel
+from ._sites import Site, find_sites
 
 Draw = dict[str, Tensor]
 
@@ -110,8 +110,8 @@ class BatchedModel:
 
     def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Tensor) -> None:
         self._model = model
-        self._paths = {path: name for name, paths in model._paths.items() for path in paths}
-        self._network = _functional.batched(model._network, self._weights(example), x)
+        self._paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
+        self._network = _functional.batched(model.network, self._weights(example), x)
 
     def _weights(self, values: Mapping[str, Tensor]) -> Draw:
         return {path: values[name] for path, name in self._paths.items()}
@@ -119,8 +119,7 @@ class BatchedModel:
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> Distribution:
         """The targets' elementwise distribution, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
         output = self._network(self._weights(values), x)
-        with self._model._noise_fixed(values):
-            return self._model.likelihood(output)
+        return self._model.observe(output, values)
 
 
 class NetworkPotential(Potential):
@@ -267,9 +266,7 @@ def _groups(sites: list[Site], sizes: list[int]) -> Iterator[_Group]:
 
 
 def _elementwise(site: Site) -> Distribution | None:
-    base: Any = site.prior
-    while isinstance(base, Independent):
-        base = base.base_dist
+    base: Any = unwrap(site.prior)
     return base if site.transform is None and not site.plates and base.event_shape == () else None
 
 

@@ -14,8 +14,8 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
+from .._reflection import tensors_of
 from .._scope import own_parameters, seeded
-from ..distributions import tensors_of
 from ..model import BayesianModel
 
 
@@ -98,7 +98,7 @@ def _site(name: str, node: Any, model: object) -> Site:
     transform = None if _is_real(support) else biject_to(support)
     is_fixed = not any(tensor.requires_grad for tensor in tensors_of(prior))
     if isinstance(model, BayesianModel):
-        is_fixed = is_fixed and model._has_fixed_priors()
+        is_fixed = is_fixed and model.has_fixed_priors
     return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames], is_fixed)
 
 

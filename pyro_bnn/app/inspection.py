@@ -11,15 +11,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import plotting, pruning
-from .checkpoint import save_state
-from .data import Images
-from .distributions import element_of, move_distribution
-from .guides._pruned import elementwise
-from .model import BayesianModel
-from .pruning._prune import mean_field
+from .. import plotting, pruning
+from .._reflection import element_of, elementwise, move_distribution
+from ..checkpoint import save_state
+from ..data import Images
+from ..model import BayesianModel
+from ..pruning._prune import mean_field
+from ..svi import SVIPosterior
 from .runs import check_target, write_json
-from .svi import SVIPosterior
 
 __all__ = ["Gain", "PruningGains", "SiteSummary", "prune_run", "save_pruned_run", "weights_of_run"]
 
@@ -248,7 +247,7 @@ def weights_of_run(
 
 def _prior(model: BayesianModel, site: str, index: Sequence[int]) -> torch.distributions.Distribution:
     """What a single weight is drawn from in the model, on the CPU and in double precision."""
-    prior = model._prior_of(site, model._paths[site][0])
+    prior = model.prior_of(site)
     single = elementwise(site, prior, model.initial_value(site).shape)
     return element_of(move_distribution(single, torch.zeros((), dtype=torch.float64)), tuple(index))
 

@@ -7,13 +7,13 @@ from io import StringIO
 import torch
 from torch import Tensor, nn
 
-from . import metrics
-from ._scope import seeded
-from .guides import GuidePosterior
-from .history import History
-from .model import BayesianModel
-from .prediction import predict_point
-from .uncertainty import ClassificationPrediction
+from .. import metrics
+from .._scope import seeded
+from ..guides import GuidePosterior
+from ..history import History
+from ..model import BayesianModel
+from ..prediction import predict_point
+from ..uncertainty import ClassificationPrediction
 
 __all__ = ["AccuracyCurve", "AccuracyTracker"]
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import torch
 
-from . import plotting
-from ._scope import seeded
-from .data import regression_problem
+from .. import plotting
+from .._scope import seeded
+from ..data import regression_problem
+from ..guides import MeanFieldGuide, NetworkInit
+from ..likelihoods import HeteroscedasticGaussianLikelihood
+from ..model import BayesianModel
+from ..nets import mlp
+from ..prediction import predict
+from ..priors import NormalPrior
+from ..svi import fit_svi
+from ..uncertainty import RegressionPrediction
 from .evaluation import Report, evaluate
-from .guides import MeanFieldGuide, NetworkInit
-from .likelihoods import HeteroscedasticGaussianLikelihood
-from .model import BayesianModel
-from .nets import mlp
-from .prediction import predict
-from .priors import NormalPrior
 from .runs import RECIPES, load_data, train, write_json
-from .svi import fit_svi
-from .uncertainty import RegressionPrediction
 
 __all__ = ["digits_demo", "regression_demo"]
 

@@ -4,11 +4,11 @@ from fractions import Fraction
 
 from torch import Tensor
 
-from . import kl
-from .guides import Init, NetworkInit, NormalInit, UniformInit
-from .kl import KLWeight
-from .nets import Standardize
-from .priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
+from .. import kl
+from ..guides import Init, NetworkInit, NormalInit, UniformInit
+from ..kl import KLWeight
+from ..nets import Standardize
+from ..priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
 
 __all__ = ["make_init", "make_inputs", "make_kl_weight", "make_prior"]
 

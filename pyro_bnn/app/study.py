@@ -8,20 +8,20 @@ import torch
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from . import plotting
-from ._scope import seeded
-from .comparison import Comparison, compare
-from .data import regression_problem
-from .estimators import Estimator, LocalReparameterization
-from .guides import MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
-from .laplace import fit_laplace
-from .likelihoods import GaussianLikelihood
-from .mcmc import MCMCPosterior, fit_nuts
-from .model import BayesianModel
-from .nets import Standardize, mlp
-from .posterior import EnsemblePosterior, Posterior
-from .priors import NormalPrior, Prior, ScaleMixturePrior
-from .svi import SVIPosterior, fit_svi
+from .. import plotting
+from .._scope import seeded
+from ..comparison import Comparison, compare
+from ..data import regression_problem
+from ..estimators import Estimator, LocalReparameterization
+from ..guides import MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
+from ..laplace import fit_laplace
+from ..likelihoods import GaussianLikelihood
+from ..mcmc import MCMCPosterior, fit_nuts
+from ..model import BayesianModel
+from ..nets import Standardize, mlp
+from ..posterior import EnsemblePosterior, Posterior
+from ..priors import NormalPrior, Prior, ScaleMixturePrior
+from ..svi import SVIPosterior, fit_svi
 
 __all__ = ["RegressionStudy"]
 

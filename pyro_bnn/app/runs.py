@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from ._scope import seeded
-from .checkpoint import load_state, save_state
-from .data import Images, load_images
-from .guides import MeanFieldGuide, auto_normal
-from .history import History
-from .likelihoods import CategoricalLikelihood
-from .model import BayesianModel
-from .nets import mlp
-from .posterior import Status
+from .._scope import seeded
+from ..checkpoint import load_state, save_state
+from ..data import Images, load_images
+from ..guides import MeanFieldGuide, auto_normal
+from ..history import History
+from ..likelihoods import CategoricalLikelihood
+from ..model import BayesianModel
+from ..nets import mlp
+from ..posterior import Status
+from ..svi import SVIPosterior, fit_svi
 from .recipes import RECIPES, RunConfig
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
-from .svi import SVIPosterior, fit_svi
 from .tracking import AccuracyCurve, AccuracyTracker
 
 __all__ = [

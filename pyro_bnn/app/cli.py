@@ -181,10 +181,11 @@ def train(
     )
     curve = runs.load_accuracy(out)
     if curve is not None:
-        from . import plotting
+        from .. import plotting
 
         published = recipes.PUBLISHED_ACCURACY.get((dataset, recipe))
-        plotting.save(plotting.accuracy_curves(curve, published), out / "accuracy.png")
+        pair = None if published is None else (published.train, published.test)
+        plotting.save(plotting.accuracy_curves(curve.train, curve.test, published=pair), out / "accuracy.png")
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
         typer.echo(f"\n{curve.table(published)}\naccuracy.csv, accuracy.json and accuracy.png in {out}{test}.")
 
@@ -206,8 +207,8 @@ def evaluate(
 
     Results are printed and written into the run's folder.
     """
+    from ..data import load_images
     from . import runs
-    from .data import load_images
     from .evaluation import evaluate as report_on
 
     if num_samples < 2:
@@ -249,7 +250,7 @@ def compare(
     """
     import warnings
 
-    from .mcmc import ConvergenceWarning
+    from ..mcmc import ConvergenceWarning
     from .study import RegressionStudy
 
     if out.exists() and not (force and out.is_dir()):
@@ -344,7 +345,7 @@ def weights(
 
 def main() -> None:
     """Run the command; a mistake of the user's gives one line and exit code 2."""
-    from .svi import NonFiniteError
+    from ..svi import NonFiniteError
 
     try:
         code = app(standalone_mode=False)

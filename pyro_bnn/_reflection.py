@@ -1,0 +1,80 @@
+"""Looking inside distributions, and copying them: what they hold, one element of them, another device or dtype."""
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Transform
+
+
+def unwrap(distribution: Distribution) -> Distribution:
+    """The distribution inside `to_event`, however often that was applied."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
+    """The distribution of single elements behind that of a whole parameter.
+
+    Raises:
+        ValueError: If the elements depend on each other.
+    """
+    prior = unwrap(prior)
+    if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
+        raise ValueError(
+            f"the elements of `{name}` are not independent under their prior ({type(prior).__name__}), so that none "
+            "can be removed alone; choose other sites, or a prior that is a product."
+        )
+    return prior
+
+
+def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
+    """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
+
+    def move(value: object) -> object:
+        if isinstance(value, Tensor):
+            return value.to(like) if value.is_floating_point() else value.to(like.device)
+        if isinstance(value, (Distribution, Transform)):
+            moved = copy.copy(value)
+            moved.__dict__.update({name: move(item) for name, item in vars(value).items()})
+            return moved
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+            return type(value)(map(move, value))
+        return value
+
+    moved = move(distribution)
+    assert isinstance(moved, Distribution)
+    return moved
+
+
+def tensors_of(value: object) -> Iterator[Tensor]:
+    """All tensors that a distribution holds, at any depth."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (Distribution, Transform)):
+        for part in vars(value).values():
+            yield from tensors_of(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_of(part)
+
+
+def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
+    """The distribution of one element of a batch, from that of independent elements."""
+    shape = distribution.batch_shape
+    if not shape:
+        return distribution
+
+    def pick(value: object) -> object:
+        if isinstance(value, Tensor) and value.dim() <= len(shape):
+            return value.expand(shape)[index]
+        if isinstance(value, Distribution):
+            return element_of(value, index)
+        return type(value)(map(pick, value)) if isinstance(value, (list, tuple)) else value
+
+    picked = copy.copy(distribution)
+    own = {name: value for name, value in vars(distribution).items() if name not in ("_batch_shape", "_event_shape")}
+    picked.__dict__.update({name: pick(value) for name, value in own.items()}, _batch_shape=torch.Size())
+    return picked

@@ -1,0 +1,64 @@
+"""Weights of the KL term in the course of a fit."""
+
+from collections.abc import Callable
+
+from .. import _checks
+
+KLWeight = Callable[[int, int, int], float]
+"""From (epoch, batch, num_batches), the first two counted from 0, to the weight of the KL term."""
+
+
+def constant(weight: float) -> KLWeight:
+    """The same weight always: 1 is the ELBO, below 1 a cold posterior, 0 no prior at all.
+
+    Example:
+        >>> constant(0.1)(0, 3, 100)
+        0.1
+    """
+    check_weight(weight)
+    return lambda epoch, batch, num_batches: weight
+
+
+def check_weight(weight: float) -> float:
+    """Return a KL weight if it is one.
+
+    Raises:
+        ValueError: If it is not a finite number of at least 0.
+    """
+    if isinstance(weight, str) or not 0 <= weight < float("inf"):
+        raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
+    return weight
+
+
+def blundell() -> KLWeight:
+    r"""Halves from batch to batch, :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M; averages 1 over an epoch.
+
+    Computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
+
+    References:
+        Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.4.
+
+    Example:
+        >>> [round(blundell()(0, batch, 3), 4) for batch in range(3)]
+        [1.7143, 0.8571, 0.4286]
+    """
+    return lambda epoch, batch, num_batches: num_batches * 2.0 ** -(batch + 1) / (1 - 2.0**-num_batches)
+
+
+def per_weight(num_weights: int) -> KLWeight:
+    """One over the number of weights: a very cold posterior, offered because others use it."""
+    return constant(1 / _checks.at_least("num_weights", num_weights, 1))
+
+
+def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
+    """Grows in equal steps from just above 0 to `weight` over the first epochs, then stays.
+
+    Example:
+        >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)
+        ([0.25, 0.5], 1.0)
+    """
+    _checks.at_least("num_epochs", num_epochs, 1)
+    final = constant(weight)(0, 0, 1)
+    return lambda epoch, batch, num_batches: (
+        final * min(1.0, (epoch * num_batches + batch + 1) / (num_epochs * num_batches))
+    )
