@@ -275,7 +275,7 @@ def optimise(
     *,
     elbo: type[ELBO] = Trace_ELBO,
     estimator: pb.Estimator | None = None,
-) -> pb.SVIPosterior:
+) -> pb.GuidePosterior:
     """Adam with a cosine decay, for about as many steps whatever the number of rows."""
     batches = math.ceil(len(problem.x) / budget.batch_size)
     epochs = max(round(budget.steps / batches), 1)

@@ -43,7 +43,7 @@ def make_model(seed: int) -> pb.BayesianModel:
 
 def fit(
     weight: float | kl.KLWeight, num_epochs: int, seed: int
-) -> tuple[pb.SVIPosterior, pb.uncertainty.RegressionPrediction]:
+) -> tuple[pb.GuidePosterior, pb.uncertainty.RegressionPrediction]:
     model = make_model(seed)
     posterior = pb.fit_svi(
         model,

@@ -48,7 +48,7 @@ def true_log_density(x: Tensor, y: Tensor) -> Tensor:
 
 def fit(
     options: Options, likelihood: pb.Likelihood, num_outputs: int, data: tuple[Tensor, Tensor]
-) -> tuple[pb.BayesianModel, pb.SVIPosterior]:
+) -> tuple[pb.BayesianModel, pb.GuidePosterior]:
     torch.manual_seed(options.seed)
     net = nets.mlp([1, 20, num_outputs], activation=torch.nn.Tanh, first=[nets.Standardize.of(data[0])])
     if isinstance(likelihood, pb.MixtureDensityLikelihood):

@@ -59,7 +59,6 @@ from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .svi import NonFiniteError as NonFiniteError
-from .svi import SVIPosterior as SVIPosterior
 from .svi import fit_svi as fit_svi
 
 __version__ = "0.1.0"

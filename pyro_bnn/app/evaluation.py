@@ -8,10 +8,10 @@ from torch import Tensor
 
 from .. import metrics, plotting
 from ..data import Images
+from ..guides import GuidePosterior
 from ..history import History
 from ..model import BayesianModel
 from ..prediction import predict, predict_point
-from ..svi import SVIPosterior
 from ..uncertainty import ClassificationPrediction
 from .runs import write_json
 
@@ -82,7 +82,7 @@ class Report:
 
 def evaluate(
     model: BayesianModel,
-    posterior: SVIPosterior,
+    posterior: GuidePosterior,
     images: Images,
     unknown: Tensor | None,
     out: Path,

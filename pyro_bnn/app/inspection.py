@@ -15,9 +15,9 @@ from .. import plotting, pruning
 from .._reflection import element_of, elementwise, move_distribution
 from ..checkpoint import save_state
 from ..data import Images
+from ..guides import GuidePosterior
 from ..model import BayesianModel
 from ..pruning._prune import mean_field
-from ..svi import SVIPosterior
 from .runs import check_target, write_json
 
 __all__ = ["Gain", "PruningGains", "SiteSummary", "prune_run", "save_pruned_run", "weights_of_run"]
@@ -76,7 +76,7 @@ class PruningGains:
 
 def prune_run(
     model: BayesianModel,
-    posterior: SVIPosterior,
+    posterior: GuidePosterior,
     images: Images,
     out: Path,
     *,
@@ -105,7 +105,7 @@ def prune_run(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
     )
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
-    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, posterior.guide))
+    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, mean_field(posterior)))
     report.to_csv(out / "pruning.csv")
     write_json(out / "pruning.json", {"report": asdict(report), "gains": asdict(gains)})
     plotting.save(plotting.pruning_curve(report)[0], out / "pruning.png")
@@ -117,7 +117,7 @@ def save_pruned_run(
     run: Path,
     out: Path,
     model: BayesianModel,
-    posterior: SVIPosterior,
+    posterior: GuidePosterior,
     *,
     fraction: float,
     per_layer: bool,
@@ -141,7 +141,7 @@ def save_pruned_run(
     return str(pruned.status)
 
 
-def _gain(model: BayesianModel, posterior: SVIPosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
+def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
     pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
     values = pruned.median()
     dense = pruning.sparse_network(model, values, max_density=-1.0)
@@ -206,7 +206,7 @@ class SiteSummary:
 
 
 def weights_of_run(
-    model: BayesianModel, posterior: SVIPosterior, out: Path, *, site: str | None = None, index: Sequence[int] = ()
+    model: BayesianModel, posterior: GuidePosterior, out: Path, *, site: str | None = None, index: Sequence[int] = ()
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 

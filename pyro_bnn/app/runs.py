@@ -16,13 +16,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from .._scope import seeded
 from ..checkpoint import load_state, save_state
 from ..data import Images, load_images
-from ..guides import MeanFieldGuide, auto_normal
+from ..guides import GuidePosterior, MeanFieldGuide, auto_normal
 from ..history import History
 from ..likelihoods import CategoricalLikelihood
 from ..model import BayesianModel
 from ..nets import mlp
 from ..posterior import Status
-from ..svi import SVIPosterior, fit_svi
+from ..svi import fit_svi
 from .recipes import RECIPES, RunConfig
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
 from .tracking import AccuracyCurve, AccuracyTracker
@@ -121,7 +121,7 @@ def train(
     device: str = "cpu",
     force: bool = False,
     progress: bool = False,
-) -> tuple[BayesianModel, SVIPosterior]:
+) -> tuple[BayesianModel, GuidePosterior]:
     """Train as the configuration says, and write configuration, history, posterior and accuracies to a folder.
 
     Args:
@@ -208,7 +208,7 @@ def load_config(run: str | Path) -> RunConfig:
         raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
 
 
-def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[BayesianModel, SVIPosterior]:
+def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
     """The trained model and posterior of a run.
 
     Args:
@@ -227,7 +227,7 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
         raise ValueError(
             f"{Path(run) / 'history.json'} is no history of this version of pyro-bnn: {error!r}"
         ) from error
-    return model.to(device), SVIPosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
+    return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:

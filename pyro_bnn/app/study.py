@@ -13,7 +13,7 @@ from .._scope import seeded
 from ..comparison import Comparison, compare
 from ..data import regression_problem
 from ..estimators import Estimator, LocalReparameterization
-from ..guides import MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
+from ..guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
 from ..laplace import fit_laplace
 from ..likelihoods import GaussianLikelihood
 from ..mcmc import MCMCPosterior, fit_nuts
@@ -21,7 +21,7 @@ from ..model import BayesianModel
 from ..nets import Standardize, mlp
 from ..posterior import EnsemblePosterior, Posterior
 from ..priors import NormalPrior, Prior, ScaleMixturePrior
-from ..svi import SVIPosterior, fit_svi
+from ..svi import fit_svi
 
 __all__ = ["RegressionStudy"]
 
@@ -75,7 +75,7 @@ class RegressionStudy:
         elbo: type[ELBO] = Trace_ELBO,
         estimator: Estimator | None = None,
         seed: int = 0,
-    ) -> SVIPosterior:
+    ) -> GuidePosterior:
         return fit_svi(
             model,
             guide,
@@ -114,7 +114,7 @@ class RegressionStudy:
             "ensemble": lambda: EnsemblePosterior([self._member(index) for index in range(ENSEMBLE)]),
         }
 
-    def _mean_field(self, model: BayesianModel, estimator: Estimator | None = None) -> SVIPosterior:
+    def _mean_field(self, model: BayesianModel, estimator: Estimator | None = None) -> GuidePosterior:
         guide = MeanFieldGuide(model, init=NetworkInit(0.05))
         return self._fit(model, guide, elbo=TraceMeanField_ELBO, estimator=estimator)
 
@@ -126,7 +126,7 @@ class RegressionStudy:
         model = self._make(dropout=DROPOUT)
         return model, self._fit(model, auto_delta(model))
 
-    def _member(self, index: int) -> SVIPosterior:
+    def _member(self, index: int) -> GuidePosterior:
         model = self._make(member=index)
         return self._fit(model, auto_delta(model), seed=index)
 

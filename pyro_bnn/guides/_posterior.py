@@ -9,6 +9,7 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.runtime import _PYRO_STACK
 
 from .._scope import is_auxiliary, own_parameters
+from ..history import History
 from ..posterior import Draw, Posterior, Status
 from ._mean_field import MeanFieldGuide
 
@@ -20,13 +21,22 @@ class GuidePosterior(Posterior):
     ``pyro.get_param_store().load(...)`` call such a guide once, which copies them over.
 
     Args:
-        guide: Called with the model's arguments, samples every latent variable.
+        guide: Called with the model's arguments, samples every latent variable. A fit changes it in place.
         status: How its fit ended.
+        history: What happened during its fit; empty by default.
     """
 
-    def __init__(self, guide: Callable[..., object], status: Status | None = None) -> None:
+    def __init__(
+        self, guide: Callable[..., object], status: Status | None = None, history: History | None = None
+    ) -> None:
         self.guide = guide
         self.status = status if status is not None else Status(True, "a guide as it was given.")
+        self.history = history if history is not None else History()
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of all epochs of the fit; None without a fit."""
+        return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
     @property
     def _is_plain(self) -> bool:

@@ -1,6 +1,7 @@
 """Divergences between distributions."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +36,14 @@ class Divergence:
         return self.num_samples == 0
 
 
-def divergence(p: Distribution, q: Distribution, *, num_samples: int = 10_000, seed: int | None = None) -> Divergence:
+def divergence(
+    p: Distribution,
+    q: Distribution,
+    *,
+    closed_form: bool = True,
+    num_samples: int = 10_000,
+    seed: int | None = None,
+) -> Divergence:
     r"""KL(p || q), what it costs to take q for p; not symmetric.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
@@ -49,6 +57,7 @@ def divergence(p: Distribution, q: Distribution, *, num_samples: int = 10_000, s
     Args:
         p: The distribution that is averaged over.
         q: The distribution it is compared with, of the same batch and event shape.
+        closed_form: Use a closed form where there is one; if false, sample always.
         num_samples: Draws of a Monte Carlo estimate, S. They are made in chunks, so memory grows with S only when
             there are gradients to keep.
         seed: Makes the estimate repeatable and leaves torch's generators as they were.
@@ -79,12 +88,12 @@ def divergence(p: Distribution, q: Distribution, *, num_samples: int = 10_000, s
         )
     if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
         raise ValueError("`p` and `q` must have densities: a Delta has none, and a masked distribution not all of it.")
-    try:
-        value = _closed_form(p, q)
-    except NotImplementedError:
-        with seeded(seed):
-            return _monte_carlo(p, q, num_samples)
-    return Divergence(value, torch.zeros_like(value), 0)
+    if closed_form:
+        with suppress(NotImplementedError):
+            value = _closed_form(p, q)
+            return Divergence(value, torch.zeros_like(value), 0)
+    with seeded(seed):
+        return _monte_carlo(p, q, num_samples)
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:

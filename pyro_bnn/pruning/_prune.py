@@ -12,9 +12,8 @@ from .._globs import matches
 from .._reflection import elementwise
 from ..guides import GuidePosterior, MeanFieldGuide
 from ..posterior import Status
-from ..svi import SVIPosterior
 
-Gaussians = MeanFieldGuide | GuidePosterior | SVIPosterior
+Gaussians = MeanFieldGuide | GuidePosterior
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
@@ -137,7 +136,7 @@ def mean_field(guide: Gaussians) -> MeanFieldGuide:
     Raises:
         ValueError: If it is no mean-field guide.
     """
-    found = guide.guide if isinstance(guide, (GuidePosterior, SVIPosterior)) else guide
+    found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
     return found

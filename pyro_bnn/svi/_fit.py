@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..guides import GuidePosterior, MeanFieldGuide
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight, constant
 from ..model import BayesianModel
-from ..posterior import Draw, Posterior, Status
+from ..posterior import Status
 from ._batches import Batch, Batches
 from ._direct import DirectStep
 from ._graph import GraphStep
@@ -31,32 +31,6 @@ from ._steps import NonFiniteError, PyroStep, Step, contexts_of
 
 NOTABLE_FALL = 0.05
 """Heuristic: an objective that ends lower than it began by this fraction is no Monte Carlo noise."""
-
-
-class SVIPosterior(Posterior):
-    """A fitted guide with the record of its fit.
-
-    Args:
-        guide: The guide, fitted in place.
-        status: How the fit ended.
-        history: What happened on the way.
-    """
-
-    def __init__(self, guide: nn.Module, status: Status, history: History) -> None:
-        self.guide, self.status, self.history = guide, status, history
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of all epochs."""
-        return sum(record.seconds for record in self.history.epochs)
-
-    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws from the guide, one at a time; see :meth:`Posterior.draws`."""
-        return GuidePosterior(self.guide).draws(num_samples, *args)
-
-    def median(self) -> Draw:
-        """The median of every latent variable; see :meth:`GuidePosterior.median`."""
-        return GuidePosterior(self.guide).median()
 
 
 def fit_svi(
@@ -78,7 +52,7 @@ def fit_svi(
     device: torch.device | str | None = None,
     cuda_graph: bool = False,
     seed: int | None = None,
-) -> SVIPosterior:
+) -> GuidePosterior:
     r"""Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
     .. math:: \mathrm{ELBO} = E_q[\log p(y \mid w)] - \mathrm{KL}(q(w) \,\|\, p(w)),
@@ -182,7 +156,7 @@ def _run(
     schedule: LRScheduler | ReduceLROnPlateau | None,
     callbacks: Sequence[Callable[[History], bool | None]],
     progress: bool,
-) -> SVIPosterior:
+) -> GuidePosterior:
     num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
     history = History(num_data, path)
     stopped = False
@@ -214,7 +188,7 @@ def _run(
             if sum(bool(callback(history)) for callback in callbacks):  # every one is called
                 stopped = True
                 break
-    return SVIPosterior(step.guide, _status(history, num_epochs, stopped), history)
+    return GuidePosterior(step.guide, _status(history, num_epochs, stopped), history)
 
 
 def _check_recording(step: Step, why_not: str | None) -> None:
