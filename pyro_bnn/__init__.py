@@ -6,6 +6,7 @@ from . import kl as kl
 from . import metrics as metrics
 from . import nets as nets
 from . import pruning as pruning
+from . import scale_maps as scale_maps
 from . import uncertainty as uncertainty
 from .checkpoint import load_state as load_state
 from .checkpoint import save_state as save_state
@@ -16,12 +17,18 @@ from .comparison import PairScore as PairScore
 from .comparison import compare as compare
 from .estimators import Estimator as Estimator
 from .estimators import Flipout as Flipout
+from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
+from .guides import FlatGuide as FlatGuide
+from .guides import FlatState as FlatState
 from .guides import GuidePosterior as GuidePosterior
 from .guides import Init as Init
+from .guides import LowRankGuide as LowRankGuide
 from .guides import MeanFieldGuide as MeanFieldGuide
 from .guides import NetworkInit as NetworkInit
+from .guides import Noise as Noise
 from .guides import NormalInit as NormalInit
+from .guides import RandomParameter as RandomParameter
 from .guides import UniformInit as UniformInit
 from .guides import auto_delta as auto_delta
 from .guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
@@ -59,6 +66,11 @@ from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .svi import NonFiniteError as NonFiniteError
+from .svi import StepTerms as StepTerms
+from .svi import SVIStep as SVIStep
+from .svi import clipped as clipped
 from .svi import fit_svi as fit_svi
+from .svi import scheduled as scheduled
+from .svi import svi_step as svi_step
 
 __version__ = "0.1.0"

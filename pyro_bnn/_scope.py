@@ -1,6 +1,7 @@
 """Contexts that change something global and put it back: seeds, train/eval mode, Pyro's parameter store."""
 
 import weakref
+from abc import ABCMeta
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,10 @@ from pyro.nn import PyroModule
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.distributions import constraints
+
+
+class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
+    """Metaclass of abstract modules: that of PyroModule is its own, so that `ABC` alone does not mix in."""
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def save_state(path: str | Path | BinaryIO, model: BayesianModel, guide: nn.Modu
         model: The model.
         guide: Its guide.
     """
-    masked = sorted(guide._masked) if isinstance(guide, MeanFieldGuide) else []
+    masked = sorted(guide.masks) if isinstance(guide, MeanFieldGuide) else []
     states: dict[str, Any] = {"model": model.state_dict(), "guide": guide.state_dict()}
     states["guide"], states["removed"] = _packed(states["guide"], masked)
     for site in masked:  # where the network started is of no use any more
@@ -67,21 +67,22 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
             raise ValueError(f"{path} does not fit the {name} it is loaded into: {error}") from error
 
 
-KINDS = ("loc", "rho", "log_variance")
-"""Trees of a mean-field guide's parameters."""
-
-
 def _packed(state: dict[str, Tensor], masked: list[str]) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
     """A guide's state with masks as bits, and of masked parameters the elements kept; and the shapes of these."""
     packed, shapes = dict(state), {}
     for site in masked:
         keep = packed.pop(f"keep.{site}")
         shapes[site] = list(keep.shape)
-        for kind in KINDS:
+        for kind in _kinds(state):
             if f"{kind}.{site}" in state:
                 packed[f"{kind}.{site}"] = state[f"{kind}.{site}"][keep]
         packed[f"keep.{site}"] = torch.from_numpy(np.packbits(keep.cpu().numpy()))
     return packed, shapes
+
+
+def _kinds(state: dict[str, Tensor]) -> set[str]:
+    """The trees of a guide's parameters, such as ``loc`` and ``rho``."""
+    return {name.partition(".")[0] for name in state} - {"keep"}
 
 
 def _unpacked(state: dict[str, Tensor], shapes: dict[str, list[int]]) -> dict[str, Tensor]:
@@ -94,7 +95,7 @@ def _unpacked(state: dict[str, Tensor], shapes: dict[str, list[int]]) -> dict[st
         bits = np.unpackbits(packed, count=math.prod(shape))
         keep = torch.from_numpy(bits).bool().view(shape)
         unpacked[f"keep.{site}"] = keep
-        for kind in KINDS:
+        for kind in _kinds(state):
             kept = state.get(f"{kind}.{site}")
             if kept is not None:
                 unpacked[f"{kind}.{site}"] = kept.new_zeros(shape).masked_scatter_(keep, kept)

@@ -1,22 +1,21 @@
 """An estimator in any loop of Pyro's: it takes part in the calls of guide and model."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import pyro.distributions as dist
 import torch
-from pyro import poutine
-from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
 from .. import _checks
-from .._scope import own_parameters, seeded
+from .._scope import seeded
 from ..distributions import Size
-from ..guides import MeanFieldGuide
-from ..joint import Site, has_gaussian_divergence
+from ..guides import MeanFieldGuide, Noise, RandomParameter
+from ..joint import Site, density_of, find_sites
 from ..model import BayesianModel
-from ._layers import RandomLayers, RandomParameter
+from ._layers import RandomLayers
 
 if TYPE_CHECKING:
     from ._base import Estimator
@@ -53,36 +52,39 @@ class _Gaussian(dist.Normal):
 
 
 class Applied(AbstractContextManager[None]):
-    """Hooks an estimator into a model and a guide, and unhooks it."""
+    """A context in which an estimator takes part in the calls of guide and model.
 
-    def __init__(self, estimator: "Estimator", model: BayesianModel, guide: MeanFieldGuide, elbo: type[ELBO]) -> None:
+    Args:
+        estimator: The estimator.
+        model: The model.
+        guide: Its guide.
+        closed_form: Whether the ELBO in the context is known to be `TraceMeanField_ELBO`. Weights that neither the
+            estimator nor the divergence looks at are then not drawn, but stand at their means.
+    """
+
+    def __init__(
+        self, estimator: "Estimator", model: BayesianModel, guide: MeanFieldGuide, *, closed_form: bool = False
+    ) -> None:
         name = type(estimator).__name__
         _checks.kind("model", model, BayesianModel, f"a BayesianModel for {name}")
         _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
-        if elbo not in ELBOS:
-            raise ValueError(
-                f"`elbo` must be one of the classes {[e.__name__ for e in ELBOS]} with {name}, got {elbo!r}: with "
-                "noise for each row the mean of the log-likelihood is right, but not the weight of a whole draw. "
-                "Choose one of these, or fit without an estimator."
-            )
         missing = sorted(set(model.site_names) - set(guide.locations()))
         if missing:
             raise ValueError(f"the guide was made for another model: it lacks {missing}; use MeanFieldGuide(model).")
         self._estimator, self._model, self._guide = estimator, model, guide
-        can_skip = elbo is TraceMeanField_ELBO and not estimator._uses_draws
-        self._undrawn = with_closed_form(model) if can_skip else set()
+        can_skip = closed_form and estimator.noise is Noise.VARIANCE
+        self._undrawn = _with_closed_form(model) if can_skip else set()
         self._gaussians: dict[str, _Gaussian | None] = {}
+        self._stack = ExitStack()
 
     def __enter__(self) -> None:
-        if self._guide._choose is not None:
-            raise ValueError("an estimator is already applied to this guide; leave its context first.")
-        self._intercepted = self._model.intercepted(self._around_network)
-        self._intercepted.__enter__()
-        self._guide._choose = self._choose
+        with ExitStack() as stack:
+            stack.enter_context(self._model.intercepted(self._around_network))
+            stack.enter_context(self._guide.intercepted(self._choose))
+            self._stack = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
-        self._guide._choose = None
-        self._intercepted.__exit__(None, None, None)
+        self._stack.close()
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
@@ -96,7 +98,7 @@ class Applied(AbstractContextManager[None]):
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
         """Around the network's call: its layers with Gaussian parameters are replaced."""
-        random = {}
+        noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)
             if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
@@ -105,16 +107,22 @@ class Applied(AbstractContextManager[None]):
                     "the guide and then the model. Leave its context for anything else."
                 )
             if isinstance(gaussian, _Gaussian):
-                spread = gaussian.deviation() if self._estimator._uses_draws else gaussian.scale.square()
-                random[id(value)] = RandomParameter(name, gaussian.loc, spread)
+                asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()
+                random[id(value)] = RandomParameter.of(noise, name, gaussian.loc, asked)
         with random_layers(self._estimator, random, num_rows):
             yield
 
 
 @contextmanager
 def random_layers(estimator: "Estimator", random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-    """A context in which an estimator gives the output of every layer with random parameters."""
-    layers = RandomLayers(estimator._output, type(estimator).__name__, random, num_rows)
+    """A context in which an estimator gives the output of every layer with random parameters.
+
+    Args:
+        estimator: The estimator.
+        random: The random parameters, by the identity of the tensors that the network is given for them.
+        num_rows: Rows of data.
+    """
+    layers = RandomLayers(estimator.output, type(estimator).__name__, random, num_rows)
     with layers:
         yield
     layers.require_all_used()
@@ -123,8 +131,7 @@ def random_layers(estimator: "Estimator", random: Mapping[int, RandomParameter],
 MISSING = object()
 
 
-def with_closed_form(model: BayesianModel) -> set[str]:
-    """The network's sites of which Pyro knows the divergence of a Gaussian from the prior."""
-    with own_parameters(model), torch.no_grad(), poutine.block(), seeded(0, model.device):
-        trace: Any = poutine.trace(model.sample_latents).get_trace()
-        return {name for name in model.site_names if has_gaussian_divergence(trace.nodes[name]["fn"])}
+def _with_closed_form(model: BayesianModel) -> set[str]:
+    """The network's sites whose prior has a closed-form divergence from Gaussians."""
+    with seeded(0, model.device):
+        return {s.name for s in find_sites(model, (), {}) if s.name in model.site_names and density_of(s).is_closed}

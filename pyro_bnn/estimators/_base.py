@@ -5,15 +5,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from pyro.infer import ELBO
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import _checks
-from ..guides import MeanFieldGuide
+from ..guides import MeanFieldGuide, Noise
 from ..model import BayesianModel
 from ._applied import Applied
-from ._layers import LINEAR, Layer
+from ._layers import Layer
 
 
 class Estimator(ABC):
@@ -29,29 +28,40 @@ class Estimator(ABC):
     uses a random parameter is refused, never silently sampled otherwise, as are layers whose input does not have the
     rows of data as its first axis. Rows that look at each other (attention over the batch) cannot be recognised and
     must not be there; batch normalisation in training mode is recognised and refused.
+
+    A new estimator says what it asks for, in :attr:`noise`, and computes the output of a layer from that, in
+    :meth:`output`.
     """
 
     @property
     @abstractmethod
-    def _uses_draws(self) -> bool:
-        """Whether layers need the deviation that the guide drew, or only its variance: their parameters' spread."""
+    def noise(self) -> Noise:
+        """What is known of random parameters besides their means: the deviation of a draw, or the variance."""
 
     @abstractmethod
-    def _output(self, layer: Layer) -> Tensor:
-        """The output of a layer with random parameters."""
+    def output(self, layer: Layer) -> Tensor:
+        """The output of a layer with random parameters.
 
-    def applied(self, model: BayesianModel, guide: MeanFieldGuide, *, elbo: type[ELBO]) -> AbstractContextManager[None]:
+        Args:
+            layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
+
+        Returns:
+            The shape of the layer's own output. Given the input, each row must have the law of the layer's output with
+            weights drawn from the guide; rows may share noise or not.
+
+        Raises:
+            ValueError: If the estimator cannot serve the layer.
+        """
+
+    def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
         """A context in which calls of the guide and then of the model, as an ELBO makes them, use this estimator.
 
-        It is for training steps alone: with `TraceMeanField_ELBO` and a prior whose divergence from a Gaussian has a
-        closed form, local reparameterisation needs no weights, and the guide gives their means instead of draws. It
-        may be entered many times, but not within itself.
+        It is for training steps with `Trace_ELBO` or `TraceMeanField_ELBO` alone. `RenyiELBO` weighs whole draws, which
+        a noise of rows is none of. The context may be entered many times, but not within itself.
 
         Args:
             model: The model.
             guide: Its guide.
-            elbo: The class of the ELBO that will be computed in the context; to name another one than is then used
-                gives wrong results.
 
         Raises:
             ValueError: Here, if the estimator cannot serve the arguments; in the context, if it cannot serve a layer,
@@ -63,10 +73,10 @@ class Estimator(ABC):
             >>> net = torch.nn.Linear(4, 3)
             >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
             >>> guide = MeanFieldGuide(model)
-            >>> with LocalReparameterization().applied(model, guide, elbo=Trace_ELBO):
+            >>> with LocalReparameterization().applied(model, guide):
             ...     loss = Trace_ELBO().differentiable_loss(model, guide, torch.zeros(5, 4), torch.arange(5) % 3)
         """
-        return Applied(self, model, guide, elbo)
+        return Applied(self, model, guide)
 
 
 class LocalReparameterization(Estimator):
@@ -88,18 +98,19 @@ class LocalReparameterization(Estimator):
     """
 
     @property
-    def _uses_draws(self) -> bool:
-        return False
+    def noise(self) -> Noise:
+        """Variances: no weight is drawn for the network."""
+        return Noise.VARIANCE
 
-    def _output(self, layer: Layer) -> Tensor:
-        if layer.op is LINEAR and layer.input.dim() > 2:
+    def output(self, layer: Layer) -> Tensor:
+        """A draw of the outputs; see :meth:`Estimator.output`."""
+        if layer.is_linear and layer.input.dim() > 2:
             raise ValueError(
                 f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
                 "local reparameterisation would give positions of a row independent noise although they share the "
                 "weight; flatten the input to (N, D), or use Flipout(), which is exact here."
             )
-        mean = layer.mean()
-        variance = layer.random_part(Tensor.square)
+        mean, variance = layer.mean(), layer.variance()
         output: Tensor = _Noisy.apply(mean, variance.expand_as(mean), torch.randn_like(mean))
         return output
 
@@ -135,10 +146,12 @@ class Flipout(Estimator):
     """
 
     @property
-    def _uses_draws(self) -> bool:
-        return True
+    def noise(self) -> Noise:
+        """Deviations of one draw for all rows."""
+        return Noise.DEVIATION
 
-    def _output(self, layer: Layer) -> Tensor:
+    def output(self, layer: Layer) -> Tensor:
+        """The deviations with signs of each row's own; see :meth:`Estimator.output`."""
         mean = layer.mean()
-        deviation = layer.random_part(lambda a: a * layer.signs(a))
+        deviation = layer.deviation(layer.input * layer.signs(layer.input))
         return torch.addcmul(mean, layer.signs(mean), deviation)

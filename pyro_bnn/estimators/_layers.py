@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from .. import _checks
+from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
@@ -28,34 +29,33 @@ METADATA = {
 """What a network may ask of a weight without using its value."""
 
 
-@dataclass(frozen=True)
-class RandomParameter:
-    """A Gaussian parameter of a layer, as far as an estimator looks at it.
-
-    Args:
-        name: Its site.
-        loc: Its mean.
-        spread: What the estimator says of its noise: the variance, or the deviation of a draw.
-    """
-
-    name: str
-    loc: Tensor
-    spread: Tensor
-
-
 Parameter = Tensor | RandomParameter | None
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A call of a linear or convolution function; its weight, its bias or both are random."""
+    """A call of a linear or convolution function; its weight, its bias or both are random.
+
+    Args:
+        op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
+        input: Shape (N, ..., D) for linear, (N, D, ...) for convolutions.
+        weight: A tensor, or a :class:`~pyro_bnn.RandomParameter`.
+        bias: The same, or None.
+        options: Further positional arguments of the call.
+        keywords: Its keyword arguments.
+    """
 
     op: Callable[..., Tensor]
-    input: Tensor  # (N, ..., D) for linear, (N, D, ...) for convolutions
+    input: Tensor
     weight: Parameter
     bias: Parameter
     options: tuple[object, ...]
     keywords: Mapping[str, object]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear layer, not a convolution."""
+        return self.op is LINEAR
 
     @property
     def names(self) -> str:
@@ -63,22 +63,38 @@ class Layer:
         return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
 
     def mean(self) -> Tensor:
-        """The output at the mean of the random parameters."""
+        """The output at the means of the random parameters."""
         weight, bias = (p.loc if isinstance(p, RandomParameter) else p for p in (self.weight, self.bias))
         return self.op(self.input, weight, bias, *self.options, **self.keywords)
 
-    def random_part(self, inputs: Callable[[Tensor], Tensor]) -> Tensor:
-        """The layer at `inputs` of its input and the spread of its random parameters, the fixed ones left out."""
-        weight, bias = (p.spread if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
+    def variance(self) -> Tensor:
+        r"""The variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`, for independent parameters.
+
+        It may have the shape of the bias alone, if only that is random. For estimators that ask for
+        :attr:`Noise.VARIANCE`.
+        """
+        weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
+        return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
+
+    def deviation(self, input: Tensor) -> Tensor:
+        """The output that the drawn deviations alone would give for an input, which may differ from the layer's own.
+
+        It may have the shape of the bias alone, if only that is random. For estimators that ask for
+        :attr:`Noise.DEVIATION`.
+        """
+        weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
+        return self._random_part(input, weight, bias)
+
+    def _random_part(self, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         if weight is not None:
-            return self.op(inputs(self.input), weight, bias, *self.options, **self.keywords)
+            return self.op(input, weight, bias, *self.options, **self.keywords)
         assert bias is not None
-        return bias if self.op is LINEAR else bias.reshape(-1, *[1] * (self.input.dim() - 2))
+        return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
 
     def signs(self, like: Tensor) -> Tensor:
-        """A random sign for each row and channel."""
+        """A random sign for each row and channel of a tensor, of a shape that broadcasts to it."""
         shape = [1] * like.dim()
-        channel = -1 if self.op is LINEAR else 1
+        channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
         return random_signs(shape, like)
 

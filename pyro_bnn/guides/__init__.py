@@ -4,9 +4,15 @@ from ._auto import auto_delta as auto_delta
 from ._auto import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
 from ._auto import auto_multivariate_normal as auto_multivariate_normal
 from ._auto import auto_normal as auto_normal
+from ._flat import FlatGuide as FlatGuide
+from ._flat import FlatState as FlatState
+from ._flat import Noise as Noise
+from ._flat import RandomParameter as RandomParameter
+from ._flat import overridden_names as overridden_names
 from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit
 from ._init import NormalInit as NormalInit
 from ._init import UniformInit as UniformInit
+from ._low_rank import LowRankGuide as LowRankGuide
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
 from ._posterior import GuidePosterior as GuidePosterior

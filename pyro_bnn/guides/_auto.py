@@ -8,16 +8,17 @@ a state dict into before that call. These look at the latent variables alone and
 from typing import TypeVar
 
 import torch
-from pyro.infer.autoguide import AutoDelta, AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import Tensor
-from torch.distributions import transform_to
 from torch.nn.functional import softplus
 
 from .. import _checks
 from .._scope import own_parameters, seeded
 from ..joint import Site, find_sites
 from ..model import BayesianModel
-from ._init import Init, NetworkInit, inverse_softplus
+from ..scale_maps import Softplus
+from ._delta import DeltaGuide
+from ._init import Init, NetworkInit
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 
@@ -46,31 +47,25 @@ def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal
     return guide
 
 
-def auto_delta(model: BayesianModel, *, init: Init | None = None) -> AutoDelta:
-    r"""Pyro's `AutoDelta`: one point, and so maximum a posteriori (MAP) estimation.
+def auto_delta(model: BayesianModel, *, init: Init | None = None) -> DeltaGuide:
+    r"""A point: maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w),
 
     which is what a fit records; the entropy of a point, minus infinity, is left out, so a KL can be negative and none
-    compares with another guide's. With ``kl_weight=0`` the fit is maximum likelihood: the prior plays no part.
-
-    The mode is that of the density in *constrained* space, as is AutoDelta's way: for a latent noise scale the maximum
-    of p(scale | y), not of the density of its logarithm, which has another mode. Weights are real numbers anyway.
+    compares with another guide's. The mode is that of the density in *constrained* space, as is the way of Pyro's
+    `AutoDelta`: for a latent noise scale the maximum of p(scale | y), not of the density of its logarithm, which has
+    another mode. Weights are real numbers anyway.
 
     Args:
         model: The model to guide.
         init: First locations, of which the scales are not used; by default the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once. All its draws are the same; what
-        `predict` then calls epistemic is zero, unless the network itself draws (:class:`~pyro_bnn.nets.MCDropout`).
+        A guide that takes the model's arguments. All its draws are the same; what `predict` then calls epistemic is
+        zero, unless the network itself draws (:class:`~pyro_bnn.nets.MCDropout`).
     """
-    starts = _starts(model, init)
-    guide = _complete(AutoDelta(model.sample_latents))
-    for site, loc, _ in starts:
-        value = loc if site.transform is None else site.transform(loc)
-        _set(guide, site.name, value if site.transform is None else transform_to(site.prior.support).inv(value))
-    return guide
+    return DeltaGuide(model, init=init)
 
 
 def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) -> AutoMultivariateNormal:
@@ -127,7 +122,7 @@ def auto_low_rank_multivariate_normal(
     with torch.no_grad():
         spread = (1 + guide.cov_factor.square().sum(-1)).sqrt()
     _set(guide, "loc", loc)
-    _set(guide, "scale", inverse_softplus(softplus(_flat([rho for _, _, rho in starts])) / spread))
+    _set(guide, "scale", Softplus().inverse(softplus(_flat([rho for _, _, rho in starts])) / spread))
     return guide
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .. import _checks
 from ..joint import Site
+from ..scale_maps import Softplus
 
 
 class Init(ABC):
@@ -92,9 +93,4 @@ class NetworkInit(Init):
         scale = torch.full_like(loc, self.scale)
         if self.prior_fraction is not None and site.transform is None:
             scale = torch.where(site.prior.stddev.isfinite(), self.prior_fraction * site.prior.stddev, scale)
-        return loc, inverse_softplus(scale)
-
-
-def inverse_softplus(value: Tensor) -> Tensor:
-    """The rho whose softplus is `value`, stable for large and small values."""
-    return value + torch.log(-torch.expm1(-value))
+        return loc, Softplus().inverse(scale)

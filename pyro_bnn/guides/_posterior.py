@@ -11,7 +11,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from .._scope import is_auxiliary, own_parameters
 from ..history import History
 from ..posterior import Draw, Posterior, Status
-from ._mean_field import MeanFieldGuide
+from ._flat import FlatGuide
 
 
 class GuidePosterior(Posterior):
@@ -38,19 +38,13 @@ class GuidePosterior(Posterior):
         """Wall time of all epochs of the fit; None without a fit."""
         return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether nothing takes part in a call of our own guide."""
-        if type(self.guide) is not MeanFieldGuide or _PYRO_STACK or "forward" in vars(self.guide):
-            return False
-        hooks = self.guide._forward_hooks or self.guide._forward_pre_hooks or self.guide._choose
-        return not hooks and not any(site.plates for site in self.guide._sites)
-
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one at a time; see :meth:`Posterior.draws`."""
-        if self._is_plain:
-            yield from self.guide._draws(num_samples)  # type: ignore[attr-defined]
+        guide = self.guide
+        is_plain = isinstance(guide, FlatGuide) and guide.changes is None and not _PYRO_STACK
+        if isinstance(guide, FlatGuide) and is_plain and not any(site.plates for site in guide.sites):
+            yield from guide.draws(num_samples)
             return
         for _ in range(num_samples):
             with own_parameters(self.guide), poutine.block():
@@ -64,7 +58,7 @@ class GuidePosterior(Posterior):
         Raises:
             ValueError: If the guide has no closed-form median.
         """
-        if not isinstance(self.guide, (MeanFieldGuide, AutoGuide)):
+        if not isinstance(self.guide, (FlatGuide, AutoGuide)):
             raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`.")
         with own_parameters(self.guide), poutine.block():  # AutoDelta's calls the guide
             return {name: value.detach() for name, value in self.guide.median().items()}

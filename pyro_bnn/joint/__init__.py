@@ -3,7 +3,9 @@
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
 from ._densities import density_of as density_of
-from ._densities import has_gaussian_divergence as has_gaussian_divergence
+from ._joint import Joint as Joint
+from ._joint import Piece as Piece
+from ._layout import Layout as Layout
 from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential

@@ -1,4 +1,8 @@
-"""Log-densities of weights under their priors, with the gradients written out."""
+"""One table of prior densities: the logarithm of each, its slope, and its divergence from Gaussians.
+
+A density is that of a run of latent variables in unconstrained space, one number after the other. Common ones have
+their gradients written out; :class:`AnyDensity` serves all others by autograd.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,21 +22,37 @@ LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Density(ABC):
-    """The prior of a run of weights."""
+    """The prior of a run of P numbers."""
+
+    is_closed = False
+    """Whether the divergence of Gaussians from the prior is known, so that :meth:`divergence` may be called."""
+
+    key: tuple[object, ...] | None = None
+    """Neighbouring runs with equal keys can be evaluated as one; None if this run must stay alone and whole."""
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Sum of the log-densities of weights, in double precision; writes the gradient into `slope`, shape (P,)."""
+        """The log-density in nats, summed in double precision; its gradient is written into `slope`.
+
+        Args:
+            value: Shape (P,).
+            slope: Shape (P,).
+            scratch: At least two vectors of shape (P,) that may be overwritten.
+        """
 
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """KL of Gaussians from the prior, summed; writes its gradients into the slopes. All are of shape (P,)."""
-        raise NotImplementedError
+        """KL(N(loc, scale^2) || prior) in nats, summed in double precision; its gradients are written into the slopes.
 
-    is_closed = False
-    key: tuple[object, ...] | None = None
-    """What it has in common with other runs that it could be joined with; None if it has as many numbers as weights."""
+        Args:
+            loc: Means, shape (P,).
+            scale: Standard deviations, shape (P,).
+            loc_slope: Shape (P,).
+            scale_slope: Shape (P,).
+            scratch: At least two vectors of shape (P,) that may be overwritten.
+        """
+        raise NotImplementedError
 
 
 class NormalDensity(Density):
@@ -116,25 +136,39 @@ class ScaleMixtureDensity(Density):
 
 
 class AnyDensity(Density):
-    """Whatever else is a prior, by autograd.
+    """Any other prior, by autograd.
 
     Args:
-        prior: Of one site, with the shape of its value.
+        site: A latent variable; where it is constrained, the density is that of the unconstrained value.
+        jacobian: Whether the density of a constrained variable counts the change of volume by its transform. A point
+            estimate leaves it out, and so finds the mode in constrained space.
     """
 
-    def __init__(self, prior: Any) -> None:
-        self._prior = prior
-        self._shape = prior.event_shape
-        self._gaussian = lambda loc, scale: dist.Normal(
-            loc.view(self._shape), scale.view(self._shape), validate_args=False
-        ).to_event(prior.event_dim)
-        self.is_closed = has_gaussian_divergence(prior)
+    def __init__(self, site: Site, *, jacobian: bool = True) -> None:
+        self._prior, self._transform, self._jacobian = site.prior, site.transform, jacobian
+        start = site.unconstrained_start
+        self._shape, self._event_dim = start.shape, site.unconstrained_event_dim
+        zero = torch.zeros_like(start)
+        try:
+            kl_divergence(self._gaussian(zero, torch.ones_like(zero)), self._prior)
+            self.is_closed = True
+        except NotImplementedError:
+            self.is_closed = False
+
+    def _gaussian(self, loc: Tensor, scale: Tensor) -> Any:
+        base = dist.Normal(loc.view(self._shape), scale.view(self._shape), validate_args=False)
+        gaussian = base.to_event(self._event_dim)
+        return gaussian if self._transform is None else dist.TransformedDistribution(gaussian, [self._transform])
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """By the prior's own method."""
+        """The prior's own, plus the logarithm of the Jacobian determinant."""
         with torch.enable_grad():
             leaf = value.detach().requires_grad_()
-            result: Tensor = self._prior.log_prob(leaf.view(self._shape))
+            free = leaf.view(self._shape)
+            inside = free if self._transform is None else self._transform(free)
+            result: Tensor = self._prior.log_prob(inside).sum()
+            if self._transform is not None and self._jacobian:
+                result = result + self._transform.log_abs_det_jacobian(free, inside).sum()
             (gradient,) = torch.autograd.grad(result, leaf) if result.requires_grad else (torch.zeros_like(leaf),)
         slope.copy_(gradient)
         return result.detach().double()
@@ -145,7 +179,7 @@ class AnyDensity(Density):
         """In torch's closed form."""
         with torch.enable_grad():
             pair = loc.detach().requires_grad_(), scale.detach().requires_grad_()
-            result = kl_divergence(self._gaussian(*pair), self._prior)
+            result = kl_divergence(self._gaussian(*pair), self._prior).sum()
             for slope, gradient in zip((loc_slope, scale_slope), torch.autograd.grad(result, pair), strict=True):
                 slope.copy_(gradient)
         return result.detach().double()
@@ -155,18 +189,18 @@ LARGEST_LOG_ODDS = 80.0
 """A little below the logarithm of the largest number in single precision."""
 
 
-def density_of(site: Site) -> Density:
-    """The density of a site on the real line."""
+def density_of(site: Site, *, jacobian: bool = True) -> Density:
+    """The density of a site's unconstrained value; see :class:`AnyDensity` for `jacobian`."""
     base: Any = unwrap(site.prior)
-    if type(base) is dist.Normal and base.event_shape == ():
+    if site.transform is None and type(base) is dist.Normal and base.event_shape == ():
         return NormalDensity(*(_number_or_flat(part, site) for part in (base.loc, base.scale)))
-    if type(base) is ScaleMixtureNormal:
+    if site.transform is None and type(base) is ScaleMixtureNormal:
         numbers = [_number_or_flat(part, site) for part in (base.mixing, base.scale1, base.scale2)]
         if not any(isinstance(number, Tensor) for number in numbers):
             mixture = ScaleMixtureDensity(*numbers)  # type: ignore[arg-type]
             if abs(mixture.log_odds_at_zero) < LARGEST_LOG_ODDS:
                 return mixture
-    return AnyDensity(site.prior)
+    return AnyDensity(site, jacobian=jacobian)
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
@@ -175,14 +209,3 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
     if bool((argument == first).all()):
         return float(first)
     return argument.expand(site.start.shape).reshape(-1)
-
-
-def has_gaussian_divergence(prior: Any) -> bool:
-    """Whether the divergence of independent Gaussians from a prior on the real line is known in closed form."""
-    value = prior.sample()
-    gaussian = dist.Normal(torch.zeros_like(value), torch.ones_like(value)).to_event(prior.event_dim)
-    try:
-        kl_divergence(gaussian, prior)
-    except NotImplementedError:
-        return False
-    return True

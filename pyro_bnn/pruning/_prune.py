@@ -36,7 +36,7 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
     guide = mean_field(guide)
     locations, scales = guide.locations(), guide.scales()
     ratios = {}
-    for site in guide._sites:
+    for site in guide.sites:
         if site.transform is None and not site.plates:
             loc, scale = locations[site.name].abs(), scales[site.name]
             ratios[site.name] = torch.where(loc == 0, loc, loc / scale)
@@ -96,7 +96,7 @@ def prune(
     if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
         raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
     ratios = _chosen(guide, [where] if isinstance(where, str) else where)
-    keep = {site: guide.kept(site) for site in guide._masked}
+    keep = dict(guide.masks)
     if threshold is not None:
         keep |= {site: guide.kept(site) & (ratio >= threshold) for site, ratio in ratios.items()}
     else:
@@ -105,7 +105,7 @@ def prune(
         for group in _layers(ranks) if per_layer else [ranks]:
             keep |= {site: guide.kept(site) & mask for site, mask in _largest(group, fraction).items()}
     pruned = copy.deepcopy(guide)
-    pruned._keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})
+    pruned.keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})
     num_kept, num_weights = count(pruned)
     removed = num_weights - num_kept
     share = 100 * removed / num_weights
@@ -118,7 +118,7 @@ def _chosen(guide: MeanFieldGuide, globs: Sequence[str]) -> dict[str, Tensor]:
     ratios = {site: ratio for site, ratio in every.items() if any(matches(glob, site) for glob in globs)}
     if not ratios:
         raise ValueError(f"`where` glob {globs!r} matches none of the guide's sites: {list(every)}.")
-    for site in (site for site in guide._sites if site.name in ratios):
+    for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
             raise ValueError(

@@ -1,4 +1,9 @@
 """Stochastic variational inference."""
 
 from ._fit import fit_svi as fit_svi
-from ._steps import NonFiniteError as NonFiniteError
+from ._optimizers import clipped as clipped
+from ._optimizers import scheduled as scheduled
+from ._step import NonFiniteError as NonFiniteError
+from ._step import StepTerms as StepTerms
+from ._svi_step import SVIStep as SVIStep
+from ._svi_step import svi_step as svi_step

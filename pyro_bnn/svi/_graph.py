@@ -1,13 +1,12 @@
 """Steps on a GPU, recorded once as a CUDA graph and replayed: a replay launches all kernels at once."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 from ._batches import Batch
-from ._steps import Step
+from ._step import Step, StepTerms
 
 NUM_WARMUP = 3
 """Ordinary steps before a recording, in which libraries set themselves up and the optimizer makes its state."""
@@ -16,7 +15,7 @@ MOST_GRAPHS = 4
 """Heuristic: recordings kept; each has memory of its own. Steps beyond are ordinary ones."""
 
 
-class GraphStep:
+class GraphStep(Step):
     """Records each kind of step and replays it; a kind has one batch shape, KL weight and learning rate.
 
     The batch is copied to where the recording reads it. Python code of the network runs in the recording alone.
@@ -27,6 +26,7 @@ class GraphStep:
 
     def __init__(self, step: Step) -> None:
         self._step, self.optimizer, self.model, self.guide = step, step.optimizer, step.model, step.guide
+        self.waits = False
         self._rates: list[float] = []
         self._counts: dict[object, int] = {}
         self._recordings: dict[object, tuple[Batch, Tensor, Callable[[], None]]] = {}
@@ -34,36 +34,36 @@ class GraphStep:
             if "capturable" in group:
                 group["capturable"] = True
 
-    def ready(self) -> AbstractContextManager[None]:
-        """A context in which steps can be made."""
-        return self._step.ready()
+    def close(self) -> None:
+        """Give the parameters back."""
+        self._step.close()
 
-    def __call__(self, batch: Batch, weight: float, where: str) -> Tensor:
-        """A step; see :meth:`Step.__call__`."""
+    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
+        """Update the parameters; see :meth:`Step.__call__`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         if rates != self._rates:  # a recording has them in it
             self._recordings.clear()
         self._rates = rates
-        kind = (weight, *((part.shape, part.dtype) for part in batch))
+        kind = (kl_weight, *((part.shape, part.dtype) for part in batch))
         self._counts[kind] = self._counts.get(kind, 0) + 1
         if kind not in self._recordings:
             if self._counts[kind] <= NUM_WARMUP or len(self._recordings) >= MOST_GRAPHS:
-                return beside(lambda: self._step(batch, weight, where))
-            self._recordings[kind] = self._record(batch, weight, where)
+                return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
+            self._recordings[kind] = self._record(batch, kl_weight)
         inputs, result, replay = self._recordings[kind]
         for static, part in zip(inputs, batch, strict=True):
             static.copy_(part)
         replay()
-        return result.clone()
+        return StepTerms(result.clone())
 
-    def _record(self, batch: Batch, weight: float, where: str) -> tuple[Batch, Tensor, Callable[[], None]]:
+    def _record(self, batch: Batch, kl_weight: float) -> tuple[Batch, Tensor, Callable[[], None]]:
         inputs = tuple(part.clone() for part in batch)
         result = torch.empty(3, dtype=torch.float64, device=inputs[0].device)
-        return inputs, result, record(lambda: result.copy_(self._step(inputs, weight, where)))
+        return inputs, result, record(lambda: result.copy_(self._step(inputs, kl_weight).values))
 
 
-def beside(function: Callable[[], Tensor]) -> Tensor:
-    """Run on a stream of its own, as what is to be recorded must have been."""
+def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
+    """Run on another stream than the present one, as what is to be recorded must have been."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -73,7 +73,7 @@ def beside(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object]) -> Callable[[], None]:
-    """Record what a function asks of the GPU, without doing it; returns what does it."""
+    """Record what a function asks of the GPU, without doing it; the result of this call does it."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()

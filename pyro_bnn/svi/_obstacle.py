@@ -8,77 +8,55 @@ from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
-from torch.distributions.transforms import IndependentTransform
 
 from .._reflection import tensors_of
 from .._scope import seeded
-from ..guides import MeanFieldGuide
-from ..joint import Site, find_sites
+from ..guides import FlatGuide, overridden_names
+from ..joint import Joint
 from ..model import BayesianModel
-from ._flat import guide_parameters
 
 
-def obstacle(model: nn.Module, guide: nn.Module, elbo: type[ELBO], x: Tensor) -> str | None:
-    """Why the direct path is closed, or None. A copy of the model is run once, on a batch of inputs x."""
-    if type(model) is not BayesianModel:
+def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> Joint | str:
+    """What the direct path works on, or why it is closed. A copy of the model is run once, on a batch of inputs x."""
+    if not isinstance(model, BayesianModel):
         return f"the model is of type {type(model).__name__}"
-    if type(guide) is not MeanFieldGuide:
+    if overridden := overridden_names(type(model), BayesianModel):
+        return f"the model, of type {type(model).__name__}, overrides {', '.join(overridden)}"
+    if not isinstance(guide, FlatGuide):
         return f"the guide is of type {type(guide).__name__}"
-    if elbo not in (Trace_ELBO, TraceMeanField_ELBO):
-        return f"the bound is {elbo.__name__}"
+    if guide.changes is not None:
+        return guide.changes
+    if type(elbo) not in (Trace_ELBO, TraceMeanField_ELBO):
+        return f"the bound is {type(elbo).__name__}"
+    if elbo.vectorize_particles or elbo.retain_graph:
+        return "the bound vectorises its particles or retains its graph"
     if _PYRO_STACK:
         return "effect handlers are active"
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
         return "autocast is on"
-    if _is_changed(model) or _is_changed(guide):
+    if _has_hooks(model):
         return "the model or the guide has hooks"
-    if model.is_intercepted or guide._choose is not None:
+    if model.is_intercepted:
         return "an estimator is applied already"
-    sites = find_sites(model, (), {})
-    return _of_priors(model, sites) or _of_guide(model, guide, sites) or _of_network(model, x)
+    if not model.has_fixed_priors:
+        return "a prior depends on other variables"
+    joint = guide.joint(model)
+    return _of_priors(joint) or guide.obstacle(joint) or _of_network(model, x) or joint
 
 
-def _is_changed(module: nn.Module) -> bool:
+def _has_hooks(module: nn.Module) -> bool:
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 
 
-def _of_priors(model: BayesianModel, sites: list[Site]) -> str | None:
-    if any(site.plates for site in sites) or not model.has_fixed_priors:
+def _of_priors(joint: Joint) -> str | None:
+    if any(site.plates for site in joint.sites):
         return "a prior depends on other variables"
-    if any(tensor.requires_grad for site in sites for tensor in tensors_of(site.prior)):
+    if any(tensor.requires_grad for site in joint.sites for tensor in tensors_of(site.prior)):
         return "a prior is learned"
-    if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in sites):
-        return "a prior has not the shape of its parameter"
+    if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in joint.sites):
+        return "the shape of a prior is not that of its parameter"
     return None
-
-
-def is_flat(model: BayesianModel, site: Site) -> bool:
-    """Whether a site is computed by hand: a parameter of the network on the real line. Others are few."""
-    return site.transform is None and site.name in model.site_names
-
-
-def _of_guide(model: BayesianModel, guide: MeanFieldGuide, sites: list[Site]) -> str | None:
-    if len(sites) != len(guide._sites) or not all(map(_are_alike, sites, guide._sites)):
-        return "model and guide have different sites"
-    flat = [site for site in sites if is_flat(model, site)]
-    if not flat or any(site.start.numel() == 0 for site in flat):
-        return "no parameter of the network is real, or one is empty"
-    pairs = [(site.start, p) for site in flat for p in guide_parameters(guide, site.name).values()]
-    if len({id(parameter) for _, parameter in pairs}) < len(pairs):
-        return "two sites share a parameter of the guide"
-    if any(p.shape != start.shape or (p.dtype, p.device) != (model.dtype, model.device) for start, p in pairs):
-        return "parameters of the guide differ from those of the network in shape, dtype or device"
-    if any(p._backward_hooks or p._post_accumulate_grad_hooks for _, p in pairs):
-        return "parameters of the guide have hooks"
-    return None if all(p.requires_grad for _, p in pairs) else "parameters of the guide are frozen"
-
-
-def _are_alike(first: Site, second: Site) -> bool:
-    a, b = first.transform, second.transform
-    while isinstance(a, IndependentTransform) and isinstance(b, IndependentTransform):
-        a, b = a.base_transform, b.base_transform
-    return (first.name, first.start.shape) == (second.name, second.start.shape) and bool(a == b)
 
 
 def _of_network(model: BayesianModel, x: Tensor) -> str | None:

@@ -1,0 +1,114 @@
+"""One point as a guide."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+from .._scope import allow_local_mode, local_param
+from ..joint import Joint, find_sites
+from ..model import BayesianModel
+from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
+from ._init import Init, NetworkInit
+from ._parameters import ParameterVector, tree
+
+
+class DeltaGuide(FlatGuide):
+    """All mass at one point; see :func:`auto_delta`.
+
+    Args:
+        model: The model to guide.
+        init: First locations, of which the scales are not used; by default the network's own weights.
+    """
+
+    def __init__(self, model: BayesianModel, *, init: Init | None = None) -> None:
+        super().__init__()
+        allow_local_mode(self)
+        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        init = NetworkInit() if init is None else init
+        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+        self.sites = tuple(find_sites(model, (), {}))
+        self.loc = tree({site.name: init(site)[0] for site in self.sites})
+
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Give every latent variable its value; the arguments are those of the model and are not looked at."""
+        values = {}
+        for site in self.sites:
+            free = local_param(self._pyro_get_fullname(f"loc.{site.name}"), self._free(site.name))
+            value = free if site.transform is None else site.transform(free)
+            values[site.name] = pyro.sample(site.name, dist.Delta(value, event_dim=site.prior.event_dim))
+        return values
+
+    def _free(self, site: str) -> nn.Parameter:
+        loc = self._modules["loc"]  # not `self.loc`: that would put the parameters into Pyro's global store
+        assert loc is not None
+        return loc.get_parameter(site)
+
+    def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
+        """The point, again and again."""
+        for _ in range(num_samples):
+            yield self.median()
+
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """The point, ``{site: shape (*event)}``; the arguments are not looked at."""
+        free = {site: self._free(site.name).detach() for site in self.sites}
+        return {s.name: value.clone() if s.transform is None else s.transform(value) for s, value in free.items()}
+
+    def joint(self, model: BayesianModel) -> Joint:
+        """The joint density without the Jacobian of constrained variables: the mode is that in constrained space."""
+        return Joint(model, jacobian=False)
+
+    def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
+        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
+        if noise is not None:
+            raise ValueError("a point has no noise for an estimator to work on; leave `estimator` out.")
+        loc = self._modules["loc"]
+        assert loc is not None
+        return lent(DeltaState(joint, ParameterVector(loc, joint.layout.shapes)))
+
+
+class DeltaState(FlatState):
+    r"""The loss is :math:`L - \lambda \log p(w)`, with L minus the log-likelihood, and so its gradient.
+
+    Args:
+        joint: The joint density.
+        loc: The point.
+    """
+
+    def __init__(self, joint: Joint, loc: ParameterVector) -> None:
+        super().__init__(joint, {"loc": loc})
+        self.value, self.value_grad = loc.value, torch.zeros_like(loc.value)
+        self._pieces = joint.pieces()
+        self._scratch = scratch_for(self._pieces, loc.value, rows=3)
+        loc.set_gradient(self.value_grad)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """With respect to the point."""
+        return [self.value_grad]
+
+    def update(self) -> None:
+        """Nothing is shared by draws."""
+
+    def draw(self) -> Mapping[str, Tensor]:
+        """The point; see :meth:`FlatState.draw`."""
+        self.value_grad.zero_()
+        return self.joint.constrained(self.leaves(self.value, self.value_grad))
+
+    @torch.no_grad()
+    def pull_back(self, weight: float) -> Tensor:
+        """Add the prior's gradient; see :meth:`FlatState.pull_back`."""
+        terms = []
+        for piece in self._pieces:
+            slope, *scratch = self._scratch[:, : piece.part.stop - piece.part.start]
+            terms.append(piece.density.log_prob(self.value[piece.part], slope, scratch))
+            self.value_grad[piece.part].sub_(slope, alpha=weight)
+        return -torch.stack(terms).sum()
+
+    def release(self) -> None:
+        """See :meth:`FlatState.release`."""
+        del self._scratch

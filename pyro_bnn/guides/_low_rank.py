@@ -1,0 +1,299 @@
+"""The Gaussian guide with a low-rank covariance plus a diagonal one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+
+from .. import _checks
+from .._scope import allow_local_mode, local_param, seeded
+from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
+from ..model import BayesianModel
+from ..scale_maps import ScaleMap, Softplus
+from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
+from ._init import Init, NetworkInit
+from ._mean_field import gaussian_quantiles
+from ._parameters import ParameterVector, tree
+
+LATENT = "_low_rank_latent"
+"""Name of the auxiliary site: the flat vector of all latent variables."""
+
+
+class LowRankGuide(FlatGuide):
+    r"""A Gaussian over all latent variables together whose correlations have `rank` directions.
+
+    .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{P \times r}.
+
+    A draw is :math:`w = \mu + \sigma \circ (F a + \epsilon)` with r standard normal numbers a and P of them
+    :math:`\epsilon`. This is the distribution of Pyro's `AutoLowRankMultivariateNormal`, complete at once, and under
+    `TraceMeanField_ELBO` with divergences in closed form from priors that have one from Gaussians.
+
+    The factor F starts random (zero would be a saddle point) and the same for every guide of one shape; the first
+    marginal standard deviations are exactly those of `init`. Constrained variables are part of the vector, in
+    unconstrained space.
+
+    Args:
+        model: The model to guide.
+        rank: Number of directions r, from 1 to P.
+        init: First locations and marginal scales; by default centred on the network's own weights.
+        scale_map: How the free parameters become the scales :math:`\sigma`, and their name.
+
+    Raises:
+        ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
+
+    References:
+        Ong, Nott and Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure,
+        https://arxiv.org/abs/1701.03208.
+    """
+
+    def __init__(
+        self, model: BayesianModel, *, rank: int, init: Init | None = None, scale_map: ScaleMap | None = None
+    ) -> None:
+        super().__init__()
+        allow_local_mode(self)
+        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        init = NetworkInit() if init is None else init
+        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+        self.scale_map = Softplus() if scale_map is None else scale_map
+        _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
+        self.sites = tuple(find_sites(model, (), {}))
+        self.rank = _checks.at_least("rank", rank, 1)
+        num_latents = sum(site.unconstrained_start.numel() for site in self.sites)
+        if rank > num_latents:
+            raise ValueError(
+                f"`rank` must be at most the number of latent numbers, {num_latents}, got {rank}; for full rank use "
+                "`auto_multivariate_normal`."
+            )
+        starts = {site.name: init(site) for site in self.sites}
+        with seeded(0, model.device):
+            factors = {name: torch.randn(*loc.shape, rank).to(loc) / rank**0.5 for name, (loc, _) in starts.items()}
+        scales = {name: Softplus()(rho) / _marginal_factor(factors[name]) for name, (_, rho) in starts.items()}
+        self.loc = tree({name: loc for name, (loc, _) in starts.items()})
+        self.add_module(self.scale_map.name, tree({n: self.scale_map.inverse(scale) for n, scale in scales.items()}))
+        self.factor = tree(factors)
+
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Draw every latent variable; the arguments are those of the model and are not looked at."""
+        loc, free, factor = (self._parameters_of(kind) for kind in ("loc", self.scale_map.name, "factor"))
+        layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
+        flat_factor = torch.cat([factor[name].reshape(-1, self.rank) for name in layout.shapes])
+        scale = self.scale_map(layout.pack(free))
+        gaussian = dist.LowRankMultivariateNormal(
+            layout.pack(loc), flat_factor * scale.unsqueeze(-1), scale.square(), validate_args=False
+        )
+        latent = pyro.sample(LATENT, gaussian, infer={"is_auxiliary": True})
+        values = {}
+        for site, free_value in zip(self.sites, layout.views(latent).values(), strict=True):
+            value = free_value if site.transform is None else site.transform(free_value)
+            log_density = torch.zeros_like(free_value).sum(tuple(range(-site.unconstrained_event_dim, 0)))
+            if site.transform is not None:
+                log_density = -site.transform.log_abs_det_jacobian(free_value, value)
+                log_density = log_density.sum(tuple(range(-log_density.dim(), 0))) if log_density.dim() else log_density
+            delta = dist.Delta(value, log_density=log_density, event_dim=site.prior.event_dim)
+            values[site.name] = pyro.sample(site.name, delta)
+        return values
+
+    def _parameters_of(self, kind: str) -> dict[str, Tensor]:
+        found = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
+        assert found is not None
+        names = [site.name for site in self.sites]
+        return {n: local_param(self._pyro_get_fullname(f"{kind}.{n}"), found.get_parameter(n)) for n in names}
+
+    def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
+        """What as many calls return, without effect handlers."""
+        loc, free, factor = (
+            {name: value.detach() for name, value in self._parameters_of(kind).items()}
+            for kind in ("loc", self.scale_map.name, "factor")
+        )
+        scale = {name: self.scale_map(value) for name, value in free.items()}
+        like = next(iter(loc.values()))
+        for _ in range(num_samples):
+            shared = torch.randn(self.rank, dtype=like.dtype, device=like.device)
+            draw = {}
+            for site in self.sites:
+                name, noise = site.name, torch.randn_like(loc[site.name])
+                value = torch.addcmul(loc[name], scale[name], factor[name] @ shared + noise)
+                draw[name] = value if site.transform is None else site.transform(value)
+            yield draw
+
+    def locations(self) -> dict[str, Tensor]:
+        """Means, in unconstrained space, ``{site: shape (*event)}``."""
+        return {name: value.detach() for name, value in self._parameters_of("loc").items()}
+
+    def scales(self) -> dict[str, Tensor]:
+        """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
+        free, factor = self._parameters_of(self.scale_map.name), self._parameters_of("factor")
+        return {n: self.scale_map(free[n].detach()) * _marginal_factor(factor[n].detach()) for n in free}
+
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
+        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
+
+    def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
+        """Marginal quantiles of every latent variable.
+
+        Args:
+            quantiles: Q numbers strictly between 0 and 1.
+
+        Returns:
+            ``{site: shape (Q, *event)}``.
+        """
+        return gaussian_quantiles(self.sites, self.locations(), self.scales(), quantiles)
+
+    def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
+        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
+        if noise is not None:
+            raise ValueError(
+                "the weights of a LowRankGuide are correlated, so that layers cannot have noise of their own; leave "
+                "`estimator` out, or use MeanFieldGuide."
+            )
+        vectors = {}
+        for kind in ("loc", self.scale_map.name, "factor"):
+            found = self._modules[kind]
+            assert found is not None
+            vectors[kind] = ParameterVector(found, joint.layout.shapes)
+        return lent(LowRankState(joint, *vectors.values(), scale_map=self.scale_map, closed_form=closed_form))
+
+
+def _marginal_factor(factor: Tensor) -> Tensor:
+    """How much wider the rows of F make the marginals."""
+    return (1 + factor.square().sum(-1)).sqrt()
+
+
+class LowRankState(FlatState):
+    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F a + \epsilon`, and the gradients.
+
+    With :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F^\top F`, :math:`b = C^{-1} F^\top v`, :math:`u = v
+    - F b` and, by the lemmas of Woodbury and Sylvester,
+
+    .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F b) - \sum \log \sigma - \tfrac12 \log\det C + \text{const},
+
+    .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
+              \nabla_F = (g \sigma) a^\top + \lambda \left(u (b - a)^\top - F C^{-1}\right).
+
+    In closed form the divergence is that of the marginals, whose standard deviations are :math:`m_i = \sigma_i r_i`
+    with :math:`r_i^2 = 1 + \lVert F_i \rVert^2`, plus what they have in common,
+
+    .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
+
+    Args:
+        joint: The joint density.
+        loc: The locations.
+        free: What the scales are computed from.
+        factor: The rows of F.
+        scale_map: How scales are computed.
+        closed_form: Whether to use closed forms where the prior has them.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        loc: ParameterVector,
+        free: ParameterVector,
+        factor: ParameterVector,
+        *,
+        scale_map: ScaleMap,
+        closed_form: bool,
+    ) -> None:
+        super().__init__(joint, {"loc": loc, "free": free, "factor": factor})
+        self._loc, self._free, self._scale_map, self._closed_form = loc.value, free.value, scale_map, closed_form
+        self._factor = factor.value.view(len(loc.value), -1)  # (P, r)
+        self._pieces = joint.pieces(lambda site: closed_form and joint.densities[site.name].is_closed)
+        self._scale, self._direction = torch.empty_like(self._loc), torch.empty_like(self._loc)  # sigma, v
+        self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
+        self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
+        self._slopes = torch.empty_like(self._loc)  # of the network and of drawn densities, with respect to v
+        # The stretch r, what it adds to the rows of the gradient in F, and m; needed for closed forms alone.
+        self._stretch, self._stretch_slopes, self._marginal = self._loc.new_empty(3, len(self._loc) * closed_form)
+        self._scratch = scratch_for(self._pieces, self._loc)
+        self._noise = self._loc.new_empty(self._factor.shape[1])
+        for vector, gradient in zip(self.vectors.values(), self.gradients, strict=True):
+            vector.set_gradient(gradient)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """With respect to the locations, to what scales are computed from, and to F."""
+        return [self.value_grad, self._scale_grad, self._factor_grad.view(-1)]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Compute the scales and the small matrix C."""
+        for piece in self._pieces:
+            part, size = piece.part, piece.part.stop - piece.part.start
+            self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
+        identity = torch.eye(self._factor.shape[1], dtype=self._factor.dtype, device=self._factor.device)
+        capacitance = torch.addmm(identity, self._factor.mT, self._factor)
+        root = torch.linalg.cholesky_ex(capacitance).L
+        self._inverse = torch.cholesky_inverse(root)
+        self._half_log_det = root.diagonal().log().double().sum()
+        if self._closed_form:
+            torch.linalg.vector_norm(self._factor, dim=1, out=self._stretch)
+            self._stretch.square_().add_(1).sqrt_()
+
+    def draw(self) -> Mapping[str, Tensor]:
+        """Values; see :meth:`FlatState.draw`."""
+        with torch.no_grad():
+            self._noise.normal_()
+            self._direction.normal_()
+            torch.addmv(self._direction, self._factor, self._noise, out=self._direction)
+            torch.addcmul(self._loc, self._scale, self._direction, out=self.value)
+            self.value_grad.zero_()
+        return self.joint.constrained(self.leaves(self.value, self.value_grad))
+
+    @torch.no_grad()
+    def pull_back(self, weight: float) -> Tensor:
+        """The gradients of the formulas above; see :meth:`FlatState.pull_back`."""
+        divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
+        torch.outer(self._slopes, self._noise, out=self._factor_grad)
+        if self._closed_form:
+            self._factor_grad.addcmul_(self._factor, self._stretch_slopes.unsqueeze(-1), value=weight)
+        else:
+            projected = self._factor.mT @ self._direction  # F^T v
+            shared = self._inverse @ projected  # b
+            square = torch.dot(self._direction, self._direction).double() - torch.dot(projected, shared).double()
+            divergence = divergence - 0.5 * square
+            rest = self._direction.addmv_(self._factor, shared, alpha=-1)  # u
+            self._factor_grad.addr_(rest, shared - self._noise, alpha=weight)
+        self._factor_grad.addmm_(self._factor, self._inverse, alpha=-weight)
+        return divergence
+
+    def _add_piece(self, piece: Piece, weight: float) -> Tensor:
+        """Gradients of one piece in locations and scales; leaves those in v, and what the stretch r adds."""
+        part, density, is_closed = piece.part, piece.density, piece.kind
+        gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
+        slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
+        if is_closed:
+            stretch, stretch_slope = self._stretch[part], self._stretch_slopes[part]
+            torch.mul(gradient, scale, out=self._slopes[part])
+            torch.mul(gradient, self._direction[part], out=scale_grad)
+            marginal = torch.mul(scale, stretch, out=self._marginal[part])
+            divergence = density.divergence(self._loc[part], marginal, slope, scale_slope, scratch)
+            gradient.add_(slope, alpha=weight)
+            scale_grad.addcmul_(scale_slope, stretch, value=weight)
+            torch.mul(scale_slope, marginal, out=stretch_slope).add_(1).div_(stretch).div_(stretch)
+            divergence = divergence + torch.log(stretch, out=scratch[0]).sum().double()
+        else:
+            log_p = density.log_prob(self.value[part], slope, scratch)
+            gradient.sub_(slope, alpha=weight)
+            torch.mul(gradient, scale, out=self._slopes[part])
+            torch.mul(gradient, self._direction[part], out=scale_grad)
+            scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
+            constant = LOG_ROOT_TAU + (0.5 if self._closed_form else 0.0)  # of the entropy, or of log q
+            divergence = -log_p - torch.log(scale, out=slope).sum().double() - len(scale) * constant
+            if self._closed_form:
+                self._stretch_slopes[part].zero_()
+        scale_grad.mul_(self._scale_map.slope(self._free[part], scale, scale_slope))
+        return divergence
+
+    def is_degenerate(self, site: str) -> bool:
+        """Whether a scale is not above 0."""
+        return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
+
+    def release(self) -> None:
+        """See :meth:`FlatState.release`."""
+        del self._scratch, self._scale, self._direction, self._slopes, self._scale_grad, self._factor_grad
+        del self._stretch, self._stretch_slopes, self._marginal
+        self.value = self._loc

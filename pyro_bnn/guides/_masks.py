@@ -1,0 +1,120 @@
+"""Gaussians of which some elements were removed and are exactly zero: for Pyro, and in flat vectors."""
+
+from collections.abc import Mapping
+
+import torch
+from pyro.distributions import Normal, TorchDistribution
+from torch import Tensor
+from torch.distributions import Distribution, constraints, kl_divergence, register_kl
+
+from .._reflection import elementwise
+from ..distributions import Size
+from ..joint import LOG_ROOT_TAU, Joint, Site
+
+
+class PrunedNormal(TorchDistribution):
+    """Independent Gaussians, but exactly 0 where an element was removed.
+
+    A removed weight is no random variable any more, and costs no divergence: its density is taken to be the prior's at
+    zero, so that the two cancel, and the ELBO is that of a network without it. No gradient reaches its parameters.
+
+    Args:
+        normal: The Gaussians.
+        keep: Which elements are random, boolean.
+        prior: What the elements are drawn from in the model.
+    """
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, normal: Normal, keep: Tensor, prior: Distribution) -> None:
+        self.normal, self.keep, self.prior = normal, keep, prior
+        super().__init__(normal.batch_shape, validate_args=False)
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "PrunedNormal":
+        """The same with a larger batch shape."""
+        return PrunedNormal(self.normal.expand(batch_shape), self.keep.expand(batch_shape), self.prior)
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, 0 where removed."""
+        return self.or_zero(self.normal.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, 0 where removed."""
+        return self.or_zero(self.normal.variance)
+
+    def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws, 0 where removed."""
+        return self.or_zero(self.normal.rsample(sample_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density in nats; where removed, the prior's at zero."""
+        at_zero = self.prior.log_prob(torch.zeros_like(value))
+        return torch.where(self.keep, self.normal.log_prob(value), at_zero)
+
+    def or_zero(self, value: Tensor) -> Tensor:
+        """The value, 0 where an element was removed."""
+        return torch.where(self.keep, value, torch.zeros_like(value))
+
+
+@register_kl(PrunedNormal, Distribution)
+def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
+    return q.or_zero(kl_divergence(q.normal, p))
+
+
+class FlatMask:
+    """Removed weights in the flat vectors of a step.
+
+    A removed weight has location 0, its prior's scale and noise 0, so that its value is 0, and what it adds to the ELBO
+    is a constant, of which the sums over all weights lose few digits.
+
+    Args:
+        joint: The joint density.
+        keep: Which elements are random, for each site of which some were removed.
+        is_closed: Whether the divergence of a site is computed in closed form.
+    """
+
+    def __init__(self, joint: Joint, keep: Mapping[str, Tensor], is_closed: Mapping[str, bool]) -> None:
+        self._removed: Tensor | None = None
+        self.constant = 0.0
+        if keep:
+            layout, starts = joint.layout, {site.name: site.unconstrained_start for site in joint.sites}
+            everything = {name: torch.ones_like(start, dtype=torch.bool) for name, start in starts.items()}
+            scales = {name: torch.ones_like(start) for name, start in starts.items()}
+            for site in joint.sites:
+                if site.name in keep:
+                    scales[site.name] = _scale_of_removed(site).to(site.start).expand(site.start.shape)
+                    self.constant += _divergence_of_removed(site, ~keep[site.name], is_closed[site.name])
+            self._removed = layout.pack({**everything, **keep}).logical_not_()
+            self._scales = layout.pack(scales)
+
+    def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
+        """Write a value wherever a weight was removed, into a vector that holds this part of all weights."""
+        if self._removed is not None:
+            vector.masked_fill_(self._removed[part], value)
+
+    def fill_scales(self, scale: Tensor) -> None:
+        """Write the prior's scale wherever a weight was removed."""
+        if self._removed is not None:
+            torch.where(self._removed, self._scales, scale, out=scale)
+
+
+def _scale_of_removed(site: Site) -> Tensor:
+    """The scale that stands for that of a removed weight: the prior's, if it has one."""
+    scale = elementwise(site.name, site.prior, site.start.shape).stddev
+    return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
+
+
+def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
+    """What a step counts for the removed weights of a site, which have no divergence."""
+    prior = elementwise(site.name, site.prior, site.start.shape)
+    zero = torch.zeros_like(site.start, dtype=torch.float64)
+    scale = _scale_of_removed(site).to(site.start).double() + zero
+    if is_closed:
+        terms = kl_divergence(torch.distributions.Normal(zero, scale), prior)
+    else:
+        terms = -scale.log() - LOG_ROOT_TAU - prior.log_prob(zero)
+    return float(terms.expand(site.start.shape)[removed].double().sum())

@@ -1,0 +1,128 @@
+r"""How a guide's free parameter becomes a standard deviation.
+
+A map is a small class: the scale as a function of the parameter, the derivative of that, and its inverse. The name of
+the map is the name of the parameters in the guide: ``rho.net.0.weight``, ``log_variance.net.0.weight``. A new map is a
+class here and its name in `__all__`; every test of the maps and of the guides then runs over it.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+__all__ = ["LogVariance", "ScaleMap", "Softplus"]
+
+LARGEST_EXPONENT = 80.0
+"""A little below the logarithm of the largest number in single precision."""
+
+
+class ScaleMap(ABC):
+    """From a free parameter to a standard deviation."""
+
+    name: ClassVar[str]
+    """Name of the parameters, an identifier."""
+
+    @abstractmethod
+    def __call__(self, parameter: Tensor) -> Tensor:
+        """The scale, differentiable, above 0."""
+
+    @abstractmethod
+    def inverse(self, scale: Tensor) -> Tensor:
+        """The parameter whose scale is `scale`."""
+
+    @abstractmethod
+    def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
+        """Write the derivative of the scale with respect to the parameter into `out`, and return that.
+
+        Args:
+            parameter: Shape (P,).
+            scale: What the map gives for it, shape (P,).
+            out: Shape (P,); not the memory of the others.
+        """
+
+    def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
+        """Write the scale into `out`, without gradients; a map may override this to allocate nothing.
+
+        Args:
+            parameter: Shape (P,).
+            out: Shape (P,).
+            scratch: Memory that may be overwritten, shape (2 or more, P).
+        """
+        out.copy_(self(parameter))
+
+
+@dataclass(frozen=True)
+class Softplus(ScaleMap):
+    r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
+
+    A step of the parameter changes small scales by a factor, and adds to large ones.
+
+    References:
+        Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
+
+    Example:
+        >>> Softplus()(torch.tensor([-3.0, 0.0])), Softplus().inverse(torch.tensor(0.6931))
+        (tensor([0.0486, 0.6931]), tensor(-9.4399e-05))
+    """
+
+    name: ClassVar[str] = "rho"
+
+    def __call__(self, parameter: Tensor) -> Tensor:
+        """The softplus of the parameter."""
+        return softplus(parameter)
+
+    def inverse(self, scale: Tensor) -> Tensor:
+        r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor cancels."""
+        return scale + torch.log(-torch.expm1(-scale))
+
+    def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
+        """The logistic function."""
+        return torch.sigmoid(parameter, out=out)
+
+    def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
+        r"""In full relative precision, however small the scale is.
+
+        With :math:`u = e^\rho` and v the rounded 1 + u, :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. On a CPU
+        this is for the sake of steadiness: torch's own is built on log1p, which took 0.5 ms for 478,410 numbers in some
+        processes and 6 ms in others, with the same library on the same machine.
+        """
+        if parameter.is_cuda or float(parameter.max()) > LARGEST_EXPONENT:
+            softplus(parameter, out=out)  # type: ignore[call-arg]
+            return
+        u = torch.exp(parameter, out=out)
+        v = torch.add(u, 1, out=scratch[0])
+        error = torch.sub(v, 1, out=scratch[1]).sub_(u).div_(v)
+        torch.log(v, out=out).sub_(error)
+
+
+@dataclass(frozen=True)
+class LogVariance(ScaleMap):
+    r"""The scale :math:`\sigma = e^{v / 2}`: the parameter v is the logarithm of the variance.
+
+    A step of the parameter changes any scale by a factor.
+
+    Example:
+        >>> LogVariance()(torch.tensor([0.0, -4.0]))
+        tensor([1.0000, 0.1353])
+    """
+
+    name: ClassVar[str] = "log_variance"
+
+    def __call__(self, parameter: Tensor) -> Tensor:
+        """Half of the parameter, exponentiated."""
+        return (0.5 * parameter).exp()
+
+    def inverse(self, scale: Tensor) -> Tensor:
+        """Twice the logarithm of the scale."""
+        return 2 * scale.log()
+
+    def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
+        """Half of the scale."""
+        return torch.mul(scale, 0.5, out=out)
+
+    def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
+        """In place."""
+        torch.mul(parameter, 0.5, out=out).exp_()

@@ -1,0 +1,59 @@
+"""Makers of optimizers, to be composed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from .. import _checks
+
+Schedule = LRScheduler | ReduceLROnPlateau
+OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
+ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
+
+
+def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
+    """An optimizer that clips the gradient of all its parameters together before each step.
+
+    Args:
+        optimizer: From parameters to a torch optimizer.
+        max_norm: Largest Euclidean norm of the whole gradient.
+
+    Example:
+        >>> import functools, torch
+        >>> adam = clipped(functools.partial(torch.optim.Adam, lr=1e-3), max_norm=10.0)
+    """
+    _checks.positive("max_norm", max_norm)
+
+    def make(parameters: list[nn.Parameter]) -> Optimizer:
+        made = optimizer(parameters)
+
+        def clip(inner: Any, args: object, kwargs: object) -> None:
+            nn.utils.clip_grad_norm_([p for group in inner.param_groups for p in group["params"]], max_norm)
+
+        made.register_step_pre_hook(clip)
+        return made
+
+    return make
+
+
+def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedule]) -> ScheduledMaker:
+    """An optimizer together with the learning-rate schedule that :func:`fit_svi` steps once an epoch.
+
+    Args:
+        optimizer: From parameters to a torch optimizer.
+        schedule: From that to one of torch's schedulers.
+
+    Example:
+        >>> import functools, torch
+        >>> adam = functools.partial(torch.optim.Adam, lr=1e-3)
+        >>> decaying = scheduled(adam, functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=20))
+    """
+
+    def make(parameters: list[nn.Parameter]) -> tuple[Optimizer, Schedule]:
+        made = optimizer(parameters)
+        return made, schedule(made)
+
+    return make

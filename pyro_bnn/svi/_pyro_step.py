@@ -1,0 +1,125 @@
+"""A step by Pyro's own ELBOs, for any model and guide."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..estimators import Applied, Estimator
+from ..guides import MeanFieldGuide
+from ..model import BayesianModel
+from ._batches import Batch
+from ._step import GradientStep, StepTerms
+
+SMALLEST_KL_WEIGHT = 1e-30
+"""What a KL weight of 0 is computed with, so that the KL can still be read off; no gradient feels it."""
+
+SMALLEST_DIVISOR = 1e-3
+"""Heuristic: with a smaller weight a closed-form KL is not divided out of the loss, which would magnify rounding."""
+
+
+class PyroStep(GradientStep):
+    """A step by one of Pyro's ELBOs.
+
+    Args:
+        model: The model.
+        guide: The guide.
+        parameters: What is learned.
+        optimizer: Over these.
+        elbo: The bound.
+        estimator: Decides how the noise of weights enters their layers; None leaves it to the guide.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        parameters: list[nn.Parameter],
+        optimizer: Optimizer,
+        *,
+        elbo: ELBO,
+        estimator: Estimator | None,
+    ) -> None:
+        super().__init__(model, guide, parameters, optimizer)
+        self._contexts = _contexts(estimator, model, guide, elbo)
+        self._elbo: Any = copy.copy(elbo)
+        # Every ELBO of Pyro's gets its traces here; they hold the two terms, which its loss has already added up.
+        self._traces: list[tuple[Trace, Trace]] = []
+        get_trace = self._elbo._get_trace
+
+        def recorded(*args: object, **kwargs: object) -> tuple[Trace, Trace]:
+            self._traces.append(get_trace(*args, **kwargs))
+            return self._traces[-1]
+
+        vars(self._elbo)["_get_trace"] = recorded
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
+        """Update the parameters; see :meth:`Step.__call__`."""
+        try:
+            return super().__call__(batch, kl_weight)
+        finally:
+            self._traces.clear()
+
+    def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        weight = max(weight, SMALLEST_KL_WEIGHT)
+        with self._contexts[weight >= SMALLEST_DIVISOR], nullcontext() if weight == 1.0 else _ScaleLatents(weight):
+            loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
+        terms = torch.tensor(self._terms(loss, weight), dtype=torch.float64)
+        return torch.tensor(loss, dtype=torch.float64), terms
+
+    def _terms(self, loss: float, weight: float) -> tuple[float, float]:
+        pairs, num_particles = self._traces, self._elbo.num_particles
+        log_likelihood = sum(_log_prob(model, model.observation_nodes) for model, _ in pairs) / num_particles
+        if isinstance(self._elbo, TraceMeanField_ELBO) and weight >= SMALLEST_DIVISOR:
+            return log_likelihood, (loss + log_likelihood) / weight
+        kl = sum(_log_prob(g, g.stochastic_nodes) - _log_prob(m, m.stochastic_nodes) for m, g in pairs)
+        return log_likelihood, kl / weight / num_particles
+
+    def _bad_site(self) -> str | None:
+        for model_trace, guide_trace in self._traces:
+            for node in [*guide_trace.nodes.values(), *model_trace.nodes.values()]:
+                if node["type"] != "sample":
+                    continue
+                if not bool(torch.isfinite(torch.as_tensor(node["value"])).all()):
+                    return f"`{node['name']}` (its value)"
+                if not bool(torch.isfinite(torch.as_tensor(node.get("log_prob_sum", 0.0)))):
+                    return f"`{node['name']}` (its log-density)"
+        return None
+
+
+class _ScaleLatents(Messenger):
+    """Multiplies the weight of latent sites, and so of the KL term, in model and guide alike."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self._weight = weight
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self._weight
+
+
+def _contexts(
+    estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
+) -> Sequence[AbstractContextManager[None]]:
+    """The estimator's contexts: where the KL is also read off weights, which must then be draws, and where not."""
+    if estimator is None:
+        return nullcontext(), nullcontext()
+    assert isinstance(model, BayesianModel)
+    assert isinstance(guide, MeanFieldGuide)
+    is_mean_field = isinstance(elbo, TraceMeanField_ELBO)
+    return Applied(estimator, model, guide), Applied(estimator, model, guide, closed_form=is_mean_field)
+
+
+def _log_prob(trace: Trace, names: list[str]) -> float:
+    return sum(trace.nodes[name]["log_prob_sum"].item() for name in names)
