@@ -109,15 +109,17 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
         named = dict(self.named_parameters(remove_duplicate=False))
         if len({id(parameter) for parameter in named.values()}) < len(named):
             return "two sites share a parameter of the guide"
-        starts = {site.name: site.unconstrained_start for site in joint.sites}
         for name, parameter in named.items():
-            start = starts[name.partition(".")[2]]
-            has_shape = parameter.shape[: start.dim()] == start.shape and parameter.dim() <= start.dim() + 1
-            if not has_shape or (parameter.dtype, parameter.device) != (joint.model.dtype, joint.model.device):
+            has_kind = (parameter.dtype, parameter.device) == (joint.model.dtype, joint.model.device)
+            if parameter.shape != self.shape_of(name, joint) or not has_kind:
                 return "parameters of the guide differ from those of the network in shape, dtype or device"
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in named.values()):
             return "parameters of the guide have hooks"
         return None if all(p.requires_grad for p in named.values()) else "parameters of the guide are frozen"
+
+    def shape_of(self, parameter: str, joint: Joint) -> torch.Size:
+        """The shape that a parameter must have: that of the site after which it is named, unless overridden."""
+        return joint.layout.shapes[parameter.partition(".")[2]]
 
 
 def _family(kind: type) -> type:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _checks
 from .._scope import allow_local_mode, local_param, seeded
@@ -25,9 +25,9 @@ LATENT = "_low_rank_latent"
 class LowRankGuide(FlatGuide):
     r"""A Gaussian over all latent variables together whose correlations have `rank` directions.
 
-    .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{P \times r}.
+    .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
-    A draw is :math:`w = \mu + \sigma \circ (F a + \epsilon)` with r standard normal numbers a and P of them
+    A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P of them
     :math:`\epsilon`. This is the distribution of Pyro's `AutoLowRankMultivariateNormal`, complete at once, and under
     `TraceMeanField_ELBO` with divergences in closed form from priors that have one from Gaussians.
 
@@ -69,20 +69,19 @@ class LowRankGuide(FlatGuide):
             )
         starts = {site.name: init(site) for site in self.sites}
         with seeded(0, model.device):
-            factors = {name: torch.randn(*loc.shape, rank).to(loc) / rank**0.5 for name, (loc, _) in starts.items()}
-        scales = {name: Softplus()(rho) / _marginal_factor(factors[name]) for name, (_, rho) in starts.items()}
+            factor = torch.randn(rank, num_latents).to(next(iter(starts.values()))[0]) / rank**0.5
+        stretch = self._layout().views(_stretch(factor))
+        scales = {name: Softplus()(rho) / stretch[name] for name, (_, rho) in starts.items()}
         self.loc = tree({name: loc for name, (loc, _) in starts.items()})
         self.add_module(self.scale_map.name, tree({n: self.scale_map.inverse(scale) for n, scale in scales.items()}))
-        self.factor = tree(factors)
+        self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are not looked at."""
-        loc, free, factor = (self._parameters_of(kind) for kind in ("loc", self.scale_map.name, "factor"))
-        layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
-        flat_factor = torch.cat([factor[name].reshape(-1, self.rank) for name in layout.shapes])
+        loc, free, factor, layout = *self._statements(), self._layout()
         scale = self.scale_map(layout.pack(free))
         gaussian = dist.LowRankMultivariateNormal(
-            layout.pack(loc), flat_factor * scale.unsqueeze(-1), scale.square(), validate_args=False
+            layout.pack(loc), (factor * scale).mT, scale.square(), validate_args=False
         )
         latent = pyro.sample(LATENT, gaussian, infer={"is_auxiliary": True})
         values = {}
@@ -96,37 +95,59 @@ class LowRankGuide(FlatGuide):
             values[site.name] = pyro.sample(site.name, delta)
         return values
 
-    def _parameters_of(self, kind: str) -> dict[str, Tensor]:
+    def _layout(self) -> Layout:
+        return Layout({site.name: site.unconstrained_start.shape for site in self.sites})
+
+    def _tree(self, kind: str) -> nn.Module:
         found = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
         assert found is not None
+        return found
+
+    def _statements(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """Pyro's statements of all parameters: locations and what scales are computed from by site, and the factor."""
+
+        def declared(kind: str) -> dict[str, Tensor]:
+            tree = self._tree(kind)
+            return {
+                site.name: local_param(self._pyro_get_fullname(f"{kind}.{site.name}"), tree.get_parameter(site.name))
+                for site in self.sites
+            }
+
+        factor = self._parameters["factor"]
+        assert factor is not None
+        return declared("loc"), declared(self.scale_map.name), local_param(self._pyro_get_fullname("factor"), factor)
+
+    def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """Locations and scales by site, and the factor, without gradients."""
+        loc, free = self._tree("loc"), self._tree(self.scale_map.name)
         names = [site.name for site in self.sites]
-        return {n: local_param(self._pyro_get_fullname(f"{kind}.{n}"), found.get_parameter(n)) for n in names}
+        locations = {name: loc.get_parameter(name).detach() for name in names}
+        scales = {name: self.scale_map(free.get_parameter(name).detach()) for name in names}
+        return locations, scales, self.factor.detach()
+
+    def shape_of(self, parameter: str, joint: Joint) -> torch.Size:
+        """See :meth:`FlatGuide.shape_of`."""
+        is_factor = parameter == "factor"
+        return torch.Size([self.rank, joint.layout.num_elements]) if is_factor else super().shape_of(parameter, joint)
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """What as many calls return, without effect handlers."""
-        loc, free, factor = (
-            {name: value.detach() for name, value in self._parameters_of(kind).items()}
-            for kind in ("loc", self.scale_map.name, "factor")
-        )
-        scale = {name: self.scale_map(value) for name, value in free.items()}
-        like = next(iter(loc.values()))
+        loc, scale, factor = self._values()
+        layout = self._layout()
         for _ in range(num_samples):
-            shared = torch.randn(self.rank, dtype=like.dtype, device=like.device)
-            draw = {}
-            for site in self.sites:
-                name, noise = site.name, torch.randn_like(loc[site.name])
-                value = torch.addcmul(loc[name], scale[name], factor[name] @ shared + noise)
-                draw[name] = value if site.transform is None else site.transform(value)
-            yield draw
+            shared, noise = torch.randn_like(factor[:, 0]), torch.randn_like(factor[0])
+            directions = layout.views(torch.addmv(noise, factor.mT, shared))
+            free = {name: torch.addcmul(loc[name], scale[name], v) for name, v in directions.items()}
+            yield {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
 
     def locations(self) -> dict[str, Tensor]:
         """Means, in unconstrained space, ``{site: shape (*event)}``."""
-        return {name: value.detach() for name, value in self._parameters_of("loc").items()}
+        return self._values()[0]
 
     def scales(self) -> dict[str, Tensor]:
         """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
-        free, factor = self._parameters_of(self.scale_map.name), self._parameters_of("factor")
-        return {n: self.scale_map(free[n].detach()) * _marginal_factor(factor[n].detach()) for n in free}
+        _, scale, factor = self._values()
+        return {name: scale[name] * stretch for name, stretch in self._layout().views(_stretch(factor)).items()}
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
@@ -150,29 +171,27 @@ class LowRankGuide(FlatGuide):
                 "the weights of a LowRankGuide are correlated, so that layers cannot have noise of their own; leave "
                 "`estimator` out, or use MeanFieldGuide."
             )
-        vectors = {}
-        for kind in ("loc", self.scale_map.name, "factor"):
-            found = self._modules[kind]
-            assert found is not None
-            vectors[kind] = ParameterVector(found, joint.layout.shapes)
-        return lent(LowRankState(joint, *vectors.values(), scale_map=self.scale_map, closed_form=closed_form))
+        loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
+        factor = ParameterVector(self, ["factor"])
+        return lent(LowRankState(joint, loc, free, factor, scale_map=self.scale_map, closed_form=closed_form))
 
 
-def _marginal_factor(factor: Tensor) -> Tensor:
-    """How much wider the rows of F make the marginals."""
-    return (1 + factor.square().sum(-1)).sqrt()
+def _stretch(factor: Tensor) -> Tensor:
+    """How many times wider the columns of F make the marginals, shape (P,)."""
+    return (1 + factor.square().sum(0)).sqrt()
 
 
 class LowRankState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F a + \epsilon`, and the gradients.
+    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and the gradients.
 
-    With :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F^\top F`, :math:`b = C^{-1} F^\top v`, :math:`u = v
-    - F b` and, by the lemmas of Woodbury and Sylvester,
+    With :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v`, :math:`u = v -
+    F^\top b` and, by the lemmas of Woodbury and Sylvester,
 
-    .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F b) - \sum \log \sigma - \tfrac12 \log\det C + \text{const},
+    .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F^\top b) - \sum \log \sigma - \tfrac12 \log\det C
+              - \tfrac P2 \log 2\pi,
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
-              \nabla_F = (g \sigma) a^\top + \lambda \left(u (b - a)^\top - F C^{-1}\right).
+              \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
 
     In closed form the divergence is that of the marginals, whose standard deviations are :math:`m_i = \sigma_i r_i`
     with :math:`r_i^2 = 1 + \lVert F_i \rVert^2`, plus what they have in common,
@@ -183,7 +202,7 @@ class LowRankState(FlatState):
         joint: The joint density.
         loc: The locations.
         free: What the scales are computed from.
-        factor: The rows of F.
+        factor: The matrix F.
         scale_map: How scales are computed.
         closed_form: Whether to use closed forms where the prior has them.
     """
@@ -200,16 +219,18 @@ class LowRankState(FlatState):
     ) -> None:
         super().__init__(joint, {"loc": loc, "free": free, "factor": factor})
         self._loc, self._free, self._scale_map, self._closed_form = loc.value, free.value, scale_map, closed_form
-        self._factor = factor.value.view(len(loc.value), -1)  # (P, r)
+        self._factor = factor.value.view(-1, len(loc.value))  # (r, P)
         self._pieces = joint.pieces(lambda site: closed_form and joint.densities[site.name].is_closed)
-        self._scale, self._direction = torch.empty_like(self._loc), torch.empty_like(self._loc)  # sigma, v
+        self._scale = torch.empty_like(self._loc)
+        # The gradients of the network and of drawn densities in v, and v: together, for one matrix product.
+        self._slopes_and_direction = self._loc.new_empty(2, len(self._loc))
+        self._slopes, self._direction = self._slopes_and_direction
         self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
         self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
-        self._slopes = torch.empty_like(self._loc)  # of the network and of drawn densities, with respect to v
         # The stretch r, what it adds to the rows of the gradient in F, and m; needed for closed forms alone.
         self._stretch, self._stretch_slopes, self._marginal = self._loc.new_empty(3, len(self._loc) * closed_form)
         self._scratch = scratch_for(self._pieces, self._loc)
-        self._noise = self._loc.new_empty(self._factor.shape[1])
+        self._noise = self._loc.new_empty(len(self._factor))
         for vector, gradient in zip(self.vectors.values(), self.gradients, strict=True):
             vector.set_gradient(gradient)
 
@@ -224,21 +245,23 @@ class LowRankState(FlatState):
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
             self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
-        identity = torch.eye(self._factor.shape[1], dtype=self._factor.dtype, device=self._factor.device)
-        capacitance = torch.addmm(identity, self._factor.mT, self._factor)
+        identity = torch.eye(len(self._factor), dtype=self._factor.dtype, device=self._factor.device)
+        capacitance = torch.addmm(identity, self._factor, self._factor.mT)
         root = torch.linalg.cholesky_ex(capacitance).L
         self._inverse = torch.cholesky_inverse(root)
         self._half_log_det = root.diagonal().log().double().sum()
         if self._closed_form:
-            torch.linalg.vector_norm(self._factor, dim=1, out=self._stretch)
-            self._stretch.square_().add_(1).sqrt_()
+            self._stretch.fill_(1)
+            for row in self._factor:  # one pass each: torch's norm over the first axis takes ten times as long
+                self._stretch.addcmul_(row, row)
+            self._stretch.sqrt_()
 
     def draw(self) -> Mapping[str, Tensor]:
         """Values; see :meth:`FlatState.draw`."""
         with torch.no_grad():
             self._noise.normal_()
             self._direction.normal_()
-            torch.addmv(self._direction, self._factor, self._noise, out=self._direction)
+            torch.addmv(self._direction, self._factor.mT, self._noise, out=self._direction)
             torch.addcmul(self._loc, self._scale, self._direction, out=self.value)
             self.value_grad.zero_()
         return self.joint.constrained(self.leaves(self.value, self.value_grad))
@@ -247,17 +270,18 @@ class LowRankState(FlatState):
     def pull_back(self, weight: float) -> Tensor:
         """The gradients of the formulas above; see :meth:`FlatState.pull_back`."""
         divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
-        torch.outer(self._slopes, self._noise, out=self._factor_grad)
         if self._closed_form:
-            self._factor_grad.addcmul_(self._factor, self._stretch_slopes.unsqueeze(-1), value=weight)
+            torch.mul(self._noise.unsqueeze(-1), self._slopes, out=self._factor_grad)
+            self._factor_grad.addcmul_(self._factor, self._stretch_slopes, value=weight)
         else:
-            projected = self._factor.mT @ self._direction  # F^T v
+            projected = self._factor @ self._direction  # F v
             shared = self._inverse @ projected  # b
             square = torch.dot(self._direction, self._direction).double() - torch.dot(projected, shared).double()
             divergence = divergence - 0.5 * square
-            rest = self._direction.addmv_(self._factor, shared, alpha=-1)  # u
-            self._factor_grad.addr_(rest, shared - self._noise, alpha=weight)
-        self._factor_grad.addmm_(self._factor, self._inverse, alpha=-weight)
+            self._direction.addmv_(self._factor.mT, shared, alpha=-1)  # u
+            sides = torch.stack([self._noise, weight * (shared - self._noise)], 1)
+            torch.mm(sides, self._slopes_and_direction, out=self._factor_grad)
+        self._factor_grad.addmm_(self._inverse, self._factor, alpha=-weight)
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
@@ -295,5 +319,5 @@ class LowRankState(FlatState):
     def release(self) -> None:
         """See :meth:`FlatState.release`."""
         del self._scratch, self._scale, self._direction, self._slopes, self._scale_grad, self._factor_grad
-        del self._stretch, self._stretch_slopes, self._marginal
+        del self._stretch, self._stretch_slopes, self._marginal, self._slopes_and_direction
         self.value = self._loc

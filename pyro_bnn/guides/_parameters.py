@@ -56,7 +56,8 @@ class ParameterVector:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters, as the guide holds them now."""
-        return [owner.get_parameter(leaf) for owner, leaf in self._owners]
+        found = (owner._parameters[leaf] for owner, leaf in self._owners)  # `get_parameter` takes ten times as long
+        return [parameter for parameter in found if parameter is not None]
 
     @torch.no_grad()
     def link(self) -> None:
