@@ -15,7 +15,8 @@ from torch import nn
 
 from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell
 from benchmarks._steps import FitSVI, HandWritten, Setting
-from pyro_bnn.app import runs
+from pyro_bnn.app.images import load_data
+from pyro_bnn.app.recipes import RECIPES
 from tests.tolerances import IDENTITY
 
 ROOT = Path(__file__).parent.parent
@@ -192,7 +193,7 @@ def blundell(monkeypatch, capsys, tmp_path):
 
     def load(root, validation):
         loads.append(validation)
-        return runs.load_data(replace(runs.RECIPES["digits", "default"], validation=validation), root=root)
+        return load_data(replace(RECIPES["digits", "default"], validation=validation), root=root)
 
     monkeypatch.setattr(_blundell, "load", load)
 
