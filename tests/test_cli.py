@@ -371,7 +371,7 @@ def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, 
     assert metrics["ood"]["entropy"]["auroc"] > 0.7
 
 
-def test_compare_holds_the_methods_against_nuts(pyro_bnn, tmp_path):
+def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
     out = tmp_path / "compared"
     code, printed, err = pyro_bnn("compare", "--out", out, "--num-draws", 40, "--num-steps", 100)
     assert (code, err) == (0, "")
