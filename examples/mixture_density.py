@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 import pyro_bnn as pb
@@ -78,7 +79,7 @@ def with_error(values: Tensor) -> str:
     return f"{float(values.mean()):6.3f} ± {float(values.std() / len(values) ** 0.5):.3f}"
 
 
-def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: plotting.Axes) -> None:
+def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: Axes) -> None:
     parts = {
         "within components: noise": prediction.within_components,
         "between components: several answers": prediction.between_components,
