@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, pruning
-from pyro_bnn.app import runs, specs
+from pyro_bnn.app import recipes, specs
+from pyro_bnn.app.images import load_data
 from pyro_bnn.data import Images, load_images
 from pyro_bnn.history import History
 from pyro_bnn.uncertainty import ClassificationPrediction
@@ -179,7 +180,7 @@ def prune(
 
 def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
     """MNIST and FashionMNIST's test images; with validation, part of either training set in their place."""
-    images, _ = runs.load_data(replace(runs.RECIPES["mnist", "article"], validation=validation), root=root)
+    images, _ = load_data(replace(recipes.RECIPES["mnist", "article"], validation=validation), root=root)
     fashion = load_images("fashion-mnist", root=root)
     return images, fashion.x_train[:validation] if validation else fashion.x_test
 

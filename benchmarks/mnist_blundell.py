@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import pyro_bnn as pb
-from pyro_bnn.app.runs import write_json
+from pyro_bnn.app.files import write_json
 from pyro_bnn.data import Images
 from pyro_bnn.history import History
 

@@ -4,9 +4,9 @@ Fits a noisy sine, then holds the parameters still and draws the gradient of the
 random batch. Half the squared difference of such a pair is the variance that comes from the weights' noise alone, free
 of that from the choice of the batch. Prints its sum over all parameters by batch size, and draws it.
 
-The fit is short on purpose. With more epochs the standard deviations of the weights grow, and since this likelihood
-divides by the exponential of a network output, the gradients get such heavy tails that no few hundred of them tell
-their variance.
+The fit is short on purpose. With more epochs the standard deviations of the weights grow. This likelihood divides by
+the exponential of a network output, so the gradients then have tails too heavy for an estimate of their variance from a
+few hundred of them.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ESTIMATORS: dict[str, Estimator | None] = {"RT": None, "flipout": Flipout(), "LR
 LABELS = {"RT": "sampled weights (RT)", "flipout": "flipout", "LRT": "local reparameterisation (LRT)"}
 BATCH_SIZES = [4, 8, 16, 32, 92]
 Variances = dict[str, dict[int, tuple[float, float]]]
-"""By method and batch size: variance of the gradient and its standard error."""
+"""Variance of the gradient and its standard error, by method and batch size."""
 
 
 def fitted(x: torch.Tensor, y: torch.Tensor, num_epochs: int) -> tuple[BayesianModel, MeanFieldGuide]:
@@ -62,7 +62,7 @@ def fitted(x: torch.Tensor, y: torch.Tensor, num_epochs: int) -> tuple[BayesianM
 
 
 def gradient(model: BayesianModel, guide: MeanFieldGuide, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of the negative ELBO per data point, from one draw, as one vector."""
+    """Gradient of the negative ELBO per data point, from one draw, as one vector."""
     guide.zero_grad()
     loss = TraceMeanField_ELBO().differentiable_loss(model, guide, x, y) / model.num_data
     loss.backward()
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gradient-variance"), help="folder for the picture")
     parser.add_argument("--pairs", type=int, default=300, help="pairs of gradients per method and batch size")
-    parser.add_argument("--epochs", type=int, default=30, help="epochs of the fit before")
+    parser.add_argument("--epochs", type=int, default=30, help="epochs of the fit before the gradients are drawn")
     arguments = parser.parse_args()
     x, y = data.regression_problem()
     y = y / y.std()

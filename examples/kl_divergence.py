@@ -1,11 +1,11 @@
 """What the two directions of the KL divergence prefer.
 
 Fits one Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), whose second arguments are read as standard
-deviations. The reverse divergence KL(q || p), that of variational inference, punishes q for weight where p has none:
-started in the narrow mode it stays there, and started in the broad one it leans that way, wide only because these two
-modes overlap. The forward one, KL(p || q), punishes q for missing any of p, and takes the moments of p. Prints both
-divergences of every fit, with standard errors, and leaves `kl_divergence.png`. Before that, it checks the Monte Carlo
-estimate for two Gaussians against the closed form.
+deviations. The reverse divergence KL(q || p), that of variational inference, punishes q for weight where p has none.
+Started in the narrow mode, q stays there; started in the broad mode, it stays near that, and is wide only because the
+two modes overlap. The forward divergence KL(p || q) punishes q for missing any of p: the best q has the mean and
+variance of p. Prints both divergences of every fit, with standard errors, and leaves `kl_divergence.png`. Before that,
+checks the Monte Carlo estimate for two Gaussians against the closed form.
 """
 
 import argparse
@@ -23,7 +23,7 @@ TARGET = dist.MixtureSameFamily(
 
 
 def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
-    """The same Gaussian as a mixture of one, for which no closed form is known: it has to be estimated."""
+    """A Gaussian as a mixture of one component, for which no closed form is known: its divergence is estimated."""
     return dist.MixtureSameFamily(dist.Categorical(torch.ones(1)), q.expand((1,)))
 
 

@@ -4,14 +4,14 @@ The weights are relative to the ELBO of the whole data set, for M batches and W 
 
     1                    the ELBO itself.
     Blundell, mean 1     M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over an epoch.
-    1/M                  what a likelihood scaled to the whole data set makes of Graves' 1/M: M times colder than the
-                         ELBO. (With a likelihood summed over a batch only, 1/M would be the ELBO.)
-    Blundell, sum 1      2^(M-i) / (2^M - 1), to a likelihood of the whole data set: M times colder on average.
+    1/M                  M times colder than the ELBO. Graves' weight 1/M gives the ELBO beside a likelihood that is
+                         summed over one batch; here it stands beside that of the whole data set.
+    Blundell, sum 1      2^(M-i) / (2^M - 1) in batch i: M times colder than the ELBO on average, for the same reason.
     1/W                  one over the number of weights: W times colder.
     0                    no prior at all.
 
-Under the weights that average 1, this mean-field Gaussian gives up the sine for the prior. The study that ran the last
-four (and 1) also counted the likelihood twice, a factor that is left out here. Prints a table, and leaves
+Under the weights that average 1, this mean-field Gaussian gives up the sine for the prior. The last four weights and 1
+are those of an earlier study, which also counted the likelihood twice; here it counts once. Prints a table, and leaves
 `kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
 """
 
@@ -64,7 +64,7 @@ def fit(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=200, help="of each fit")
+    parser.add_argument("--epochs", type=int, default=200, help="epochs of each fit")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -89,12 +89,12 @@ def main() -> None:
     for ax, (name, weight) in zip(panels.flat, weights.items(), strict=True):
         posterior, prediction = fit(weight, arguments.epochs, arguments.seed)
         errors[name] = float((prediction.mean - TRUTH)[INSIDE].square().mean())
-        epochs, spread = posterior.history.epochs, prediction.epistemic.sqrt().flatten()
+        epochs, epistemic_scale = posterior.history.epochs, prediction.epistemic.sqrt().flatten()
         last = epochs[-max(1, len(epochs) // 10) :]  # one epoch's ELBO is noisy
         kl_nats, elbo = (sum(values) / len(last) for values in ([r.kl for r in last], [r.elbo for r in last]))
         print(
             f"{name:18} {kl_nats:8.1f} {elbo / len(X):8.2f} {errors[name]:18.2f} "
-            f"{float(spread[INSIDE].mean()):21.2f} {float(spread[~INSIDE].mean()):8.2f}",
+            f"{float(epistemic_scale[INSIDE].mean()):21.2f} {float(epistemic_scale[~INSIDE].mean()):8.2f}",
             flush=True,
         )
         kl_ax.plot([record.epoch + 1 for record in epochs], [record.kl for record in epochs], label=name)

@@ -1,10 +1,10 @@
 """Several answers to one question: the classical inverse problem, by a mixture density network.
 
-From y, uniform in [0, 1], comes x = y + 0.3 sin(2 pi y) + noise, Gaussian of scale 0.05. Asked for y given x, the
-middle has three answers: one Gaussian can only cover them all, a mixture names each. Both networks are Bayesian,
-fitted by SVI under the ELBO itself. Prints the test log-likelihood of both beside that of the truth, and the modes at
-x = 0.5. Leaves `mixture_density.png`: the predictive densities, a cut at x = 0.5, and the three parts of the mixture's
-variance, most of which lies between its components.
+The data are y, uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. A network predicts y from
+x. For x in the middle there are three answers: a single Gaussian can only cover them all, a mixture shows each. Both
+networks are Bayesian, fitted by SVI under the ELBO itself. Prints the test log-likelihood of both beside that of the
+truth, and the modes at x = 0.5. Leaves `mixture_density.png`: the predictive densities, a cut at x = 0.5, and the three
+parts of the mixture's variance, most of which lies between its components.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 import pyro_bnn as pb
@@ -37,7 +38,7 @@ def draw_data(num_data: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def true_log_density(x: Tensor, y: Tensor) -> Tensor:
-    """Log of p(y | x) by Bayes' rule, for y in [0, 1], x and y of shape (N, 1)."""
+    """The true log p(y | x), by Bayes' rule, for y in [0, 1]; x and y have shape (N, 1)."""
 
     def log_joint(y: Tensor) -> Tensor:
         return torch.distributions.Normal(forward_problem(y), NOISE).log_prob(x)
@@ -68,7 +69,7 @@ def fit(
 
 
 def modes(density: Tensor) -> list[tuple[float, float]]:
-    """Where a density on the grid is above its neighbours and a tenth of its maximum, and how high."""
+    """Grid points where the density is above its neighbours and a tenth of its maximum, each with its density."""
     inner = density[1:-1]
     is_mode = (inner > density[:-2]) & (inner > density[2:]) & (inner > density.max() / 10)
     return [(float(Y_GRID[i + 1]), float(inner[i])) for i in is_mode.nonzero().flatten()]
@@ -78,7 +79,7 @@ def with_error(values: Tensor) -> str:
     return f"{float(values.mean()):6.3f} ± {float(values.std() / len(values) ** 0.5):.3f}"
 
 
-def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: plotting.Axes) -> None:
+def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor], ax: Axes) -> None:
     parts = {
         "within components: noise": prediction.within_components,
         "between components: several answers": prediction.between_components,
@@ -93,8 +94,8 @@ def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=800, help="of each fit")
-    parser.add_argument("--data", type=int, default=1000, help="training points")
+    parser.add_argument("--epochs", type=int, default=800, help="epochs of each fit")
+    parser.add_argument("--data", type=int, default=1000, help="number of training points")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

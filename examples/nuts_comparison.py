@@ -1,4 +1,4 @@
-"""SVI held against NUTS, on the very same model.
+"""SVI compared with NUTS, on the very same model.
 
 92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field and a
 full-rank Gaussian approximate it. Prints what the chains say about themselves (the predictions have converged; the
@@ -46,8 +46,8 @@ def fit(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=500, help="of each of four chains, after as many of warm-up")
-    parser.add_argument("--steps", type=int, default=3000, help="of each fit")
+    parser.add_argument("--draws", type=int, default=500, help="draws of each chain, after equally many of warm-up")
+    parser.add_argument("--steps", type=int, default=3000, help="optimisation steps of each fit")
     parser.add_argument("--compile", action="store_true", help="compile the sampler (needs a C++ compiler)")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for picture, table and chains")
     parser.add_argument("--seed", type=int, default=0)

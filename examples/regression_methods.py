@@ -32,14 +32,14 @@ Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 
 def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropout: float = 0) -> pb.BayesianModel:
-    """A model with mean and log variance, its first weights set by seed and member alone."""
+    """A model whose network gives mean and log variance; seed and member alone set the initial weights."""
     torch.manual_seed(1000 * options.seed + member)
     net, likelihood = nets.mlp([1, 20, 20, 2], dropout=dropout or None), pb.HeteroscedasticGaussianLikelihood()
     return pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Matrices, which only the full-rank guide has, move slowly: all of a row's entries add to one deviation."""
+    """Adam with small steps for the matrix of the full-rank guide: the entries of a row add to one deviation."""
     groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
     return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
 
@@ -107,7 +107,7 @@ def methods(kl_weight: float) -> dict:
 
 
 def medians(variance: torch.Tensor) -> list[float]:
-    """Of the standard deviation inside the data's range, and outside."""
+    """Means of the standard deviation inside the data's range, and outside."""
     return [float(variance.sqrt().flatten()[rows].median()) for rows in (INSIDE, ~INSIDE)]
 
 
@@ -119,8 +119,8 @@ def report(name: str, prediction: pb.uncertainty.RegressionPrediction) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=200, help="of each fit")
-    parser.add_argument("--kl-weight", type=float, default=0.05, help="of the variational fits; 1 is the ELBO")
+    parser.add_argument("--epochs", type=int, default=200, help="epochs of each fit")
+    parser.add_argument("--kl-weight", type=float, default=0.05, help="KL weight of variational fits; 1 is the ELBO")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the picture")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

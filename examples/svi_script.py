@@ -31,7 +31,7 @@ def pair(num_data: int) -> tuple[BayesianModel, MeanFieldGuide]:
 
 
 def accuracy(model: BayesianModel, guide: MeanFieldGuide, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Of the majority vote over predictive draws, with Pyro's own tool."""
+    """Accuracy of the majority vote over predictive draws, with Pyro's own tool."""
     votes = Predictive(model, guide=guide, num_samples=50, parallel=True)(x)["obs"]  # (S, N)
     return float((votes.mode(0).values == y).float().mean())
 

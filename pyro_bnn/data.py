@@ -1,4 +1,4 @@
-"""Data sets that commands and examples use, as tensors."""
+"""The data sets of commands and examples, as tensors."""
 
 import os
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ CLASS_NAMES = {
 
 
 class MissingDataError(FileNotFoundError):
-    """A data set is not where it was looked for."""
+    """The files of a data set are not in the folder where they were looked for."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Images:
         y_train: Training labels, shape (N,).
         x_test: Test images, shape (M, H, W).
         y_test: Test labels, shape (M,).
-        classes: Name of each class.
+        classes: Names of the classes.
     """
 
     x_train: Tensor
@@ -98,7 +98,7 @@ def _digits() -> Images:
 
 @dataclass(frozen=True)
 class Regression:
-    """A data set of numbers to predict, in the units in which they were published.
+    """A data set for regression, in the units in which it was published.
 
     Args:
         x_train: Training inputs, shape (N, D).
@@ -118,7 +118,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 
     Args:
         name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
-        split: From 0 to 19.
+        split: Number of the split, from 0 to 19.
         root: Folder that holds ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
             each split, ``index_train_K.txt`` and ``index_test_K.txt``; default ``$PYRO_BNN_DATA``, else ``./data``.
 
@@ -159,11 +159,11 @@ def regression_problem(
     Args:
         num_data: Number of points, N.
         noise: Standard deviation of the noise.
-        gap: Width of an interval around 0 without points, below 1.
-        seed: Of the noise.
+        gap: Width of the interval around 0 that has no points, below 1.
+        seed: Seed of the noise.
 
     Returns:
-        x and y, each of shape (N, 1), x evenly spaced on either side of the gap.
+        x and y, each of shape (N, 1); x is evenly spaced on either side of the gap.
     """
     if not 0 <= gap < 1:
         raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {gap!r}.")

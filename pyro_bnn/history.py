@@ -1,4 +1,4 @@
-"""What happened during a fit, step by step and epoch by epoch."""
+"""The record of a fit, step by step and epoch by epoch."""
 
 from dataclasses import asdict, dataclass, field
 from math import fsum
@@ -8,16 +8,16 @@ __all__ = ["EpochRecord", "History"]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over the rows of one epoch.
+    """Means over one epoch, in which each row of the data counts the same.
 
     Args:
-        epoch: Counted from 0.
-        elbo: Evidence lower bound of the whole data set, in nats.
-        expected_log_likelihood: Its data term, in nats.
-        kl: Its complexity term, in nats; ``elbo = expected_log_likelihood - kl``.
-        kl_weight: Weight of the complexity term in the objective.
-        learning_rate: Of the first parameter group, at the end of the epoch.
-        seconds: Wall time.
+        epoch: Number of the epoch, from 0.
+        elbo: Evidence lower bound of the whole data set, in nats; ``elbo = expected_log_likelihood - kl``.
+        expected_log_likelihood: Expected log-likelihood of the whole data set, in nats.
+        kl: KL divergence of the posterior from the prior, in nats.
+        kl_weight: Weight of the KL term in the objective.
+        learning_rate: Learning rate of the first parameter group at the end of the epoch.
+        seconds: Wall time of the epoch.
     """
 
     epoch: int
@@ -34,12 +34,12 @@ class History:
     """The record of a fit.
 
     Args:
-        num_data: Size of the data set; None for a model that does not say.
+        num_data: Number of data points; None for a model that does not say.
         path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro"`` and the reason why.
-        elbo: Estimated evidence lower bound at each step, in nats, for the whole data set.
-        expected_log_likelihood: Its data term at each step.
-        kl: Its complexity term at each step.
-        kl_weight: The complexity term's weight in the objective at each step.
+        elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
+        expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
+        kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.
+        kl_weight: Weight of the KL term in the objective at each step.
         epochs: One record per epoch.
     """
 
@@ -53,7 +53,7 @@ class History:
 
     @property
     def loss(self) -> list[float]:
-        """What was minimised at each step: the KL weight times the KL, minus the expected log-likelihood, in nats."""
+        """The minimised objective at each step: KL weight times KL minus expected log-likelihood, in nats."""
         terms = zip(self.kl_weight, self.kl, self.expected_log_likelihood, strict=True)
         return [weight * kl - log_likelihood for weight, kl, log_likelihood in terms]
 
@@ -65,7 +65,13 @@ class History:
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Summarise the last steps as one epoch; a step counts by its rows, so that every row counts the same."""
+        """Record the last steps as one epoch.
+
+        Args:
+            batch_sizes: Number of rows of each step of the epoch; they weight the means.
+            learning_rate: Learning rate at the end of the epoch.
+            seconds: Wall time of the epoch.
+        """
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)
@@ -83,6 +89,6 @@ class History:
 
     @classmethod
     def from_dict(cls, values: dict) -> "History":
-        """The inverse of :meth:`to_dict`."""
+        """A history from the result of :meth:`to_dict`."""
         records = [EpochRecord(**record) for record in values["epochs"]]
         return cls(**{**values, "epochs": records})

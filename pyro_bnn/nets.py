@@ -1,4 +1,4 @@
-"""Small networks and layers that examples and commands share."""
+"""Small networks and layers, used by examples and commands."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ __all__ = ["MCDropout", "Standardize", "mlp"]
 
 
 class MCDropout(nn.Module):
-    r"""Dropout that stays on in eval mode, so that predictions of one set of weights differ: Monte Carlo dropout.
+    r"""Monte Carlo dropout: dropout that stays on in eval mode, so that predictions of one set of weights differ.
 
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 
     With the fit of :func:`~pyro_bnn.auto_delta` under :meth:`NormalPrior.from_weight_decay
-    <pyro_bnn.NormalPrior.from_weight_decay>`, `predict` then averages over dropout masks. The masks are drawn
-    anew for each row and each run of the network, not once per draw: so a seed repeats a prediction only with the
-    same `batch_size` and the same rows, and two rows never share a subnetwork.
+    <pyro_bnn.NormalPrior.from_weight_decay>`, `predict` averages over dropout masks. Each row of each run of the
+    network gets a new mask, so two rows never share a subnetwork, and a seed repeats a prediction only with the same
+    rows and the same `batch_size`.
 
     Args:
         p: Probability that an element is set to zero, strictly between 0 and 1.
@@ -39,11 +39,11 @@ class MCDropout(nn.Module):
         self.p = _checks.between_zero_and_one("p", p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Some elements zero, the others scaled up so that the mean stays."""
+        """Set some elements to zero, and scale the others up so that the mean stays the same."""
         return functional.dropout(x, self.p, training=True)
 
     def extra_repr(self) -> str:
-        """The probability."""
+        """The probability, for `repr`."""
         return f"p={self.p}"
 
 
@@ -51,8 +51,8 @@ class Standardize(nn.Module):
     r"""Subtracts a mean from the inputs and divides by a scale, so that a model carries its own preprocessing.
 
     Args:
-        mean: Shape that broadcasts to one input.
-        scale: Likewise; above 0.
+        mean: Mean of the inputs; its shape broadcasts to that of one input.
+        scale: Scale of the inputs, above 0; its shape broadcasts to that of one input.
 
     Example:
         >>> import torch
@@ -75,11 +75,11 @@ class Standardize(nn.Module):
 
     @classmethod
     def of(cls, x: Tensor, *, floor: float = 0.0) -> "Standardize":
-        """Per-feature mean and standard deviation of training inputs.
+        """A module with the mean and standard deviation of each feature of training inputs.
 
         Args:
             x: Training inputs, shape (N, ...).
-            floor: Added to every standard deviation, so that nearly constant features are not blown up.
+            floor: Number added to every standard deviation, so that nearly constant features are not blown up.
         """
         return cls(x.mean(0), x.std(0) + floor)
 
@@ -99,9 +99,9 @@ def mlp(
 
     Args:
         sizes: Numbers of inputs, hidden units of each layer, and outputs.
-        activation: Makes the activation between layers.
+        activation: Function that makes the activation module after each hidden layer.
         first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
-        dropout: If given, the p of an :class:`MCDropout` after each activation.
+        dropout: Probability of an :class:`MCDropout` after each activation; None for no dropout.
 
     Example:
         >>> [tuple(p.shape) for p in mlp([784, 400, 10]).parameters()]

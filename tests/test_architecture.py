@@ -36,7 +36,7 @@ SIDEWAYS = {
     ("priors", "distributions"),
     ("estimators", "guides"),
 }
-"""Allowed within a layer."""
+"""Imports (from, to) that are allowed within a layer."""
 
 
 def unit(path):
@@ -44,7 +44,7 @@ def unit(path):
 
 
 def imported_units(path):
-    """Units of the package that a file imports, at any depth of the code."""
+    """Units of the package (its files and folders at the top) that a file imports, at any depth of the code."""
     package = ("pyro_bnn", *path.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -66,17 +66,38 @@ def test_imports_point_strictly_down(path):
         assert LEVEL[other] < LEVEL[this] or (this, other) in SIDEWAYS, f"{this} imports {other}"
 
 
-def test_the_layering_test_sees_relative_absolute_and_late_imports(tmp_path):
-    folder = PACKAGE / "priors"
-    late = "def f():\n    from ..model import BayesianModel\n"
-    source = f"from ..svi import fit_svi\nfrom .. import kl\nimport pyro_bnn.app\n{late}"
-    path = folder / "_never_written.py"
+def never_written(path, source):
+    """A path that reads as if there were a file."""
 
     class Fake(type(path)):
         def read_text(self):
             return source
 
-    assert set(imported_units(Fake(path))) == {"svi", "kl", "app", "model"}
+    return Fake(path)
+
+
+def test_the_layering_test_sees_relative_absolute_and_late_imports():
+    late = "def f():\n    from ..model import BayesianModel\n"
+    source = f"from ..svi import fit_svi\nfrom .. import kl\nimport pyro_bnn.app\n{late}"
+    path = never_written(PACKAGE / "priors" / "_never_written.py", source)
+    assert set(imported_units(path)) == {"svi", "kl", "app", "model"}
+    path = never_written(
+        PACKAGE / "app" / "cli" / "_never_written.py", "from ...svi import fit_svi\nfrom .. import runs"
+    )
+    assert set(imported_units(path)) == {"svi", "app"}
+
+
+def importers_of(*units):
+    return {unit(path) for path in FILES if not {*units}.isdisjoint({*imported_units(path)})}
+
+
+def test_nothing_but_the_command_imports_the_program():
+    assert importers_of("app") - {"app"} == {"__main__"}
+    assert "app" not in {*imported_units(PACKAGE / "__init__.py")}
+
+
+def test_what_a_joint_density_is_does_not_depend_on_guides():
+    assert "joint" not in importers_of("guides", "estimators")
 
 
 def test_only_plotting_knows_matplotlib():
@@ -84,9 +105,56 @@ def test_only_plotting_knows_matplotlib():
     assert importers == {"plotting"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_modules_are_small(path):
-    assert len(path.read_text().splitlines()) <= 400
+# --- the program holds no mathematics ---------------------------------------------------------------------------------
+
+MATHEMATICS = {"backward", "grad", "log_prob", "rsample", "kl_divergence", "functional_call", "matmul", "einsum"}
+"""What a density, a gradient or a network is computed with."""
+
+
+def mathematics_in(source):
+    """Computations of densities, gradients and networks; and classes other than plain ones and dataclasses."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            if name in MATHEMATICS:
+                yield name
+        elif isinstance(node, ast.ClassDef) and node.bases:
+            yield node.name
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            yield "@"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if unit(p) == "app"], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_program_holds_no_mathematics(path):
+    assert list(mathematics_in(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("class A: ...\ny = f(x) / 2", []),
+        ("prior.log_prob(x).sum().backward()", ["backward", "log_prob"]),
+        ("from torch.distributions import kl_divergence\nkl_divergence(p, q)", ["kl_divergence"]),
+        ("class Net(nn.Module): ...", ["Net"]),
+        ("y = x @ w", ["@"]),
+    ],
+)
+def test_mathematics_is_recognised(source, found):
+    assert sorted(mathematics_in(source)) == found
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+MOST_LINES = 400
+TESTS = sorted(Path(__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", [*FILES, *TESTS], ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_files_are_small(path):
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+# --- public names -----------------------------------------------------------------------------------------------------
 
 
 def public_names():

@@ -12,6 +12,7 @@ import torch
 from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point
 from pyro_bnn.app import recipes, runs, specs
 from pyro_bnn.app.cli import main
+from pyro_bnn.app.images import known_classes, load_data
 from pyro_bnn.data import load_images
 
 from .tolerances import SINGLE, assert_identical
@@ -63,8 +64,8 @@ def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):
 @pytest.mark.parametrize("guide", ["mean-field", "auto-normal"])
 def test_a_reloaded_run_predicts_as_the_trained_one(tmp_path, guide):
     torch.set_default_dtype(torch.float32)
-    config = replace(runs.RECIPES["digits", "default"], epochs=2, guide=guide)
-    images, _ = runs.load_data(config, root=None)
+    config = replace(recipes.RECIPES["digits", "default"], epochs=2, guide=guide)
+    images, _ = load_data(config, root=None)
     model, posterior = runs.train(config, images, tmp_path / "run")
     again = runs.load_run(tmp_path / "run", images)
     a, b = (predict(*pair, images.x_test, num_samples=5, seed=1).probs for pair in ((model, posterior), again))
@@ -227,18 +228,18 @@ def test_the_demo_shows_what_it_promises(pyro_bnn, tmp_path):
 
 def test_held_out_classes_are_never_trained_on():
     images = load_images("digits")
-    known, unknown = runs.known_classes(images, (7, 8, 9))
+    known, unknown = known_classes(images, (7, 8, 9))
     assert len(unknown) == int((images.y_test >= 7).sum())
     assert set(known.y_train.tolist()) == set(range(7))
     assert len(known.x_train) == int((images.y_train < 7).sum())
     assert known.classes == tuple("0123456")
-    middle, _ = runs.known_classes(images, (0,))
+    middle, _ = known_classes(images, (0,))
     assert middle.classes[int(middle.y_test[0])] == str(int(images.y_test[images.y_test > 0][0]))
 
 
 def test_a_validation_set_takes_the_place_of_the_test_set():
-    config = replace(runs.RECIPES["digits", "default"], validation=100, hold_out=())
-    split, _ = runs.load_data(config, root=None)
+    config = replace(recipes.RECIPES["digits", "default"], validation=100, hold_out=())
+    split, _ = load_data(config, root=None)
     everything = load_images("digits")
     assert (len(split.x_train), len(split.x_test)) == (1247, 100)
     together = torch.cat([split.x_train, split.x_test]).sum()
@@ -246,21 +247,21 @@ def test_a_validation_set_takes_the_place_of_the_test_set():
 
 
 def test_the_articles_recipe_is_the_articles():
-    article = runs.RECIPES["fashion-mnist", "article"]
+    article = recipes.RECIPES["fashion-mnist", "article"]
     assert specs.make_prior(article.prior) == ScaleMixturePrior()
     assert (article.hidden, article.epochs, article.batch_size, article.lr) == ((400, 400), 20, 100, 1e-3)
     assert (article.num_particles, article.kl_weight, article.inputs, article.init) == (2, "1", "raw", "uniform")
 
 
 def test_the_tutorials_recipes_are_the_tutorials():
-    plain, mixture = (runs.RECIPES["mnist", name] for name in ("tutorial", "tutorial-mixture"))
+    plain, mixture = (recipes.RECIPES["mnist", name] for name in ("tutorial", "tutorial-mixture"))
     assert specs.make_prior(plain.prior) == NormalPrior(1.0)
     assert specs.make_prior(mixture.prior) == ScaleMixturePrior(mixing=0.25, scale1=0.75, scale2=0.1)
     for recipe in (plain, mixture):
         assert (recipe.hidden, recipe.epochs, recipe.batch_size, recipe.lr) == ((400, 400), 10, 128, 1e-3)
         assert (recipe.num_particles, recipe.kl_weight, recipe.schedule) == (1, "1", "constant")
         assert (recipe.optimizer, recipe.init, recipe.accuracy) == ("sgd", "normal", True)
-    images, _ = runs.load_data(replace(plain, dataset="digits"), root=None)
+    images, _ = load_data(replace(plain, dataset="digits"), root=None)
     model, guide = runs.build(replace(plain, dataset="digits", hidden=(500,)), images)
     scaled = model.net[1](torch.tensor([126 / 255, 1.0]))
     torch.testing.assert_close(scaled, torch.tensor([1.0, 255 / 126]), **SINGLE)
@@ -272,8 +273,8 @@ def test_the_tutorials_recipes_are_the_tutorials():
 
 def test_an_epoch_of_sgd_adds_up_to_the_gradient_of_the_loss_of_all_data(tmp_path):
     """Its learning rate is for a batch's summed NLL and its share of the KL, in however many batches the data come."""
-    config = replace(runs.RECIPES["digits", "tutorial"], hidden=(6,), epochs=1, lr=1e-9, init="network:1e-12")
-    images, _ = runs.load_data(config, root=None)
+    config = replace(recipes.RECIPES["digits", "tutorial"], hidden=(6,), epochs=1, lr=1e-9, init="network:1e-12")
+    images, _ = load_data(config, root=None)
     x, y = images.x_train[:900].double(), images.y_train[:900]
     images = replace(images, x_train=x, y_train=y, x_test=images.x_test.double())
     model, guide = runs.build(config, images)
@@ -303,7 +304,7 @@ def test_accuracy_is_recorded_and_shown_beside_what_was_published(pyro_bnn, tmp_
     assert (run / "accuracy.csv").read_text().splitlines()[2] == f"2,{curve.train[1]},{curve.test[1]}"
     assert (run / "accuracy.png").read_bytes().startswith(PNG)
     torch.set_default_dtype(torch.float32)
-    images, _ = runs.load_data(runs.load_config(run), root=None)
+    images, _ = load_data(runs.load_config(run), root=None)
     model, posterior = runs.load_run(run, images)
     probs = predict_point(model, posterior.median(), images.x_test).probs
     torch.set_default_dtype(torch.float64)
@@ -318,8 +319,8 @@ def test_accuracy_is_recorded_and_shown_beside_what_was_published(pyro_bnn, tmp_
 @pytest.mark.parametrize("guide", ["mean-field", "auto-normal"])
 def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
     torch.set_default_dtype(torch.float32)
-    config = replace(runs.RECIPES["digits", "default"], epochs=2, guide=guide)
-    images, _ = runs.load_data(config, root=None)
+    config = replace(recipes.RECIPES["digits", "default"], epochs=2, guide=guide)
+    images, _ = load_data(config, root=None)
     fits = [runs.train(replace(config, accuracy=on), images, tmp_path / str(on))[1] for on in (False, True)]
     torch.set_default_dtype(torch.float64)
     assert fits[0].history.elbo == fits[1].history.elbo
@@ -333,7 +334,7 @@ def test_a_run_of_before_there_was_a_choice_of_optimizer_can_be_loaded(pyro_bnn,
     config = json.loads(path.read_text())
     del config["optimizer"], config["accuracy"]
     path.write_text(json.dumps(config))
-    assert runs.load_config(tmp_path / "run") == replace(runs.RECIPES["digits", "default"], epochs=1)
+    assert runs.load_config(tmp_path / "run") == replace(recipes.RECIPES["digits", "default"], epochs=1)
 
 
 @pytest.mark.slow
@@ -370,7 +371,7 @@ def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, 
     assert metrics["ood"]["entropy"]["auroc"] > 0.7
 
 
-def test_compare_holds_the_methods_against_nuts(pyro_bnn, tmp_path):
+def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
     out = tmp_path / "compared"
     code, printed, err = pyro_bnn("compare", "--out", out, "--num-draws", 40, "--num-steps", 100)
     assert (code, err) == (0, "")

@@ -1,1 +1,4 @@
-"""The program: command line, configurations, runs and reports. Nothing outside imports it; it holds no mathematics."""
+"""The program: command line, settings of runs, training runs, reports and demonstrations.
+
+It is built on the library's public interface and holds no mathematics; nothing in the library imports it.
+"""

@@ -17,36 +17,40 @@ from ..prediction import predict
 from ..priors import NormalPrior
 from ..svi import fit_svi
 from ..uncertainty import RegressionPrediction
-from .evaluation import Report, evaluate
-from .runs import RECIPES, load_data, train, write_json
+from .files import write_json
+from .images import load_data
+from .recipes import find_recipe
+from .reports.evaluation import Report, report_evaluation
+from .runs import train
 
 __all__ = ["digits_demo", "regression_demo"]
 
 
 def digits_demo(out: Path, *, seed: int = 0, force: bool = False, progress: bool = False) -> Report:
-    """Train on the digits 0 to 6, and see whether 7, 8 and 9 are noticed as unknown.
+    """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown.
 
     Args:
         out: Folder for the run, its metrics and its pictures.
-        seed: Of the run.
+        seed: Seed of the run and of the draws.
         force: Replace an existing folder.
         progress: Show a progress bar.
     """
-    config = replace(RECIPES["digits", "default"], seed=seed)
+    config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = train(config, images, out, force=force, progress=progress)
-    return evaluate(model, posterior, images, unknown, out, seed=seed)
+    return report_evaluation(model, posterior, images, unknown, out, seed=seed)
 
 
 def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
-    """Fit 92 noisy points of a sine, and draw the bands inside and outside their range.
+    """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
 
     Args:
         out: Existing folder for the picture and `regression.json`.
-        seed: Of data, start and fit.
+        seed: Seed of noise, initial weights, fit and draws.
 
     Returns:
-        Standard deviations, epistemic and aleatoric, averaged inside the data's range and outside it.
+        Epistemic standard deviation, averaged inside and outside the data's range; aleatoric standard deviation inside,
+        and that of the true noise.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):

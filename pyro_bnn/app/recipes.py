@@ -1,57 +1,12 @@
-"""The settings of training runs on image data, and those that have a name."""
+"""Named settings of training runs."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from .tracking import AccuracyCurve
+from .accuracy import AccuracyCurve
+from .config import RunConfig
 
-__all__ = ["PUBLISHED_ACCURACY", "RECIPES", "RunConfig"]
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything that a training run depends on.
-
-    Args:
-        dataset: ``fashion-mnist``, ``mnist`` or ``digits``.
-        prior: ``normal:SCALE``, ``mixture:MIXING,SCALE1,SCALE2``, ``laplace:SCALE``, ``fan-in:GAIN``, or different ones
-            by parameter name, ``GLOB=PRIOR;GLOB=PRIOR``, of which the first match counts.
-        guide: ``mean-field`` or ``auto-normal``.
-        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
-            ``network:FRACTION*prior``.
-        inputs: ``raw`` pixels in [0, 1], ``scaled:FACTOR``, these times a number, or ``standardized`` pixel by pixel.
-        hidden: Units of each hidden layer.
-        epochs: Passes over the training set.
-        batch_size: Images per step.
-        lr: Learning rate. That of `sgd` is for the loss of a batch, its summed NLL and a share of the KL, as papers
-            have it; `fit_svi` has the whole data set's, which is as many times larger as there are batches.
-        schedule: ``constant`` or ``cosine``.
-        num_particles: Weight draws per step.
-        kl_weight: A number relative to the ELBO, ``blundell``, ``per-weight`` or ``warmup:EPOCHS[,WEIGHT]``.
-        hold_out: Classes kept out of training, as the unknown.
-        validation: Size of the validation set taken off the end of the shuffled training set; 0 trains on all.
-        seed: Of initialisation, batch order and weight draws.
-        optimizer: ``adam``, or ``sgd``, without momentum.
-        accuracy: Whether to record the accuracy at mean weights after each epoch.
-    """
-
-    dataset: str
-    prior: str
-    guide: str
-    init: str
-    inputs: str
-    hidden: tuple[int, ...]
-    epochs: int
-    batch_size: int
-    lr: float
-    schedule: str
-    num_particles: int
-    kl_weight: str
-    hold_out: tuple[int, ...] = ()
-    validation: int = 0
-    seed: int = 0
-    optimizer: str = "adam"
-    accuracy: bool = False
+__all__ = ["PUBLISHED_ACCURACY", "RECIPES", "find_recipe"]
 
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
@@ -71,8 +26,8 @@ ARTICLE = RunConfig(
     kl_weight="1",
 )
 
-# Heuristic: chosen on 10,000 images set aside from the training set. A first layer with a wide prior stays uncertain
-# about patterns of pixels that garments do not show; the cold posterior undoes the underconfidence that comes with it.
+# Heuristic: chosen on 10,000 images set aside from the training set. With a wide prior, the first layer stays uncertain
+# about patterns of pixels that garments do not show. That makes predictions underconfident; the KL weight corrects it.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -85,7 +40,8 @@ DEFAULT = replace(
     kl_weight="0.4",
 )
 
-# Heuristic: small data prune a mean-field network at weight 1 until single draws are poor; a tenth keeps them good.
+# Heuristic: on so few data and at KL weight 1, a mean-field posterior falls back to the prior in most weights, and
+# single draws classify poorly; at weight 0.1 they classify well.
 DIGITS = replace(
     DEFAULT,
     dataset="digits",
@@ -101,9 +57,9 @@ DIGITS = replace(
 )
 
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
-# https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. Its loss is the one that `lr`
-# is for. Its text and its parameters have two hidden layers; its function `net` skips the second (`hidden=(400,)` does
-# what it computed).
+# https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. Its loss is the one
+# whose gradient `lr` multiplies. It describes two hidden layers and makes parameters for two, but its function `net`
+# skips the second: `hidden=(400,)` repeats what it computed.
 TUTORIAL = RunConfig(
     dataset="mnist",
     prior="normal:1",
@@ -137,9 +93,9 @@ RECIPES: dict[tuple[str, str], RunConfig] = {
     ("mnist", "tutorial-mixture"): TUTORIAL_MIXTURE,
     ("digits", "tutorial-mixture"): replace(TUTORIAL_MIXTURE, dataset="digits", hold_out=(7, 8, 9)),
 }
-"""The settings of a run that says nothing else, by data set and recipe."""
+"""The settings of each recipe, by data set and name of the recipe."""
 
-# The printed output of the tutorial's Gaussian prior; it prints none of the mixture's.
+# What the tutorial prints for its Gaussian prior; for its mixture prior it prints nothing.
 TUTORIAL_ACCURACY = AccuracyCurve(
     train=(0.9456, 0.9628, 0.9698, 0.9753, 0.9786, 0.9805, 0.9823, 0.9840, 0.9859, 0.9878),
     test=(0.9455, 0.9593, 0.9641, 0.9684, 0.9723, 0.9733, 0.9756, 0.9749, 0.9765, 0.9775),
@@ -149,4 +105,19 @@ PUBLISHED_ACCURACY: dict[tuple[str, str], AccuracyCurve] = {
     ("mnist", "tutorial"): TUTORIAL_ACCURACY,
     ("mnist", "tutorial-mixture"): TUTORIAL_ACCURACY,
 }
-"""What the source of a recipe says that it reaches, at mean weights after each epoch."""
+"""The accuracy at mean weights that the source of a recipe reports for each epoch."""
+
+
+def find_recipe(dataset: str, name: str) -> RunConfig:
+    """The settings of a recipe on a data set.
+
+    Raises:
+        ValueError: If there is no such recipe.
+    """
+    if (dataset, name) in RECIPES:
+        return RECIPES[dataset, name]
+    datasets, names = (sorted({key[i] for key in RECIPES}) for i in (0, 1))
+    raise ValueError(
+        f"no recipe {name!r} for data set {dataset!r}; choose a data set from {', '.join(datasets)} and a "
+        f"recipe from {', '.join(names)}."
+    )

@@ -1,21 +1,21 @@
-"""Training runs on image data that can be described in a small file, repeated and evaluated later."""
+"""Training runs: a folder with configuration, history and posterior, which can be repeated and evaluated later."""
 
 import functools
 import json
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from .._scope import seeded
 from ..checkpoint import load_state, save_state
-from ..data import Images, load_images
+from ..data import Images
 from ..guides import GuidePosterior, MeanFieldGuide, auto_normal
 from ..history import History
 from ..likelihoods import CategoricalLikelihood
@@ -23,71 +23,12 @@ from ..model import BayesianModel
 from ..nets import mlp
 from ..posterior import Status
 from ..svi import fit_svi
-from .recipes import RECIPES, RunConfig
+from .accuracy import AccuracyCurve, AccuracyTracker
+from .config import RunConfig
+from .files import check_target, write_json
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
-from .tracking import AccuracyCurve, AccuracyTracker
 
-__all__ = [
-    "RECIPES",
-    "RunConfig",
-    "build",
-    "known_classes",
-    "load_accuracy",
-    "load_config",
-    "load_data",
-    "load_run",
-    "train",
-    "write_json",
-]
-
-
-def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """Split off some classes as the unknown.
-
-    Args:
-        images: The data set.
-        hold_out: Labels of the unknown classes.
-
-    Returns:
-        The data set of the remaining classes, relabelled 0, 1, ..., and the test images of the unknown ones.
-
-    Raises:
-        ValueError: If fewer than two classes remain or a label does not exist.
-    """
-    num_classes = len(images.classes)
-    kept = [label for label in range(num_classes) if label not in hold_out]
-    if len(kept) < 2 or not set(hold_out) <= set(range(num_classes)):
-        raise ValueError(f"held-out classes must be among 0, ..., {num_classes - 1} and leave two, got {hold_out}.")
-    new_label = torch.full((num_classes,), -1)
-    new_label[kept] = torch.arange(len(kept))
-    train, test = new_label[images.y_train], new_label[images.y_test]
-    known = Images(
-        x_train=images.x_train[train >= 0],
-        y_train=train[train >= 0],
-        x_test=images.x_test[test >= 0],
-        y_test=test[test >= 0],
-        classes=tuple(images.classes[label] for label in kept),
-    )
-    return known, images.x_test[test < 0]
-
-
-def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Images, Tensor]:
-    """The run's data, and its held-out test images; with a validation set, that takes the place of the test set."""
-    images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
-    if not config.validation:
-        return images, unknown
-    if not 0 < config.validation < len(images.x_train):
-        raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
-    order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
-    train, validation = order[: -config.validation], order[-config.validation :]
-    split = replace(
-        images,
-        x_train=images.x_train[train],
-        y_train=images.y_train[train],
-        x_test=images.x_train[validation],
-        y_test=images.y_train[validation],
-    )
-    return split, unknown
+__all__ = ["build", "load_accuracy", "load_config", "load_run", "train"]
 
 
 def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
@@ -125,8 +66,8 @@ def train(
     """Train as the configuration says, and write configuration, history, posterior and accuracies to a folder.
 
     Args:
-        config: The run.
-        images: Its data, from :func:`load_data`.
+        config: Settings of the run.
+        images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
         out: Folder to create.
         device: Where to compute.
         force: Replace an existing folder.
@@ -172,23 +113,17 @@ def train(
 
 
 def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """The optimizer, for gradients of the whole data set's loss: that of a batch times the number of batches."""
-    if config.optimizer == "adam":  # does not see the loss's scale
+    """The optimizer, with a learning rate for `fit_svi`.
+
+    `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
+    the learning rate is divided by that number; Adam's steps do not depend on the scale of the loss.
+    """
+    if config.optimizer == "adam":
         return functools.partial(torch.optim.Adam, lr=config.lr, fused=True)
     if config.optimizer == "sgd":
         num_batches = math.ceil(num_data / max(config.batch_size, 1))  # `fit_svi` refuses a smaller one
         return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
     raise ValueError(f"unknown optimizer {config.optimizer!r}; choose adam or sgd.")
-
-
-def check_target(out: Path, force: bool) -> None:
-    """Before hours of training: can the folder be made, and may what is there be replaced?"""
-    if out.exists():
-        if not force:
-            raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
-        if not (out / "config.json").is_file():
-            raise FileExistsError(f"{out} is no training run (it has no config.json); --force will not replace it.")
-    out.parent.mkdir(parents=True, exist_ok=True)
 
 
 def load_config(run: str | Path) -> RunConfig:
@@ -213,8 +148,8 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
 
     Args:
         run: Folder that :func:`train` wrote.
-        images: The run's data, from :func:`load_data`.
-        device: Where to put them.
+        images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
+        device: Where to put model and posterior.
 
     Raises:
         FileNotFoundError: If the folder holds no run.
@@ -231,13 +166,8 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
-    """The accuracies that a run recorded while it was trained, if it did."""
+    """The accuracies that a run recorded during training, or None if it recorded none."""
     path = Path(run) / "accuracy.json"
     if not path.is_file():
         return None
     return AccuracyCurve(**{name: tuple(values) for name, values in json.loads(path.read_text()).items()})
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write plain data as readable JSON."""
-    path.write_text(json.dumps(value, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Priors, initialisations, scalings of inputs and KL weights from short texts, as on the command line."""
+"""Specifications: short texts, as typed on the command line, that name a prior, an initialisation, and so on."""
 
 from fractions import Fraction
 
@@ -13,7 +13,7 @@ from ..priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorBy
 __all__ = ["make_init", "make_inputs", "make_kl_weight", "make_prior"]
 
 PIXEL_SCALE_FLOOR = 0.003
-"""Added to the standard deviation of each pixel; about one grey level, so that no constant pixel is blown up."""
+"""About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
 
 
 def _numbers(spec: str, text: str, count: int) -> list[float]:
@@ -80,7 +80,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[Standardize]:
-    """What a specification puts before a network: nothing, or one module.
+    """The modules that a specification of inputs puts before the network: none or one.
 
     Args:
         spec: ``raw``, ``standardized``, or ``scaled:FACTOR``, whose factor may be a fraction.

@@ -1,4 +1,4 @@
-"""The yardstick at work: many approximations of one posterior beside NUTS, on a noisy sine with a gap in its data."""
+"""A study of approximate posteriors: each beside NUTS, on a noisy sine with a gap in its data."""
 
 import functools
 from collections.abc import Callable
@@ -33,17 +33,17 @@ DROPOUT, ENSEMBLE = 0.05, 5
 
 
 class RegressionStudy:
-    """92 points of 10 sin(2 pi x) with known noise, none of them in the middle; one hidden layer of 20 tanh units.
+    """Methods beside NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
-    All methods but two share one model, and so one exact posterior; the mixture prior and MC dropout have their own.
-    All use the ELBO itself: no posterior is cold.
+    The network has one hidden layer of 20 tanh units. All methods share one model, and so one exact posterior, except
+    the mixture prior and MC dropout, which have a model each. All fits maximise the ELBO itself: no posterior is cold.
 
     Args:
-        seed: Of data, starts, fits and draws.
+        seed: Seed of noise, initial weights, fits and draws.
         num_steps: Optimisation steps of each fit, on all data at once.
-        num_draws: Draws of each of the four chains of NUTS, after as many of warm-up.
-        compile: Compile the sampler.
-        progress: Show progress bars.
+        num_draws: Draws of each of the four chains of NUTS, after equally many of warm-up.
+        compile: Whether to compile the sampler.
+        progress: Whether to show progress bars.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """The yardstick."""
+        """The posterior of NUTS, with which all others are compared."""
         return fit_nuts(
             self.model,
             self.x,
@@ -103,7 +103,7 @@ class RegressionStudy:
         )
 
     def methods(self) -> dict[str, Callable[[], Fit]]:
-        """The approximations, by name, each to be run by calling it."""
+        """The approximate methods by name, each a function that fits it."""
         return {
             "laplace": lambda: fit_laplace(self.model, self.x, self.y),
             "full-rank": lambda: self._fit(self.model, auto_multivariate_normal(self.model, init=NetworkInit(0.02))),
@@ -131,10 +131,13 @@ class RegressionStudy:
         return self._fit(model, auto_delta(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
-        """Fit everything, and compare it at test points where there are data, in the gap, and outside.
+        """Fit all methods, and compare them at test points where there are data, in the gap, and outside.
 
         Args:
-            report: Told about each method as it ends.
+            report: Called with one line of text after each fit.
+
+        Returns:
+            The comparison.
         """
         entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
@@ -156,10 +159,10 @@ class RegressionStudy:
         return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
 
     def save(self, result: Comparison, out: Path) -> None:
-        """Write table and picture.
+        """Write a comparison as a table and a picture.
 
         Args:
-            result: What :meth:`run` returned.
+            result: The comparison that :meth:`run` returned.
             out: Existing folder for `comparison.csv`, `comparison.json` and `comparison.png`.
         """
         result.to_csv(out / "comparison.csv")

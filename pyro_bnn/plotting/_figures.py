@@ -1,4 +1,4 @@
-"""Axes and files."""
+"""New axes, and the writing of pictures."""
 
 from pathlib import Path
 

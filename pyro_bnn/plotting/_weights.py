@@ -1,4 +1,4 @@
-"""Pictures of weights, and of what is left without some of them."""
+"""Pictures of the posterior of weights, and of what removing weights costs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,19 +14,18 @@ from ._figures import new_axes
 POSTERIOR, PRIOR = "tab:blue", "tab:gray"
 
 MOST_DRAWN = 100_000
-"""More weights than a curve can show are drawn as so many of their quantiles."""
-
+"""Largest number of points on a curve; of more weights, this many quantiles are drawn."""
 
 FEW = 500
-"""Fewer weights than this are counted on a linear scale."""
+"""Largest number of weights in a histogram with a linear scale; that of more weights is logarithmic."""
 
 
 def signal_to_noise(ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
-    """Density and cumulative distribution of the signal-to-noise ratio in decibel, of all weights and of each layer.
+    """Signal-to-noise ratios in decibel: density over all weights, and cumulative distribution also by layer.
 
     Args:
-        ratios: From :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``; zeros, which have no
-            decibel, are left out of the density and stand at the left end of the distribution.
+        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. A ratio of zero has no
+            decibel: the density leaves it out, and the distribution has it at its left end.
         axes: Two axes: density, distribution.
 
     References:
@@ -59,12 +58,12 @@ def signal_to_noise(ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = 
 
 
 def pruning_curve(report: PruningReport, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
-    """Error and NLL by the share of weights removed, at the mean weights and of the ensemble.
+    """Error and NLL by the share of weights removed, of the network at mean weights and of the ensemble.
 
-    The shares asked for stand side by side at equal distances, since what happens happens close to one.
+    The shares are drawn at equal distances from each other, since errors grow only close to a share of one.
 
     Args:
-        report: From :func:`pyro_bnn.pruning.snr_report`.
+        report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
     """
     if axes is None:
@@ -89,17 +88,17 @@ def pruning_curve(report: PruningReport, axes: Sequence[Axes] | None = None) -> 
 def weight_density(
     loc: float, scale: float, *, name: str = "weight", prior: Distribution | None = None, ax: Axes | None = None
 ) -> Axes:
-    """The posterior density of a single weight, its mean, zero, and its prior.
+    """The posterior density of a single weight, with lines at its mean and at zero, and the density of its prior.
 
     Args:
-        loc: Mean of the Gaussian.
-        scale: Its standard deviation, above 0.
-        name: What the weight is called, for the axis.
-        prior: Distribution of a single weight in the model.
+        loc: Posterior mean of the weight.
+        scale: Posterior standard deviation of the weight, above 0.
+        name: Name of the weight, for the axis.
+        prior: Prior of this single weight.
         ax: Axes to draw on.
 
     Raises:
-        ValueError: If the scale is not above 0, as that of a weight that was removed.
+        ValueError: If the scale is not above 0, as for a removed weight.
     """
     if not scale > 0:
         raise ValueError(f"`scale` must be above 0, got {scale!r}: the weight was removed, it has no density.")

@@ -6,6 +6,7 @@ References:
 """
 
 from ._prune import decibel as decibel
+from ._prune import mean_field as mean_field
 from ._prune import prune as prune
 from ._prune import signal_to_noise as signal_to_noise
 from ._report import PruningReport as PruningReport

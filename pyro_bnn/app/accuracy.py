@@ -1,4 +1,4 @@
-"""Accuracy while a classifier is trained."""
+"""The accuracy of a classifier by epoch, recorded during training."""
 
 import csv
 from dataclasses import asdict, dataclass
@@ -23,8 +23,8 @@ class AccuracyCurve:
     """Accuracy at mean weights after each epoch.
 
     Args:
-        train: On training data, one fraction per epoch.
-        test: On test data, or what takes its place.
+        train: Accuracy on training data, one fraction per epoch.
+        test: Accuracy on test data (or on a validation set), one fraction per epoch.
     """
 
     train: tuple[float, ...]
@@ -39,7 +39,7 @@ class AccuracyCurve:
         return asdict(self)
 
     def to_csv(self) -> str:
-        """One line per epoch, counted from 1, under a header."""
+        """CSV text: a header, then one line per epoch, counted from 1."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["epoch", "train", "test"])
@@ -47,7 +47,7 @@ class AccuracyCurve:
         return text.getvalue()
 
     def table(self, published: "AccuracyCurve | None" = None) -> str:
-        """One line per epoch, beside published values if there are any.
+        """A table with one line per epoch, beside published values if there are any.
 
         Example:
             >>> print(AccuracyCurve((0.9,), (0.8,)).table(AccuracyCurve((0.91, 0.93), (0.9, 0.92))))
@@ -66,13 +66,13 @@ class AccuracyCurve:
 class AccuracyTracker:
     """A callback for :func:`~pyro_bnn.fit_svi` that measures the accuracy at mean weights after each epoch.
 
-    It leaves torch's generators as they were, so that the fit is the same with it and without.
+    It restores torch's random generators, so a fit gives the same result with it and without it.
 
     Args:
         model: The model that is fitted.
-        guide: Its guide, one with a median.
-        train: Images and labels.
-        test: Images and labels.
+        guide: The guide that is fitted; it must have a median.
+        train: Training images and labels.
+        test: Test images and labels.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AccuracyTracker:
         self._rows: list[tuple[float, float]] = []
 
     def __call__(self, history: History) -> None:
-        """Measure once; the history is not looked at."""
+        """Measure both accuracies; the history is not used."""
         with seeded(0, self._model.device), torch.no_grad():
             train, test = (self._accuracy(*part) for part in self._sets)
         self._rows.append((train, test))
@@ -94,7 +94,7 @@ class AccuracyTracker:
 
     @property
     def curve(self) -> AccuracyCurve:
-        """What was measured so far."""
+        """The accuracies measured so far."""
         return AccuracyCurve(tuple(row[0] for row in self._rows), tuple(row[1] for row in self._rows))
 
 

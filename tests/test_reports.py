@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_bnn.app import runs
+from pyro_bnn.app import recipes, runs
+from pyro_bnn.app.images import load_data
 
 from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 
@@ -17,11 +18,11 @@ from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 def trained(tmp_path_factory):
     """A run on scikit-learn's digits, made once."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    config = runs.RECIPES["digits", "default"]
+    config = recipes.RECIPES["digits", "default"]
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        images, _ = runs.load_data(replace(config, epochs=30), root=None)
+        images, _ = load_data(replace(config, epochs=30), root=None)
         runs.train(replace(config, epochs=30), images, folder)
     finally:
         torch.set_default_dtype(before)

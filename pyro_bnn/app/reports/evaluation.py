@@ -1,4 +1,4 @@
-"""The report on a trained classifier: who votes what, how sure, and whether the unknown is noticed."""
+"""The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import metrics, plotting
-from ..data import Images
-from ..guides import GuidePosterior
-from ..history import History
-from ..model import BayesianModel
-from ..prediction import predict, predict_point
-from ..uncertainty import ClassificationPrediction
-from .runs import write_json
+from ... import metrics, plotting
+from ...data import Images
+from ...guides import GuidePosterior
+from ...history import History
+from ...model import BayesianModel
+from ...prediction import predict, predict_point
+from ...uncertainty import ClassificationPrediction
+from ..files import write_json
 
-__all__ = ["Report", "evaluate"]
+__all__ = ["Report", "Row", "report_evaluation"]
 
 SCORES = {
     "entropy": "total uncertainty: entropy (nats)",
@@ -23,7 +23,7 @@ SCORES = {
     "maximum probability": "1 - maximum probability",
     "logit variance": "variance of the logits over draws",
 }
-"""Each out-of-domain score with its axis label; larger is taken to mean less known."""
+"""Axis label of each out-of-domain score; a larger score counts as less known."""
 
 
 LEGEND = [
@@ -38,7 +38,7 @@ class Row:
     """Scores of one way to predict.
 
     Args:
-        name: Which.
+        name: The way, such as ``ensemble of 100``.
         accuracy: Fraction of test images classified correctly.
         nll: Mean negative log-likelihood, in nats.
         ece: Expected calibration error with 15 bins.
@@ -57,8 +57,8 @@ class Report:
     """Everything that an evaluation measures.
 
     Args:
-        rows: Components, mean weights and ensembles.
-        ood: Detection of out-of-domain images, by score.
+        rows: Scores of single draws, of the mean weights and of ensembles.
+        ood: How well each score tells out-of-domain images from known ones, by name of the score.
         num_test: Number of test images.
         num_unknown: Number of out-of-domain images.
     """
@@ -80,7 +80,7 @@ class Report:
         return "\n".join(lines)
 
 
-def evaluate(
+def report_evaluation(
     model: BayesianModel,
     posterior: GuidePosterior,
     images: Images,
@@ -96,12 +96,12 @@ def evaluate(
     Args:
         model: The model.
         posterior: Its fitted guide.
-        images: Data, of which the test part is used.
-        unknown: Out-of-domain images, shape (M, H, W); None leaves that part out.
+        images: The run's images, of which the test part is used.
+        unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
         out: Folder for the results.
-        num_samples: Draws of the large ensemble.
-        num_components: Draws whose accuracy is shown one by one.
-        seed: Of the draws.
+        num_samples: Number of draws in the large ensemble.
+        num_components: Number of draws in the small ensemble, whose members are also scored one by one.
+        seed: Seed of the draws.
     """
     device = model.device
     x, y = images.x_test.to(device), images.y_test.to(device)

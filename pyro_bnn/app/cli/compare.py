@@ -1,0 +1,39 @@
+"""`pyro-bnn compare`."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import typer
+
+from ...mcmc import ConvergenceWarning
+from . import options
+
+
+def compare(
+    out: options.Out = Path("pyro-bnn-compare"),
+    num_draws: options.ChainDraws = 500,
+    num_steps: options.Steps = 3000,
+    compile: options.Compile = False,
+    seed: options.CompareSeed = 0,
+    force: options.Overwrite = False,
+) -> None:
+    """Compare seven approximate methods with NUTS.
+
+    The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior where
+    there are data, in the gap and outside, and writes a table and a picture. Takes some minutes.
+    """
+    from ..study import RegressionStudy  # late: loads matplotlib
+
+    if out.exists() and not (force and out.is_dir()):
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to overwrite a folder's files.")
+    out.mkdir(parents=True, exist_ok=True)
+    study = RegressionStudy(
+        seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # its message is printed as the status
+        result = study.run(typer.echo)
+    typer.echo(f"\n{result}")
+    study.save(result, out)
+    typer.echo(f"\ncomparison.csv, comparison.json and comparison.png in {out}.")

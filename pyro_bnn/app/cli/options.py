@@ -1,0 +1,170 @@
+"""Options and arguments of the commands, and the reading of their texts."""
+
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import torch
+import typer
+
+# --- of several commands ----------------------------------------------------------------------------------------------
+
+Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
+Out = Annotated[Path, typer.Option(help="Folder to write to.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder that holds MNIST/raw and FashionMNIST/raw.  [default: $PYRO_BNN_DATA, else ./data]"),
+]
+Download = Annotated[bool, typer.Option("--download", help="Download missing data into the data folder.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
+DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
+
+# --- of `demo` --------------------------------------------------------------------------------------------------------
+
+DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")]
+
+# --- of `train`; None leaves a setting as the recipe has it -----------------------------------------------------------
+
+Dataset = Annotated[str, typer.Argument(help="fashion-mnist, mnist or digits.")]
+Recipe = Annotated[
+    str,
+    typer.Option(
+        help="default; or article: mixture prior, KL weight 1, 20 epochs, after Blundell et al. (2015); or tutorial, "
+        "tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's config.json shows all settings."
+    ),
+]
+PriorSpec = Annotated[
+    str | None,
+    typer.Option(
+        help="normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN; or by parameter name, "
+        "GLOB=PRIOR;GLOB=PRIOR."
+    ),
+]
+GuideSpec = Annotated[str | None, typer.Option(help="mean-field or auto-normal.")]
+InitSpec = Annotated[str | None, typer.Option(help="uniform, normal, network:SCALE or network:FRACTION*prior.")]
+Inputs = Annotated[str | None, typer.Option(help="Pixels: raw (in [0, 1]), standardized or scaled:FACTOR.")]
+Hidden = Annotated[str | None, typer.Option(help="Units of each hidden layer, such as 400,400.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training set.")]
+BatchSize = Annotated[int | None, typer.Option(help="Images per step.")]
+Optimizer = Annotated[str | None, typer.Option(help="adam, or sgd (without momentum).")]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Learning rate. With sgd it multiplies the gradient of one batch's loss: summed NLL plus KL / number of "
+        "batches."
+    ),
+]
+Schedule = Annotated[str | None, typer.Option(help="Schedule of the learning rate: constant or cosine.")]
+NumParticles = Annotated[int | None, typer.Option(help="Weight draws per step.")]
+KLWeightSpec = Annotated[
+    str | None,
+    typer.Option(
+        help="Weight of the KL term: 1 gives the ELBO, less than 1 a cold posterior; or blundell, per-weight, "
+        "warmup:EPOCHS[,WEIGHT]."
+    ),
+]
+HoldOut = Annotated[
+    str | None,
+    typer.Option(help='Classes kept out of training, as the unknown, such as 7,8,9; "" for none.'),
+]
+Validation = Annotated[
+    int | None,
+    typer.Option(help="Number of training images set aside; `evaluate` then uses them instead of the test set."),
+]
+Accuracy = Annotated[
+    bool | None,
+    typer.Option(
+        "--accuracy/--no-accuracy",
+        help="Measure the accuracy at mean weights after each epoch, on training and test images; this takes time.  "
+        "[default: only with the tutorial recipes]",
+    ),
+]
+TrainSeed = Annotated[int | None, typer.Option(help="Seed of initial weights, batch order and weight draws.")]
+
+# --- of `evaluate` ----------------------------------------------------------------------------------------------------
+
+Unknown = Annotated[
+    str | None,
+    typer.Option(
+        help="Data set of the unknown images.  [default: the run's held-out classes; if it has none, mnist for a run "
+        "on fashion-mnist, and fashion-mnist for a run on mnist]"
+    ),
+]
+EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.")]
+
+# --- of `compare` -----------------------------------------------------------------------------------------------------
+
+ChainDraws = Annotated[
+    int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
+]
+Steps = Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)]
+Compile = Annotated[bool, typer.Option("--compile", help="Compile the sampler: needs a C++ compiler.")]
+CompareSeed = Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")]
+Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the files of an earlier comparison.")]
+
+# --- of `prune` -------------------------------------------------------------------------------------------------------
+
+Fractions = Annotated[
+    str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
+]
+PerLayer = Annotated[
+    bool, typer.Option("--per-layer", help="Remove the share of each layer, instead of all layers together.")
+]
+Keep = Annotated[
+    float | None,
+    typer.Option(help="Share of the weights that is left in a pruned copy of the run, written to --out.", min=0, max=1),
+]
+PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.")]
+PruneDraws = Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)]
+
+# --- of `weights` -----------------------------------------------------------------------------------------------------
+
+SiteName = Annotated[
+    str | None,
+    typer.Option(
+        help="Site of the weight shown, such as net.1.weight; a wrong name lists all sites.  [default: the first site]"
+    ),
+]
+Index = Annotated[
+    str,
+    typer.Option(
+        help="Index of the weight in its site, such as 3,100.  [default: the weight of highest signal-to-noise ratio]"
+    ),
+]
+
+Number = TypeVar("Number", int, float)
+
+
+def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]:
+    """Numbers from a text such as ``400,400``.
+
+    Args:
+        kind: `int` or `float`.
+        text: The numbers, separated by commas; may be empty.
+        name: Name of the option, for the error.
+
+    Raises:
+        ValueError: If a part of the text is no such number.
+    """
+    try:
+        return tuple(kind(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        expected = "whole numbers" if kind is int else "numbers"
+        raise ValueError(f"`{name}` must be {expected} separated by commas, got {text!r}.") from None
+
+
+def check_device(name: str) -> str:
+    """The name of a device, unchanged.
+
+    Raises:
+        ValueError: If there is no such device here.
+    """
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; choose cpu or cuda.") from None
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {name!r}; choose cpu or cuda.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name} needs a GPU that torch can use, and there is none here; choose cpu.")
+    return name

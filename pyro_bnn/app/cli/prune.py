@@ -1,0 +1,44 @@
+"""`pyro-bnn prune`."""
+
+import typer
+
+from .. import images, runs
+from . import options
+
+
+def prune(
+    run: options.Run,
+    fractions: options.Fractions = "0,.1,.25,.5,.75,.95,.98,.99,1",
+    per_layer: options.PerLayer = False,
+    keep: options.Keep = None,
+    out: options.PrunedOut = None,
+    num_samples: options.PruneDraws = 100,
+    seed: options.DrawSeed = 0,
+    data: options.Data = None,
+    download: options.Download = False,
+    device: options.Device = "cpu",
+    force: options.Force = False,
+) -> None:
+    """Measure what removing weights costs and saves.
+
+    Prints scores, file size and speed by the share of weights removed; those of lowest signal-to-noise ratio
+    |mean| / sd go first. Tables and pictures are written into the run's folder; the run itself keeps all its weights.
+    """
+    from ..reports.pruning import report_pruning, save_pruned_run  # late: loads matplotlib
+
+    if (keep is None) != (out is None):
+        raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
+    shares = options.read_numbers(float, fractions, "--fractions")
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
+    config = runs.load_config(run)
+    device = options.check_device(device)
+    known, _ = images.load_data(config, root=data, download=download)
+    model, posterior = runs.load_run(run, known, device=device)
+    if keep is not None and out is not None:
+        status = save_pruned_run(run, out, model, posterior, fraction=1 - keep, per_layer=per_layer, force=force)
+        typer.echo(f"{status} Saved in {out}; next: pyro-bnn evaluate {out}\n")
+    report, gains = report_pruning(
+        model, posterior, known, run, fractions=shares, num_samples=num_samples, per_layer=per_layer, seed=seed
+    )
+    typer.echo(f"{report}\n\n{gains}\n\npruning.csv, pruning.json, pruning.png and snr.png in {run}.")

@@ -1,0 +1,92 @@
+"""`pyro-bnn train`."""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from .. import images, recipes, runs
+from ..accuracy import AccuracyCurve
+from . import options
+
+
+def train(
+    dataset: options.Dataset,
+    out: options.Out,
+    recipe: options.Recipe = "default",
+    prior: options.PriorSpec = None,
+    guide: options.GuideSpec = None,
+    init: options.InitSpec = None,
+    inputs: options.Inputs = None,
+    hidden: options.Hidden = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    optimizer: options.Optimizer = None,
+    lr: options.LearningRate = None,
+    schedule: options.Schedule = None,
+    num_particles: options.NumParticles = None,
+    kl_weight: options.KLWeightSpec = None,
+    hold_out: options.HoldOut = None,
+    validation: options.Validation = None,
+    accuracy: options.Accuracy = None,
+    seed: options.TrainSeed = None,
+    data: options.Data = None,
+    download: options.Download = False,
+    device: options.Device = "cpu",
+    force: options.Force = False,
+) -> None:
+    """Train a Bayesian network on images.
+
+    Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
+    default recipes train cold posteriors: their KL weight is below 1.
+    """
+    base = recipes.find_recipe(dataset, recipe)
+    settings: dict[str, Any] = {
+        "prior": prior,
+        "guide": guide,
+        "init": init,
+        "inputs": inputs,
+        "hidden": None if hidden is None else options.read_numbers(int, hidden, "--hidden"),
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": optimizer,
+        "lr": lr,
+        "schedule": schedule,
+        "num_particles": num_particles,
+        "kl_weight": kl_weight,
+        "hold_out": None if hold_out is None else options.read_numbers(int, hold_out, "--hold-out"),
+        "validation": validation,
+        "accuracy": accuracy,
+        "seed": seed,
+    }
+    given = {name: value for name, value in settings.items() if value is not None}
+    config = replace(base, **given)
+    device = options.check_device(device)
+    known, _ = images.load_data(config, root=data, download=download)
+    start = time.perf_counter()
+    _, posterior = runs.train(config, known, out, device=device, force=force, progress=sys.stderr.isatty())
+    last = posterior.history.epochs[-1]
+    held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
+    typer.echo(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")
+    typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
+    typer.echo(
+        f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(known.x_train):.4f} nats, "
+        f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {out}; next: pyro-bnn evaluate {out}"
+    )
+    curve = runs.load_accuracy(out)
+    if curve is not None:
+        _show_accuracy(curve, recipes.PUBLISHED_ACCURACY.get((dataset, recipe)), out)
+        test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
+        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {out}{test}.")
+
+
+def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path) -> None:
+    """Print the accuracies as a table, and write them as a picture."""
+    from ... import plotting  # late: loads matplotlib
+
+    pair = None if published is None else (published.train, published.test)
+    plotting.save(plotting.accuracy_curves(curve.train, curve.test, published=pair), out / "accuracy.png")
+    typer.echo(f"\n{curve.table(published)}")

@@ -1,0 +1,27 @@
+"""`pyro-bnn weights`."""
+
+import typer
+
+from .. import images, runs
+from . import options
+
+
+def weights(
+    run: options.Run,
+    site: options.SiteName = None,
+    index: options.Index = "",
+    data: options.Data = None,
+    download: options.Download = False,
+) -> None:
+    """Show the posterior of a trained network's weights.
+
+    A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
+    """
+    from ..reports.weights import SiteSummary, report_weights  # late: loads matplotlib
+
+    place = options.read_numbers(int, index, "--index")
+    known, _ = images.load_data(runs.load_config(run), root=data, download=download)
+    model, posterior = runs.load_run(run, known)
+    rows = report_weights(model, posterior, run, site=site, index=place)
+    typer.echo("\n".join([SiteSummary.header(), *map(str, rows)]))
+    typer.echo(f"\nweight.png and weights.png in {run}.")

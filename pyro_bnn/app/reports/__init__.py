@@ -1,0 +1,1 @@
+"""Reports on a training run, one module each: what is measured, printed, and written into the run's folder."""

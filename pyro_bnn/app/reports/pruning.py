@@ -1,0 +1,181 @@
+"""The report on pruning a training run: what removing weights costs, and what it saves."""
+
+import io
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ... import plotting, pruning
+from ...checkpoint import save_state
+from ...data import Images
+from ...guides import GuidePosterior
+from ...model import BayesianModel
+from ...pruning import mean_field
+from ..files import check_target, write_json
+
+__all__ = ["Gain", "PruningGains", "report_pruning", "save_pruned_run"]
+
+TIMED_IMAGES = 1000
+"""Number of images that are classified at once to take the time."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What removing weights saves.
+
+    Args:
+        fraction: Share of the weights removed.
+        file_bytes: Size of the stored posterior.
+        sparse_seconds: Median time to classify the images at mean weights, with nearly empty layers stored as sparse.
+        dense_seconds: The same time with all layers dense.
+    """
+
+    fraction: float
+    file_bytes: int
+    sparse_seconds: float
+    dense_seconds: float
+
+
+@dataclass(frozen=True)
+class PruningGains:
+    """The gains by share of weights removed.
+
+    Args:
+        rows: One gain per share.
+        num_images: Number of images that were classified at once to take the time.
+        file_bytes: Size of the stored posterior with all its weights.
+    """
+
+    rows: tuple[Gain, ...]
+    num_images: int
+    file_bytes: int
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'removed':>8s} {'file, MB':>10s} {'smaller':>9s} {'dense, ms':>10s} {'sparse, ms':>11s} {'faster':>8s}",
+        ]
+        for row in self.rows:
+            smaller = f"{self.file_bytes / row.file_bytes:.1f} x"
+            faster = f"{row.dense_seconds / row.sparse_seconds:.1f} x"
+            lines.append(
+                f"{row.fraction:8.4g} {row.file_bytes / 1e6:10.3f} {smaller:>9s} {1e3 * row.dense_seconds:10.2f} "
+                f"{1e3 * row.sparse_seconds:11.2f} {faster:>8s}"
+            )
+        lines.append(
+            f"times: mean weights, {self.num_images} images, {torch.get_num_threads()} thread(s); a layer with more "
+            f"than {pruning.MAX_DENSITY:.0%} of its weights left stays dense."
+        )
+        return "\n".join(lines)
+
+
+def report_pruning(
+    model: BayesianModel,
+    posterior: GuidePosterior,
+    images: Images,
+    out: Path,
+    *,
+    fractions: Sequence[float],
+    num_samples: int = 100,
+    per_layer: bool = False,
+    seed: int = 0,
+) -> tuple[pruning.PruningReport, PruningGains]:
+    """Measure a trained classifier with more and more of its weights removed; write table and pictures.
+
+    Args:
+        model: The model.
+        posterior: Its fitted mean-field guide.
+        images: The run's images, of which the test part is used.
+        out: Folder for the results.
+        fractions: Shares of the weights to remove.
+        num_samples: Number of draws in each ensemble.
+        per_layer: Remove this share of each layer, instead of all layers together.
+        seed: Seed of the draws.
+
+    Returns:
+        What the removal costs, and what it saves.
+    """
+    x, y = images.x_test.to(model.device), images.y_test.to(model.device)
+    report = pruning.snr_report(
+        model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
+    )
+    rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
+    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, mean_field(posterior)))
+    report.to_csv(out / "pruning.csv")
+    write_json(out / "pruning.json", {"report": asdict(report), "gains": asdict(gains)})
+    plotting.save(plotting.pruning_curve(report)[0], out / "pruning.png")
+    plotting.save(plotting.signal_to_noise(pruning.signal_to_noise(posterior))[0], out / "snr.png")
+    return report, gains
+
+
+def save_pruned_run(
+    run: Path,
+    out: Path,
+    model: BayesianModel,
+    posterior: GuidePosterior,
+    *,
+    fraction: float,
+    per_layer: bool,
+    force: bool,
+) -> str:
+    """Write a copy of a run without some of its weights; every command takes it as it takes the run.
+
+    Args:
+        run: Folder of the run.
+        out: Folder of the copy.
+        model: The run's model.
+        posterior: The run's posterior, of a mean-field guide.
+        fraction: Share of the weights to remove.
+        per_layer: Remove this share of each layer, instead of all layers together.
+        force: Whether an earlier run in `out` may be replaced.
+
+    Returns:
+        A sentence that says how many weights were removed.
+
+    Raises:
+        FileExistsError: If `out` exists and `force` is not given, or if it is or holds the run itself.
+    """
+    check_target(out, force)
+    if out.resolve() in (run.resolve(), *run.resolve().parents):
+        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
+    pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir()
+    for name in ("config.json", "history.json"):
+        shutil.copy(run / name, out / name)
+    save_state(out / "posterior.pt", model, mean_field(pruned))
+    return str(pruned.status)
+
+
+def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
+    pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
+    values = pruned.median()
+    dense = pruning.sparse_network(model, values, max_density=-1.0)
+    sparse = pruning.sparse_network(model, values)
+    seconds = _seconds([lambda: dense(x), lambda: sparse(x)])
+    return Gain(fraction, _file_bytes(model, mean_field(pruned)), sparse_seconds=seconds[1], dense_seconds=seconds[0])
+
+
+@torch.no_grad()
+def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list[float]:
+    """Median time of each call; the calls take turns, and the first turn is not timed."""
+    times: list[list[float]] = [[] for _ in calls]
+    for repeat in range(repeats + 1):
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call().sum().item()  # waits for a GPU
+            if repeat:
+                taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in times]
+
+
+def _file_bytes(model: BayesianModel, guide: nn.Module) -> int:
+    file = io.BytesIO()
+    save_state(file, model, guide)
+    return file.getbuffer().nbytes

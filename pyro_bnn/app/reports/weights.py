@@ -1,0 +1,120 @@
+"""The report on the weights of a training run: how large they are, and how well the posterior knows them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ... import plotting, pruning
+from ..._reflection import element_of, elementwise, move_distribution
+from ...guides import GuidePosterior
+from ...model import BayesianModel
+from ...pruning import mean_field
+
+__all__ = ["SiteSummary", "report_weights"]
+
+
+@dataclass(frozen=True)
+class SiteSummary:
+    """The posterior of one site's weights in a few numbers.
+
+    Args:
+        site: Name of the site.
+        num_weights: Number of weights.
+        num_removed: Number of removed weights; the fields below leave these out.
+        mean_size: Mean over the weights of |posterior mean|.
+        median_scale: Median over the weights of the posterior standard deviation.
+        decibel: 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio, in dB.
+    """
+
+    site: str
+    num_weights: int
+    num_removed: int
+    mean_size: float
+    median_scale: float
+    decibel: tuple[float, float, float]
+
+    def __str__(self) -> str:
+        low, middle, high = self.decibel
+        return (
+            f"{self.site:20s} {self.num_weights:10,d} {self.num_removed:10,d} {self.mean_size:12.4g} "
+            f"{self.median_scale:10.4g} {low:8.1f} {middle:8.1f} {high:8.1f}"
+        )
+
+    @staticmethod
+    def header() -> str:
+        """The heading of a table of summaries."""
+        return (
+            f"{'site':20s} {'weights':>10s} {'removed':>10s} {'mean |mean|':>12s} {'median sd':>10s} "
+            f"{'SNR 5 %':>8s} {'50 %':>8s} {'95 % (dB)':>8s}"
+        )
+
+
+def report_weights(
+    model: BayesianModel, posterior: GuidePosterior, out: Path, *, site: str | None = None, index: Sequence[int] = ()
+) -> list[SiteSummary]:
+    """Summarise the weights of a trained network, and write two pictures.
+
+    ``weight.png``: the posterior density of one weight. ``weights.png``: histograms of means and scales by site.
+
+    Args:
+        model: The model.
+        posterior: Its fitted mean-field guide.
+        out: Folder for the pictures.
+        site: Site of the weight shown; by default the first site that has weights left.
+        index: Index of that weight in the site; by default that of the highest signal-to-noise ratio.
+
+    Returns:
+        A summary of each site.
+
+    Raises:
+        ValueError: If there is no such weight, or it was removed.
+    """
+    guide = mean_field(posterior)
+    ratios = pruning.signal_to_noise(guide)
+    if site is None:
+        site = next((name for name in ratios if bool(guide.kept(name).any())), None)
+    if site is None:
+        raise ValueError("all weights were removed: none has a posterior to show.")
+    if site not in ratios:
+        raise ValueError(f"there is no site {site!r}; choose from {', '.join(ratios)}.")
+    shape = tuple(ratios[site].shape)
+    if not index:
+        index = [int(i) for i in torch.unravel_index(ratios[site].argmax(), shape)]
+    if len(index) != len(shape) or not all(0 <= i < size for i, size in zip(index, shape, strict=True)):
+        raise ValueError(f"`index` must name one element of `{site}`, of shape {shape}, got {tuple(index)}.")
+    locations = {name: value.cpu() for name, value in guide.locations().items() if name in ratios}
+    scales = {name: value.cpu() for name, value in guide.scales().items() if name in ratios}
+    loc, scale = (float(values[site][tuple(index)]) for values in (locations, scales))
+    name = f"{site}[{', '.join(map(str, index))}]"
+    ax = plotting.weight_density(loc, scale, name=name, prior=_prior(model, site, index))
+    plotting.save(ax, out / "weight.png")
+    plotting.save(plotting.weight_histograms(locations, scales)[0, 0], out / "weights.png")
+    return [_summary(name, locations[name], scales[name], ratios[name].cpu()) for name in ratios]
+
+
+def _prior(model: BayesianModel, site: str, index: Sequence[int]) -> Distribution:
+    """The prior of a single weight, on the CPU and in double precision."""
+    prior = model.prior_of(site)
+    single = elementwise(site, prior, model.initial_value(site).shape)
+    return element_of(move_distribution(single, torch.zeros((), dtype=torch.float64)), tuple(index))
+
+
+def _summary(site: str, loc: Tensor, scale: Tensor, ratio: Tensor) -> SiteSummary:
+    kept = scale > 0
+    if not bool(kept.any()):
+        nan = float("nan")
+        return SiteSummary(site, loc.numel(), loc.numel(), nan, nan, (nan, nan, nan))
+    levels = pruning.decibel(ratio[kept]).sort().values
+    low, middle, high = (float(levels[int(q * (len(levels) - 1))]) for q in (0.05, 0.5, 0.95))
+    return SiteSummary(
+        site,
+        num_weights=loc.numel(),
+        num_removed=int((~kept).sum()),
+        mean_size=float(loc[kept].abs().mean()),
+        median_scale=float(scale[kept].median()),
+        decibel=(low, middle, high),
+    )

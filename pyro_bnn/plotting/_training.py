@@ -1,0 +1,62 @@
+"""Curves of what a fit recorded, by epoch."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from ..history import History
+from ._figures import new_axes
+
+
+def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+    """The ELBO and its two terms by epoch, each on axes of its own.
+
+    Args:
+        history: The record of a fit.
+        axes: Three axes: ELBO, data cost, complexity cost.
+    """
+    if axes is None:
+        axes = new_axes(1, 3, size=(12, 3.2))[0]
+    epochs = [record.epoch + 1 for record in history.epochs]
+    per_datum = history.num_data or 1
+    weights = {record.kl_weight for record in history.epochs}
+    weight = f"{weights.pop():.3g}" if len(weights) == 1 else f"{min(weights):.3g} to {max(weights):.3g}"
+    unit = "nats per data point" if history.num_data else "nats"
+    curves = (
+        (f"ELBO (trained with KL weight {weight})", [r.elbo / per_datum for r in history.epochs]),
+        ("data cost: expected NLL", [-r.expected_log_likelihood / per_datum for r in history.epochs]),
+        ("complexity cost: KL", [r.kl / per_datum for r in history.epochs]),
+    )
+    for ax, (title, values) in zip(axes, curves, strict=True):
+        ax.plot(epochs, values, marker="." if len(epochs) < 40 else None)
+        ax.set(title=title, xlabel="epoch", ylabel=unit)
+        ax.grid(alpha=0.3)
+    return axes
+
+
+def accuracy_curves(
+    train: Sequence[float],
+    test: Sequence[float],
+    *,
+    published: tuple[Sequence[float], Sequence[float]] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Accuracy at mean weights by epoch, on training and test data, beside published values if there are any.
+
+    Args:
+        train: Accuracy on training data after each epoch, from 0 to 1.
+        test: Accuracy on test data after each epoch.
+        published: Published accuracies on training and test data, drawn with broken lines.
+        ax: Axes to draw on.
+    """
+    ax = ax or new_axes(1, 1, size=(5, 3.6))[0, 0]
+    for pair, style, prefix in (((train, test), ".-", ""), (published or (), "x--", "published, ")):
+        for accuracies, name, color in zip(pair, ("train", "test"), ("tab:blue", "tab:orange"), strict=False):
+            percent = [100 * value for value in accuracies]
+            ax.plot(range(1, 1 + len(percent)), percent, style, color=color, label=prefix + name)
+    ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize=8)
+    return ax
