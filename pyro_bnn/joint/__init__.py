@@ -4,6 +4,7 @@ from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
 from ._densities import density_of as density_of
 from ._densities import has_gaussian_divergence as has_gaussian_divergence
+from ._gradients import check_gradients as check_gradients
 from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential

@@ -24,6 +24,7 @@ from .._reflection import unwrap
 from .._scope import eval_mode, own_parameters, seeded
 from ..distributions import ScaleMixtureNormal
 from ..model import BayesianModel
+from ._gradients import check_gradients
 from ._sites import Site, find_sites
 
 Draw = dict[str, Tensor]
@@ -188,7 +189,8 @@ def network_potential(
     """The potential of a copy of a model, in eval mode and in another dtype if one is given.
 
     Raises:
-        ValueError: If the data do not fit the model, or are not all of it, or the network is random.
+        ValueError: If the data do not fit the model, or are not all of it, or the network is random or hides a part of
+            its gradient.
     """
     _checks.kind("x", x, Tensor, "a tensor")
     _checks.kind("y", y, Tensor, "a tensor")
@@ -207,6 +209,7 @@ def network_potential(
         )
     copied = copy.deepcopy(model).to(dtype or model.dtype).eval()
     x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
+    check_gradients(copied, x, y)
     potential = NetworkPotential(copied, x, y)
     with torch.no_grad():
         first, again = (potential.value(potential.start[None]) for _ in range(2))
