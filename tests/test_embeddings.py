@@ -100,6 +100,8 @@ def test_samplers_and_laplace_see_the_same_density_and_the_prior_of_the_padding_
     z = fast.from_prior(3)
     for ours, other in zip(fast.value_and_grad(z), traced.value_and_grad(z), strict=True):
         assert_identical(ours, other)
+    if name == "bag":  # torch has no second derivative of it
+        return
     posterior = pb.fit_laplace(model, x, y)
     row = model.network[0].padding_idx % 5
     size = len(posterior.mode)

@@ -68,7 +68,7 @@ class _Function:
         with torch.no_grad():
             for buffer, original in self._buffers:  # such as running statistics
                 buffer.copy_(original)
-        with seeded(0, self._model.device), torch.enable_grad(), poutine.block():
+        with seeded(0, self._model.device), poutine.block():
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
         for name, value in given.items():
             if value._version != versions[name]:
@@ -136,7 +136,7 @@ def check_gradients(model: BayesianModel, x: Tensor, y: Tensor) -> None:
     x, y = (part[:MAX_ROWS].detach() for part in (x, y))
     x, y = (part.double() if part.is_floating_point() else part for part in (x, y))
     try:
-        with own_parameters(model):
+        with own_parameters(model), torch.enable_grad():
             function = _Function(copy.deepcopy(model).double(), x, y)
             start, gradients = function.value({}), function.gradients()
             if function.value({}) != start or not math.isfinite(start) or not _are_finite(gradients):
