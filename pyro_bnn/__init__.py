@@ -60,11 +60,16 @@ from .posterior import Status as Status
 from .prediction import predict as predict
 from .prediction import predict_point as predict_point
 from .priors import FanInNormalPrior as FanInNormalPrior
+from .priors import HierarchicalNormalPrior as HierarchicalNormalPrior
+from .priors import HierarchicalPrior as HierarchicalPrior
+from .priors import HorseshoePrior as HorseshoePrior
 from .priors import LaplacePrior as LaplacePrior
+from .priors import LearnedNormalPrior as LearnedNormalPrior
 from .priors import NormalPrior as NormalPrior
 from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
+from .priors import WeightPrior as WeightPrior
 from .svi import NonFiniteError as NonFiniteError
 from .svi import StepTerms as StepTerms
 from .svi import SVIStep as SVIStep

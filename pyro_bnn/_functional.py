@@ -1,5 +1,6 @@
 """Run a module with given tensors in the place of its own parameters."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -20,6 +21,58 @@ def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
     return net.get_submodule(prefix), attribute
 
 
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
+    """Make the layer that owns a random parameter tell the truth about its gradient, if it is an embedding.
+
+    Its sparse gradient becomes a dense one with the same numbers: that of the prior is dense anyway.
+
+    Args:
+        net: The network, which is changed.
+        path: The random parameter.
+        name: Its site, for messages.
+
+    Raises:
+        ValueError: If the layer changes its weight in place, or scales its gradient.
+    """
+    layer, attribute = _owner(net, path)
+    if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
+        return
+    remedy = f"make the layer without it, or leave `{name}` out of `where`"
+    if layer.max_norm is not None:
+        raise ValueError(
+            f"`{name}` is random and must not be changed by its layer, but {type(layer).__name__} has `max_norm="
+            f"{layer.max_norm}`, which changes the drawn weights in place; {remedy}."
+        )
+    if layer.scale_grad_by_freq:
+        raise ValueError(
+            f"`{name}` is random and needs the gradient of the likelihood, but {type(layer).__name__} has "
+            f"`scale_grad_by_freq=True`, which gives another one; {remedy}."
+        )
+    layer.sparse = False
+
+
+def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
+    """The value of a random parameter as its layer uses it: the padding row of an embedding stays what it was.
+
+    torch keeps the gradient from that row. If the forward pass used a row that was drawn, the likelihood would depend
+    on numbers in which it has no gradient.
+
+    Args:
+        net: The network, whose buffers hold the values that it was made with.
+        path: The parameter, a buffer by now.
+        value: Of the parameter's shape.
+    """
+    layer, attribute = _owner(net, path)
+    if not isinstance(layer, EMBEDDINGS) or attribute != "weight" or layer.padding_idx is None:
+        return value
+    original = net.get_buffer(path)
+    rows = torch.arange(len(original), device=original.device).unsqueeze(-1)
+    return torch.where(rows == layer.padding_idx, original, value)
+
+
 def refresh_recurrent_weights(net: nn.Module) -> None:
     """Make LSTM, GRU and RNN layers look their weights up at each call: they keep a list that swapping would miss."""
     for layer in net.modules():
@@ -34,10 +87,11 @@ def _refresh(layer: nn.Module, _: object) -> None:
 @contextmanager
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Put tensors in the place of buffers, by path, and put the buffers back."""
-    owners = [_owner(net, path) for path in tensors]
+    used = {path: as_used(net, path, value) for path, value in tensors.items()}
+    owners = [_owner(net, path) for path in used]
     originals = [owner._buffers[attribute] for owner, attribute in owners]
     try:
-        for (owner, attribute), value in zip(owners, tensors.values(), strict=True):
+        for (owner, attribute), value in zip(owners, used.values(), strict=True):
             owner._buffers[attribute] = value
         yield
     finally:
@@ -148,12 +202,13 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
     """Whether two ways to run a network give the same outputs and the same gradients."""
     results = []
     for run in (first, second):
-        with torch.enable_grad():
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="There is a performance drop")  # vmap would loop as well
             leaves = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
                 output = run(leaves, x)
                 gradients = torch.autograd.grad(output.square().sum(), list(leaves.values()), allow_unused=True)
-            except (RuntimeError, ValueError, NotImplementedError):
+            except (RuntimeError, ValueError, NotImplementedError, UserWarning):
                 if run is second:
                     raise
                 return False

@@ -4,8 +4,9 @@ import copy
 from collections.abc import Iterator
 
 import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Transform
+from torch.distributions import Distribution, Independent, Transform, constraints
 
 
 def unwrap(distribution: Distribution) -> Distribution:
@@ -47,6 +48,26 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     moved = move(distribution)
     assert isinstance(moved, Distribution)
     return moved
+
+
+def require_positive(name: str, prior: object) -> TorchDistributionMixin:
+    """The prior of a scale, once it is known to be one of Pyro's over positive numbers, without a batch shape.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not isinstance(prior, TorchDistributionMixin):
+        raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
+    support = prior.support
+    if isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support not in (constraints.positive, constraints.nonnegative):
+        raise ValueError(f"the prior of `{name}` must live on positive numbers, got {prior} on {support}.")
+    if prior.batch_shape:
+        raise ValueError(
+            f"the prior of `{name}` must have no batch shape, got {tuple(prior.batch_shape)}; use `.to_event()`."
+        )
+    return prior
 
 
 def tensors_of(value: object) -> Iterator[Tensor]:

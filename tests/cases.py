@@ -9,13 +9,28 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import pruning
 
-PRIORS = {
+FIXED_PRIORS = {
     "normal": pb.NormalPrior(0.7),
     "mixture": pb.ScaleMixturePrior(),
     "laplace": pb.LaplacePrior(0.5),
     "fan-in": pb.FanInNormalPrior(math.sqrt(2)),
     "by-name": pb.PriorByName({"net.**.bias": pb.NormalPrior(1.0), "**": pb.LaplacePrior(0.2)}),
 }
+
+HIERARCHICAL_PRIORS = {
+    "hierarchical": pb.HierarchicalNormalPrior(),
+    "hierarchical-per-parameter": pb.HierarchicalNormalPrior(dist.Gamma(2.0, 3.0), per="parameter"),
+    "horseshoe": pb.HorseshoePrior(0.5),
+    "horseshoe-per-weight": pb.HorseshoePrior(local="weight", slab_scale=2.0, per="parameter"),
+    "hierarchical-by-name": pb.PriorByName({"**.bias": pb.NormalPrior(1.0), "**": pb.HierarchicalNormalPrior()}),
+}
+
+LEARNED_PRIORS = {
+    "learned": pb.LearnedNormalPrior(0.7),
+    "learned-per-parameter": pb.LearnedNormalPrior(per="parameter"),
+}
+
+PRIORS = {**FIXED_PRIORS, **HIERARCHICAL_PRIORS, **LEARNED_PRIORS}
 
 # name -> (likelihood, number of network outputs, targets for n rows)
 LIKELIHOODS = {

@@ -19,7 +19,7 @@ from pyro_bnn.svi import _direct, _fit, _graph
 from pyro_bnn.svi._flat import softplus_
 from pyro_bnn.svi._steps import Step
 
-from .cases import LIKELIHOODS, PRIORS, small_model
+from .cases import FIXED_PRIORS, LIKELIHOODS, small_model
 from .tolerances import assert_identical
 
 ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
@@ -66,7 +66,7 @@ class PositivePrior(pb.Prior):
 
 
 MORE_PRIORS = {
-    **PRIORS,
+    **FIXED_PRIORS,
     "mixture-swapped": pb.ScaleMixturePrior(0.25, 0.1, 0.75),
     "per-weight": PerWeightPrior(),
     "joint": JointPrior(),

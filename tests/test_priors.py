@@ -10,16 +10,26 @@ from .cases import PRIORS
 from .tolerances import assert_identical
 
 
+def draws_of_what_it_depends_on(prior, *arguments, num_rows=()):
+    parents = {key: p.expand_by(num_rows).sample() for key, p in prior.parents(*arguments).items()}
+    return {**parents, **prior.learned(*arguments)}
+
+
+@pytest.mark.parametrize("num_rows", [(), (3,), (3, 1)])
 @pytest.mark.parametrize("name", PRIORS)
-def test_a_prior_has_the_parameters_shape_device_and_dtype(name):
+def test_a_prior_has_the_parameters_shape_device_and_dtype(name, num_rows):
+    prior = PRIORS[name]
     for dtype in (torch.float32, torch.float64):
-        layer = nn.Linear(4, 5, dtype=dtype)
-        for parameter_name, parameter in layer.named_parameters():
-            prior = PRIORS[name](f"net.0.{parameter_name}", parameter.detach(), layer)
-            draw = prior.sample()
-            assert (prior.batch_shape, prior.event_shape) == ((), parameter.shape)
-            assert (draw.dtype, draw.device) == (dtype, parameter.device)
-            assert prior.log_prob(draw).dtype == dtype
+        for layer in (nn.Linear(4, 5, dtype=dtype), nn.Conv2d(2, 3, 2, dtype=dtype)):
+            for parameter_name, parameter in layer.named_parameters():
+                arguments = (f"net.0.{parameter_name}", parameter.detach(), layer)
+                values = draws_of_what_it_depends_on(prior, *arguments, num_rows=num_rows)
+                distribution = prior.given(values, *arguments)
+                draw = distribution.sample()
+                expected = num_rows if prior.parents(*arguments) else ()
+                assert (distribution.batch_shape, distribution.event_shape) == (expected, parameter.shape)
+                assert (draw.dtype, draw.device) == (dtype, parameter.device)
+                assert distribution.log_prob(draw).dtype == dtype
 
 
 def test_densities_are_those_of_the_textbook():

@@ -8,13 +8,14 @@ import itertools
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyro.distributions as dist
 import torch
 from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -23,6 +24,7 @@ from .._reflection import unwrap
 from .._scope import eval_mode, own_parameters, seeded
 from ..distributions import ScaleMixtureNormal
 from ..model import BayesianModel
+from ._gradients import check_gradients
 from ._sites import Site, find_sites
 
 Draw = dict[str, Tensor]
@@ -89,10 +91,9 @@ class Potential(ABC):
             parts.append(value.reshape(len(value), -1))
         return torch.cat(parts, 1)
 
+    @abstractmethod
     def from_prior(self, num_rows: int) -> Tensor:
         """Independent draws from the prior, unconstrained, shape (K, P)."""
-        draws = {site.name: site.prior.expand_by([num_rows]).sample() for site in self.sites}
-        return self.unconstrain(draws)
 
     def _split(self, z: Tensor) -> list[Tensor]:
         pieces = z.split(self._sizes, dim=1)
@@ -134,7 +135,9 @@ class NetworkPotential(Potential):
     def __init__(self, model: BayesianModel, x: Tensor, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
         self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
-        self._groups = list(_groups(self.sites, self._sizes))
+        self._model = model
+        self._children = {name for name in model.site_names if model.parents_of(name)}
+        self._groups = list(_groups(self.sites, self._sizes, self._children))
         grouped = {name for group in self._groups for name in group.names}
         self._single = [index for index, site in enumerate(self.sites) if site.name not in grouped]
         with seeded(0, self.like.device), torch.no_grad():
@@ -159,9 +162,25 @@ class NetworkPotential(Potential):
             parts = self._split(z)
             for index in self._single:
                 site = self.sites[index]
-                density = _rowwise_sum(site.prior.log_prob(values[site.name]))
+                prior = self._prior_given(site, values)
+                density = _rowwise_sum(prior.log_prob(values[site.name]))
                 total = total + density + _log_jacobian(site, parts[index], values)
         return total
+
+    def from_prior(self, num_rows: int) -> Tensor:
+        """Independent draws from the prior, unconstrained, shape (K, P): parents first, then what depends on them."""
+        draws: Draw = {}
+        for site in self.sites:
+            prior = self._prior_given(site, draws)
+            draws[site.name] = (prior if site.name in self._children else prior.expand_by([num_rows])).sample()
+        return self.unconstrain(draws)
+
+    def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The prior of a site, for K rows of values at once if it depends on them."""
+        if site.name not in self._children:
+            return site.prior
+        prior: TorchDistributionMixin = _unvalidated(self._model.prior_given(site.name, values))
+        return prior
 
 
 def network_potential(
@@ -170,7 +189,8 @@ def network_potential(
     """The potential of a copy of a model, in eval mode and in another dtype if one is given.
 
     Raises:
-        ValueError: If the data do not fit the model, or are not all of it, or the network is random.
+        ValueError: If the data do not fit the model, or are not all of it, or the network is random or hides a part of
+            its gradient.
     """
     _checks.kind("x", x, Tensor, "a tensor")
     _checks.kind("y", y, Tensor, "a tensor")
@@ -189,6 +209,7 @@ def network_potential(
         )
     copied = copy.deepcopy(model).to(dtype or model.dtype).eval()
     x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
+    check_gradients(copied, x, y)
     potential = NetworkPotential(copied, x, y)
     with torch.no_grad():
         first, again = (potential.value(potential.start[None]) for _ in range(2))
@@ -246,9 +267,9 @@ class _Group:
         return self.log_density(z if self.columns is None else z[:, self.columns])
 
 
-def _groups(sites: list[Site], sizes: list[int]) -> Iterator[_Group]:
-    """Group the sites whose priors are elementwise and of one of the common kinds; the others are left out."""
-    bases = {site.name: _elementwise(site) for site in sites}
+def _groups(sites: list[Site], sizes: list[int], children: Collection[str]) -> Iterator[_Group]:
+    """Group the sites whose priors are fixed, elementwise and of one of the common kinds; the others are left out."""
+    bases = {site.name: None if site.name in children else _elementwise(site) for site in sites}
     edges = dict(zip((site.name for site in sites), itertools.accumulate(sizes, initial=0), strict=False))
     for kind, density in _DENSITIES.items():
         chosen = [(site, size) for site, size in zip(sites, sizes, strict=True) if type(bases[site.name]) is kind]

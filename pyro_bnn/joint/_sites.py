@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.infer.autoguide.initialization import init_to_median
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
@@ -62,13 +63,17 @@ class Site:
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """The latent variables of a model, in the order in which it draws them.
 
+    Each starts where the network or its prior's median is, and the priors of those that follow are the ones given that
+    start. Under one draw of heavy-tailed parents the children would start far from where they have any density.
+
     Raises:
         ValueError: If there is none, or one is discrete or lives in a subsampled plate.
     """
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
     with own_parameters(model), torch.no_grad(), poutine.block():
         with seeded(0):  # one seed, one start
-            trace = prune_subsample_sites(poutine.trace(latents).get_trace(*args, **kwargs))
+            started = _AtStart(model)(latents)
+            trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
             sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
             with seeded(1):  # another draw, which a prior that depends on others follows
@@ -77,6 +82,23 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
     if not sites:
         raise ValueError("the model has no latent variable to guide.")
     return sites
+
+
+class _AtStart(Messenger):
+    """Gives each latent variable its start in place of a draw, so that the next one's prior is the one given that."""
+
+    def __init__(self, model: object) -> None:
+        super().__init__()
+        self._model = model
+
+    def _pyro_sample(self, msg: Any) -> None:
+        is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # a plate draws indices; Pyro's own handlers ask so too
+        if msg["value"] is not None or is_subsample or msg["fn"].support.is_discrete:
+            return
+        if isinstance(self._model, BayesianModel) and msg["name"] in self._model.site_names:
+            msg["value"] = self._model.initial_value(msg["name"])
+        else:
+            msg["value"] = init_to_median(msg)  # of draws: too dear for weights
 
 
 def _site(name: str, node: Any, model: object) -> Site:
@@ -91,10 +113,7 @@ def _site(name: str, node: Any, model: object) -> Site:
                 f"`{name}` has one value per row of the subsampled plate `{frame.name}`; this guide is for latent "
                 "variables shared by all data. If it is the observed site, pass the targets as an example argument."
             )
-    if isinstance(model, BayesianModel) and name in model.site_names:
-        start = model.initial_value(name)
-    else:
-        start = init_to_median(node)  # of draws: too dear for weights
+    start: Tensor = node["value"]
     transform = None if _is_real(support) else biject_to(support)
     is_fixed = not any(tensor.requires_grad for tensor in tensors_of(prior))
     if isinstance(model, BayesianModel):

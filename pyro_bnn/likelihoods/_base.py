@@ -1,18 +1,33 @@
 """What a likelihood is."""
 
 from abc import ABCMeta, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
+from torch.distributions import Distribution
 
 from .. import _checks
+from .._reflection import move_distribution
 from ..uncertainty import Accumulator
 
 
 class _AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
     """PyroModule has a metaclass of its own, so that `ABC` alone does not mix in."""
+
+
+@dataclass(frozen=True)
+class MovedPrior:
+    """What a `PyroSample` of a likelihood calls: a fixed prior, on the device and in the dtype of its buffer `like`."""
+
+    prior: Distribution
+
+    def __call__(self, likelihood: PyroModule) -> TorchDistributionMixin:
+        moved = move_distribution(self.prior, likelihood.get_buffer("like"))
+        assert isinstance(moved, TorchDistributionMixin)
+        return moved
 
 
 class Likelihood(PyroModule, metaclass=_AbstractPyroModule):  # type: ignore[metaclass]
@@ -47,6 +62,11 @@ class Likelihood(PyroModule, metaclass=_AbstractPyroModule):  # type: ignore[met
     def draw_shape(self) -> torch.Size:
         """Leading axes of vectorised draws that the likelihood's own latent variables have; none by default."""
         return torch.Size()
+
+    @property
+    def has_fixed_priors(self) -> bool:
+        """Whether no prior of the likelihood's own latent variables depends on other variables."""
+        return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod
     def accumulator(self) -> Accumulator:

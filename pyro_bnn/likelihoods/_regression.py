@@ -1,21 +1,20 @@
 """Likelihoods of numbers."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.nn import PyroModule, PyroSample
+from pyro.nn import PyroSample
 from torch import Tensor, nn
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from .. import _checks
-from .._reflection import move_distribution
+from .._reflection import require_positive
 from .._scope import local_param
 from ..uncertainty import Accumulator, MomentAccumulator
-from ._base import Likelihood, lift, require_counts, require_output_dims, require_real, split_last
+from ._base import Likelihood, MovedPrior, lift, require_counts, require_output_dims, require_real, split_last
 
 
 class GaussianLikelihood(Likelihood):
@@ -44,17 +43,7 @@ class GaussianLikelihood(Likelihood):
             self.register_buffer("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
 
     def _add_latent_scale(self, prior: Distribution) -> None:
-        if not isinstance(prior, TorchDistributionMixin):
-            raise ValueError(f"the prior of `scale` must be one of `pyro.distributions`, got {type(prior)}.")
-        support = prior.support
-        if isinstance(support, constraints.independent):
-            support = support.base_constraint
-        if support not in (constraints.positive, constraints.nonnegative):
-            raise ValueError(f"the prior of `scale` must live on positive numbers, got {prior} on {support}.")
-        if prior.batch_shape:
-            raise ValueError(
-                f"the prior of `scale` must have no batch shape, got {tuple(prior.batch_shape)}; use `.to_event()`."
-            )
+        prior = require_positive("scale", prior)
         self._scale_event_dim = prior.event_dim
         self.register_buffer("like", torch.zeros(()))  # carries device and dtype
         self.scale = PyroSample(MovedPrior(prior))
@@ -96,18 +85,6 @@ class GaussianLikelihood(Likelihood):
     def accumulator(self) -> Accumulator:
         """Averages means and variances."""
         return MomentAccumulator()
-
-
-@dataclass(frozen=True)
-class MovedPrior:
-    """What the `PyroSample` of the scale calls: the prior on the likelihood's present device and dtype."""
-
-    prior: Distribution
-
-    def __call__(self, likelihood: PyroModule) -> TorchDistributionMixin:
-        moved = move_distribution(self.prior, likelihood.get_buffer("like"))
-        assert isinstance(moved, TorchDistributionMixin)
-        return moved
 
 
 class HeteroscedasticGaussianLikelihood(Likelihood):

@@ -1,8 +1,15 @@
-"""Weight priors: each maps (name, parameter, layer) to a distribution."""
+"""Weight priors: each maps (name, parameter, layer) to a distribution, fixed or given scales that are inferred too."""
 
+from ._base import PRIOR_PREFIX as PRIOR_PREFIX
+from ._base import HierarchicalPrior as HierarchicalPrior
 from ._base import Prior as Prior
+from ._base import WeightPrior as WeightPrior
+from ._base import prior_name as prior_name
 from ._by_name import PriorByName as PriorByName
 from ._elementary import FanInNormalPrior as FanInNormalPrior
 from ._elementary import LaplacePrior as LaplacePrior
 from ._elementary import NormalPrior as NormalPrior
 from ._elementary import ScaleMixturePrior as ScaleMixturePrior
+from ._hierarchical import HierarchicalNormalPrior as HierarchicalNormalPrior
+from ._hierarchical import HorseshoePrior as HorseshoePrior
+from ._learned import LearnedNormalPrior as LearnedNormalPrior

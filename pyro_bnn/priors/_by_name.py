@@ -7,7 +7,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from .._globs import matches
-from ._base import Prior
+from ._base import Prior, WeightPrior
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class PriorByName(Prior):
     """Chooses a prior by the parameter's site name: the first glob that matches wins.
 
     Args:
-        priors: Globs in order of precedence; ``*`` stands for one component of a name, ``**`` for any number.
+        priors: By globs in order of precedence; ``*`` stands for one component of a name, ``**`` for any number.
 
     Raises:
         ValueError: When a parameter matches no glob.
@@ -25,11 +25,32 @@ class PriorByName(Prior):
         >>> prior = PriorByName({"net.**.bias": NormalPrior(1.0), "**": ScaleMixturePrior()})
     """
 
-    priors: Mapping[str, Prior]
+    priors: Mapping[str, WeightPrior]
 
-    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """That of the first matching prior."""
+    def prior_of(self, name: str) -> WeightPrior:
+        """The first prior whose glob matches a site name."""
         for glob, prior in self.priors.items():
             if matches(glob, name):
-                return prior.elementwise(name, parameter, module)
+                return prior
         raise ValueError(f'no glob of {list(self.priors)} matches `{name}`; add a last entry "**" for all the rest.')
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The first matching prior's, which must be a fixed one."""
+        prior = self.prior_of(name)
+        if not isinstance(prior, Prior):
+            raise ValueError(f"the prior of `{name}` depends on other variables; call `given` with their values.")
+        return prior.elementwise(name, parameter, module)
+
+    def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
+        """The first matching prior's; see :meth:`WeightPrior.parents`."""
+        return self.prior_of(name).parents(name, parameter, module)
+
+    def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
+        """The first matching prior's; see :meth:`WeightPrior.learned`."""
+        return self.prior_of(name).learned(name, parameter, module)
+
+    def given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """The first matching prior's; see :meth:`WeightPrior.given`."""
+        return self.prior_of(name).given(values, name, parameter, module)

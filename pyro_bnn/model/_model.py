@@ -1,9 +1,8 @@
-"""A network, a prior and a likelihood as one Pyro model."""
+"""The model."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 
 import pyro
 import torch
@@ -13,16 +12,13 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from . import _checks, _functional
-from ._globs import matches
-from ._scope import allow_local_mode, eval_mode, local_param, seeded
-from .likelihoods import Likelihood
-from .likelihoods._regression import MovedPrior
-from .priors import Prior
-
-__all__ = ["BayesianModel"]
-
-SITE_PREFIX = "net"
+from .. import _checks, _functional
+from .._scope import allow_local_mode, eval_mode, local_param, seeded
+from ..likelihoods import Likelihood
+from ..priors import PRIOR_PREFIX, WeightPrior
+from ._inputs import check_input, check_shapes
+from ._priors import NetworkPriors, ParentStatement, SiteStatement
+from ._selection import SITE_PREFIX, parameter_tree, select_sites
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
 """From weights, ``{site: value}``, and the number of rows to a context in which the network is called."""
@@ -41,6 +37,12 @@ class BayesianModel(PyroModule):
 
     The weights may carry leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
+    A prior may depend on latent variables of its own, such as a scale (:class:`~pyro_bnn.HierarchicalPrior`). They are
+    sites of the model, ``prior.0.scale``, drawn before the weights. What a prior learns is a parameter of the model.
+
+    The padding row of a random embedding is no weight but a constant, the row that `net` had: the drawn one has no
+    effect on the likelihood, and its posterior is its prior.
+
     Args:
         net: Maps x of shape (N, ...) to an output of shape (N, ...).
         prior: Prior of each selected parameter.
@@ -49,8 +51,8 @@ class BayesianModel(PyroModule):
         where: Glob, or list of globs, on site names: ``*`` is one component of a name, ``**`` any number.
 
     Raises:
-        ValueError: If `where` selects nothing or a glob of it matches nothing, if a prior has the wrong shape, or if
-            `num_data` is not positive.
+        ValueError: If `where` selects nothing or a glob of it matches nothing, if a prior has the wrong shape or draws
+            anything itself, if a layer would change a random weight or its gradient, or if `num_data` is not positive.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -66,14 +68,14 @@ class BayesianModel(PyroModule):
         self,
         net: nn.Module,
         *,
-        prior: Prior,
+        prior: WeightPrior,
         likelihood: Likelihood,
         num_data: int,
         where: str | Sequence[str] = "**",
     ) -> None:
         super().__init__()
         _checks.kind("net", net, nn.Module, "a torch.nn.Module")
-        _checks.kind("prior", prior, Prior, "a Prior, such as NormalPrior(1.0)")
+        _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
         _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
@@ -84,52 +86,61 @@ class BayesianModel(PyroModule):
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
         self._interceptor: Interceptor | None = None
-        self._priors: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
-        self._paths = self._make_random([where] if isinstance(where, str) else list(where))
+        self._paths = select_sites(self.net, [where] if isinstance(where, str) else list(where))
+        for name, path in ((name, path) for name, paths in self._paths.items() for path in paths):
+            _functional.prepare_embedding(self.net, path, name)
+            _functional.parameter_to_buffer(self.net, path)
+        self._priors = NetworkPriors(prior, self.net, {name: paths[0] for name, paths in self._paths.items()})
+        self._declare()
         self.likelihood.to(self._like())
 
-    def _make_random(self, globs: list[str]) -> dict[str, list[str]]:
-        """Turn the selected parameters into sample sites; returns every path of each site's parameter."""
-        aliases: dict[int, list[str]] = {}
-        for path, parameter in self.net.named_parameters(remove_duplicate=False):
-            aliases.setdefault(id(parameter), []).append(path)
-        sites = {f"{SITE_PREFIX}.{paths[0]}": paths for paths in aliases.values()}
-        chosen: dict[str, list[str]] = {}
-        for glob in globs:
-            hit = [n for n, paths in sites.items() if any(matches(glob, f"{SITE_PREFIX}.{p}") for p in paths)]
-            if not hit:
-                raise ValueError(f"`where` glob {glob!r} matches none of the network's parameters: {list(sites)}.")
-            chosen |= {name: sites[name] for name in hit}
-        if not chosen:
-            raise ValueError('`where` is empty and selects no parameter; the default "**" selects all.')
-        chosen = {name: sites[name] for name in sites if name in chosen}  # in the order of the network
-        for name, paths in chosen.items():
-            for path in paths:
-                _functional.parameter_to_buffer(self.net, path)
-            self._check_prior(name, self._prior_at(name, paths[0]))
-            setattr(self, name, PyroSample(_PriorOfSite(name, paths[0])))
-        return chosen
-
-    def _check_prior(self, name: str, prior: TorchDistributionMixin) -> None:
-        expected = self.initial_value(name).shape
-        if prior.batch_shape != () or prior.event_shape != expected:
-            raise ValueError(
-                f"the prior of `{name}` must have no batch shape and event shape {tuple(expected)}, got batch shape "
-                f"{tuple(prior.batch_shape)} and event shape {tuple(prior.event_shape)}; use `.expand().to_event()`."
+    def _declare(self) -> None:
+        """Make the sample statements, and the parameters of learned priors."""
+        for parent in self._priors.children:
+            setattr(self, parent, PyroSample(ParentStatement(parent)))
+        for name, (parents, learned) in self._priors.dependencies.items():
+            setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=not (parents or learned))))
+        if self._priors.first_values:
+            self.add_module(
+                "prior_parameters",
+                parameter_tree({_without_prefix(key): v for key, v in self._priors.first_values.items()}),
             )
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """The prior of one of the network's sites, on the model's present device and in its dtype."""
-        return self._prior_at(name, self._paths[name][0])
+        """What a site of the network, or a parent of such a site, is drawn from, on the model's present device.
 
-    def _prior_at(self, name: str, path: str) -> TorchDistributionMixin:
-        """Made once for each device and dtype."""
-        parameter = self.network.get_buffer(path)
-        cached = self._priors.get(name)
-        if cached is None or cached[0].dtype != parameter.dtype or cached[0].device != parameter.device:
-            owner = self.network.get_submodule(path.rpartition(".")[0])
-            cached = self._priors[name] = (parameter.new_empty(0), self.prior(name, parameter, owner))
-        return cached[1]
+        Raises:
+            ValueError: If that depends on other latent variables.
+        """
+        if name in self._priors.children:
+            return self._priors.of_parent(name)
+        if parents := self.parents_of(name):
+            raise ValueError(f"the prior of `{name}` depends on {list(parents)}; call `prior_given` with their values.")
+        return self.prior_given(name, {})
+
+    def parents_of(self, name: str) -> tuple[str, ...]:
+        """The latent variables on which the prior of one of the network's sites depends."""
+        return self._priors.dependencies[name][0]
+
+    def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The prior of one of the network's sites, given its parents.
+
+        Args:
+            name: The site.
+            values: A value, shape ``(*draws, *event)``, for each of its parents at least.
+
+        Returns:
+            A distribution of batch shape ``draws``.
+        """
+        parents, learned = self._priors.dependencies[name]
+        needed = {parent: values[parent] for parent in parents}
+        return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
+
+    def _prior_parameter(self, name: str) -> Tensor:
+        tree = self._modules["prior_parameters"]  # not an attribute: that would put it into Pyro's global store
+        assert tree is not None
+        path = _without_prefix(name)
+        return local_param(f"prior_parameters.{path}", tree.get_parameter(path))
 
     @property
     def sample_statements(self) -> tuple[object, ...]:
@@ -138,8 +149,10 @@ class BayesianModel(PyroModule):
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior depends on other variables, as one may that was set by hand."""
-        return all(isinstance(prior, (Distribution, _PriorOfSite, MovedPrior)) for prior in self.sample_statements)
+        """Whether no prior depends on other variables, as one may that was set by hand, and none is learned here."""
+        statements = self._pyro_samples.values()
+        ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
+        return all(ours) and self._likelihood.has_fixed_priors
 
     def _like(self) -> Tensor:
         """A tensor with the device and dtype of the network."""
@@ -184,8 +197,11 @@ class BayesianModel(PyroModule):
 
     @property
     def latent_names(self) -> tuple[str, ...]:
-        """Names of all latent variables: the network's sites, then the likelihood's."""
-        return (*self._paths, *(f"likelihood.{name}" for name in self._likelihood._pyro_samples))
+        """Names of all latent variables: what priors depend on, the network's sites, the likelihood's variables."""
+        return (*self._priors.children, *self._paths, *self._likelihood_names())
+
+    def _likelihood_names(self) -> list[str]:
+        return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
     def initial_value(self, name: str) -> Tensor:
         """The value that the parameter of a site had in the caller's network."""
@@ -202,6 +218,8 @@ class BayesianModel(PyroModule):
             getattr(self._likelihood, name)
 
     def _draw_weights(self) -> dict[str, Tensor]:
+        for parent in self._priors.children:  # before the weights, which find them in PyroModule's cache
+            getattr(self, parent)
         return {name: getattr(self, name) for name in self._paths}
 
     def observation(self, x: Tensor) -> TorchDistributionMixin:
@@ -241,7 +259,7 @@ class BayesianModel(PyroModule):
 
     def _checked_targets(self, expected: torch.Size, output: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The targets of a batch as the log-density wants them, once they are known to fit."""
-        self._check_shapes(expected, x, y)
+        check_shapes(expected, x, y, type(self._likelihood).__name__)
         if len(y) > self.num_data:
             raise ValueError(
                 f"`num_data` is {self.num_data} but the batch has {len(y)} rows; `num_data` is the size of the "
@@ -265,7 +283,7 @@ class BayesianModel(PyroModule):
         Raises:
             ValueError: As a call of the model.
         """
-        self._check_input(x)
+        check_input(x, self._like())
         with self._noise_fixed(values):
             distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
             y = self._checked_targets(distribution.batch_shape, output, x, y)
@@ -302,7 +320,7 @@ class BayesianModel(PyroModule):
     def _noise_fixed(self, values: Mapping[str, Tensor]) -> Iterator[None]:
         """Within it, the likelihood's latent variables have the given values: they lie in PyroModule's own cache."""
         with self._pyro_context:
-            for name in self.latent_names[len(self._paths) :]:
+            for name in self._likelihood_names():
                 self._pyro_context.set(name, values[name])
             yield
 
@@ -310,7 +328,8 @@ class BayesianModel(PyroModule):
         """Raise a `ValueError` unless y are possible targets of x; runs the network on the first row only."""
         with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
             distribution, output, num_lead = self._observe(x[:1])
-        self._check_shapes(torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]]), x, y)
+        expected = torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]])
+        check_shapes(expected, x, y, type(self._likelihood).__name__)
         self._likelihood.check_values(output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
@@ -321,17 +340,32 @@ class BayesianModel(PyroModule):
         missing = [name for name in self.latent_names if name not in values]
         if missing:
             raise ValueError(f"the posterior lacks the latent variables {missing}; it has {list(values)}.")
-        for name in self.site_names:
-            if values[name].shape != self.initial_value(name).shape:
+        expected = {name: self.initial_value(name).shape for name in self._paths}
+        expected |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
+        for name, shape in expected.items():
+            if values[name].shape != shape:
                 raise ValueError(
                     f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's "
-                    f"{_checks.shape(self.initial_value(name))}: it belongs to another model."
+                    f"{tuple(shape)}: it belongs to another model."
                 )
+
+    def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the network's layers compute with, given a value of every site of the network.
+
+        Args:
+            values: ``{site: shape (*event)}``.
+
+        Returns:
+            ``{path: shape (*event)}``, tied weights under each of their paths. The padding row of an embedding
+            is that of the caller's network.
+        """
+        pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
+        return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
 
     @pyro_method
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
         """The distribution of the targets, the network's output, and how many leading axes are weight draws."""
-        self._check_input(x)
+        check_input(x, self._like())
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = self._draw_weights()
@@ -359,40 +393,6 @@ class BayesianModel(PyroModule):
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
-    def _check_input(self, x: Tensor) -> None:
-        _checks.kind("x", x, Tensor, "a tensor")
-        like = self._like()
-        if x.device != like.device:
-            raise ValueError(
-                f"`x` is on {x.device} but the model is on {like.device}; call `x.to(model.device)` or "
-                f"`model.to({str(x.device)!r})`."
-            )
-        if x.is_floating_point() and x.dtype != like.dtype:
-            raise ValueError(
-                f"`x` is {x.dtype} but the network is {like.dtype}; call `x.to({like.dtype})` or `model.to({x.dtype})`."
-            )
-        if x.dim() == 0 or len(x) == 0:
-            raise ValueError(f"`x` must have at least one row, got shape {_checks.shape(x)}.")
 
-    def _check_shapes(self, expected: torch.Size, x: Tensor, y: Tensor) -> None:
-        if y.device != x.device:
-            raise ValueError(f"`y` is on {y.device} but `x` is on {x.device}; call `y.to(x.device)`.")
-        _checks.same_rows(x, y)
-        if y.shape != expected:
-            remedy = ""
-            if y.numel() == expected.numel():
-                remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
-            name = type(self._likelihood).__name__
-            raise ValueError(f"{name} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")
-
-
-@dataclass(frozen=True)
-class _PriorOfSite:
-    """What the `PyroSample` of a site calls: the model's prior on the model's present device."""
-
-    name: str
-    path: str
-
-    def __call__(self, model: PyroModule) -> TorchDistributionMixin:
-        assert isinstance(model, BayesianModel)
-        return model._prior_at(self.name, self.path)
+def _without_prefix(name: str) -> str:
+    return name.removeprefix(f"{PRIOR_PREFIX}.")

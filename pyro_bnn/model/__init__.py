@@ -1,0 +1,4 @@
+"""A network, a prior and a likelihood as one Pyro model."""
+
+from ._model import BayesianModel as BayesianModel
+from ._model import Interceptor as Interceptor

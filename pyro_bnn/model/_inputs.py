@@ -1,0 +1,34 @@
+"""Checks of what a model is called with."""
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+
+
+def check_input(x: Tensor, like: Tensor) -> None:
+    """Raise unless x are rows on the device of the network's weights, and in their dtype if it is floating point."""
+    _checks.kind("x", x, Tensor, "a tensor")
+    if x.device != like.device:
+        raise ValueError(
+            f"`x` is on {x.device} but the model is on {like.device}; call `x.to(model.device)` or "
+            f"`model.to({str(x.device)!r})`."
+        )
+    if x.is_floating_point() and x.dtype != like.dtype:
+        raise ValueError(
+            f"`x` is {x.dtype} but the network is {like.dtype}; call `x.to({like.dtype})` or `model.to({x.dtype})`."
+        )
+    if x.dim() == 0 or len(x) == 0:
+        raise ValueError(f"`x` must have at least one row, got shape {_checks.shape(x)}.")
+
+
+def check_shapes(expected: torch.Size, x: Tensor, y: Tensor, likelihood: str) -> None:
+    """Raise unless y has the shape that the likelihood expects, and is on the device of x."""
+    if y.device != x.device:
+        raise ValueError(f"`y` is on {y.device} but `x` is on {x.device}; call `y.to(x.device)`.")
+    _checks.same_rows(x, y)
+    if y.shape != expected:
+        remedy = ""
+        if y.numel() == expected.numel():
+            remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
+        raise ValueError(f"{likelihood} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")

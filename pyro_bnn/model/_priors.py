@@ -1,0 +1,176 @@
+"""The priors of a network's sites: what each depends on, and the distribution for given values of that."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from .._reflection import tensors_of
+from .._scope import seeded
+from ..priors import PRIOR_PREFIX, WeightPrior
+
+T = TypeVar("T")
+
+
+class _NoStatements(Messenger):
+    """Refuses what a prior would draw or learn on the side: it is asked once, and its answer kept."""
+
+    def _refuse(self, msg: Any) -> NoReturn:
+        raise ValueError(
+            f"the prior must be a distribution and draw nothing, but it has the statement `pyro.{msg['type']}("
+            f"{msg['name']!r}, ...)`, which would run once, when the model is built, and be frozen. For a prior that "
+            "depends on latent variables, or on numbers that are learned, use HierarchicalNormalPrior, HorseshoePrior "
+            "or LearnedNormalPrior, or subclass HierarchicalPrior."
+        )
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self._refuse(msg)
+
+    def _pyro_param(self, msg: Any) -> None:
+        self._refuse(msg)
+
+
+def _asked(question: Callable[..., T], *args: object) -> T:
+    """The answer of a prior, which no handler of the caller's sees, and without statements of its own."""
+    with poutine.block(), _NoStatements():
+        return question(*args)
+
+
+class NetworkPriors:
+    """A prior applied to a network's random parameters.
+
+    Args:
+        prior: The prior.
+        net: The network, in which random parameters are buffers.
+        paths: The path of each site's parameter.
+
+    Raises:
+        ValueError: If a distribution has the wrong shape, or two sites mean different things by the same parent.
+    """
+
+    def __init__(self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str]) -> None:
+        self._prior, self._net, self._paths = prior, net, dict(paths)
+        self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
+        self.first_values: dict[str, Tensor] = {}
+        """Of every learnable number."""
+        self.children: dict[str, str] = {}
+        """For every parent a site whose prior depends on it."""
+        self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        """For every site its parents, and the learnable numbers of its prior."""
+        for name in paths:
+            self._add(name)
+
+    def _arguments(self, name: str) -> tuple[str, Tensor, nn.Module]:
+        path = self._paths[name]
+        return name, self._net.get_buffer(path), self._net.get_submodule(path.rpartition(".")[0])
+
+    def _add(self, name: str) -> None:
+        arguments = self._arguments(name)
+        parents = dict(_asked(self._prior.parents, *arguments))
+        learned = dict(_asked(self._prior.learned, *arguments))
+        _check_names(name, [*parents, *learned])
+        for key, distribution in parents.items():
+            _check_parent(key, distribution)
+            if key not in self.children:
+                self.children[key] = name
+            elif not _are_equal([distribution], [self.of_parent(key)]):
+                self._refuse_sharing(key, name, self.children[key])
+        for key, value in learned.items():
+            if key in self.first_values and not torch.equal(value, self.first_values[key]):
+                self._refuse_sharing(key, name, key)
+            self.first_values[key] = value
+        self.dependencies[name] = (tuple(parents), tuple(learned))
+        with seeded(0, arguments[1].device), torch.no_grad():
+            draws = {key: distribution.sample() for key, distribution in parents.items()}
+        self._check_shape(name, self.given(name, {**draws, **learned}))
+
+    def _refuse_sharing(self, key: str, *names: str) -> NoReturn:
+        raise ValueError(
+            f"the priors of {' and '.join(f'`{name}`' for name in names)} both depend on `{key}`, but mean different "
+            'things by it; give each its own, as with `per="parameter"`.'
+        )
+
+    def _check_shape(self, name: str, prior: TorchDistributionMixin) -> None:
+        expected = self._arguments(name)[1].shape
+        if prior.batch_shape != () or prior.event_shape != expected:
+            raise ValueError(
+                f"the prior of `{name}` must have no batch shape and event shape {tuple(expected)}, got batch shape "
+                f"{tuple(prior.batch_shape)} and event shape {tuple(prior.event_shape)}; use `.expand().to_event()`."
+            )
+
+    def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The prior of a site's parameter for given values of what it depends on."""
+        if any(self.dependencies[name]):
+            return _asked(self._prior.given, values, *self._arguments(name))
+        return self._cached(name, name, lambda: _asked(self._prior.given, {}, *self._arguments(name)))
+
+    def of_parent(self, parent: str) -> TorchDistributionMixin:
+        """What a parent is drawn from."""
+        child = self.children[parent]
+        return self._cached(parent, child, lambda: _asked(self._prior.parents, *self._arguments(child))[parent])
+
+    def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
+        """Made once for each device and dtype."""
+        parameter = self._net.get_buffer(self._paths[site])
+        found = self._cache.get(key)
+        if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
+            found = self._cache[key] = (parameter.new_empty(0), make())
+        return found[1]
+
+
+def _check_names(site: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not name.startswith(f"{PRIOR_PREFIX}."):
+            raise ValueError(
+                f"what the prior of `{site}` depends on must have a name that begins with `{PRIOR_PREFIX}.`, got "
+                f"`{name}`; `pyro_bnn.priors.prior_name` makes one."
+            )
+
+
+def _check_parent(name: str, distribution: object) -> None:
+    if not isinstance(distribution, TorchDistributionMixin):
+        raise ValueError(f"`{name}` must be drawn from one of `pyro.distributions`, got {type(distribution)}.")
+    if distribution.batch_shape:
+        raise ValueError(
+            f"the distribution of `{name}` must have no batch shape, got {tuple(distribution.batch_shape)}; use "
+            "`.to_event()`."
+        )
+
+
+def _are_equal(first: Iterable[object], second: Iterable[object]) -> bool:
+    """Whether distributions are of the same kind, with the same numbers."""
+    return all(
+        type(a) is type(b)
+        and len(list(tensors_of(a))) == len(list(tensors_of(b)))
+        and all(map(torch.equal, tensors_of(a), tensors_of(b)))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class SiteStatement:
+    """What the `PyroSample` of a network's site calls: its prior, given the parents that this call has drawn."""
+
+    name: str
+    parents: tuple[str, ...]
+    is_fixed: bool
+
+    def __call__(self, model: Any) -> TorchDistributionMixin:
+        prior: TorchDistributionMixin = model.prior_given(self.name, {key: getattr(model, key) for key in self.parents})
+        return prior
+
+
+@dataclass(frozen=True)
+class ParentStatement:
+    """What the `PyroSample` of a parent calls."""
+
+    name: str
+
+    def __call__(self, model: Any) -> TorchDistributionMixin:
+        prior: TorchDistributionMixin = model.prior_of(self.name)
+        return prior

@@ -1,0 +1,168 @@
+"""Bad arguments and data are refused, with a remedy."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+import pyro_bnn as pb
+
+from .cases import small_model, small_net
+from .tolerances import agrees_in_mean, assert_identical
+
+
+def log_joint(model, *args):
+    trace = poutine.trace(model).get_trace(*args)
+    return trace, trace.log_prob_sum()
+
+
+def test_wrong_shape_of_x_names_what_the_first_layer_takes():
+    model, _, y = small_model()
+    with pytest.raises(ValueError, match=r"cannot take `x` of shape \(6, 5\).*Linear `0`, takes 4 features"):
+        model(torch.randn(6, 5), y)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        (
+            "categorical",
+            lambda: torch.zeros(6, 1, dtype=torch.long),
+            r"expects `y` of shape \(6,\), got \(6, 1\).*squeeze",
+        ),
+        (
+            "categorical",
+            lambda: torch.zeros(5, dtype=torch.long),
+            r"same number of rows, got shapes \(6, 4\) and \(5,\)",
+        ),
+        ("categorical", lambda: torch.tensor([0, 1, 2, 3, 0, 1]), r"lie in 0, ..., 2 .*got 0 to 3"),
+        ("categorical", lambda: torch.tensor([0, 1, 2, -1, 0, 1]), r"got -1 to 2"),
+        ("categorical", lambda: torch.zeros(6), r"must be integers, got torch.float64.*y.long"),
+        ("gaussian-learned", lambda: torch.zeros(6), r"expects `y` of shape \(6, 1\), got \(6,\).*unsqueeze"),
+        ("gaussian-learned", lambda: torch.full((6, 1), math.nan), r"`y` must be finite, got 6 NaN"),
+        ("gaussian-learned", lambda: torch.zeros(6, 1, dtype=torch.long), r"must be floating point"),
+        ("bernoulli", lambda: torch.full((6, 2), 0.5), r"must be 0 or 1, got 0.5 to 0.5"),
+        ("poisson", lambda: torch.full((6, 1), -1.0), r"whole numbers of at least 0"),
+        ("poisson", lambda: torch.full((6, 1), 1.5), r"whole numbers of at least 0"),
+    ],
+)
+def test_wrong_targets_are_named_with_their_remedy(likelihood, y, message):
+    model, x, _ = small_model(likelihood=likelihood)
+    with pytest.raises(ValueError, match=message):
+        model(x, y())
+    with pytest.raises(ValueError, match=message):
+        pb.predict(model, pb.MeanFieldGuide(model), x, y=y(), num_samples=2)
+
+
+def test_a_vector_of_outputs_refuses_a_column_of_targets():
+    """Broadcasting (N,) against (N, 1) would silently learn an N x N table."""
+    model, x, _ = small_model(net=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), likelihood="gaussian-fixed")
+    assert model(x, torch.zeros(6)).shape == (6,)
+    with pytest.raises(ValueError, match=r"expects `y` of shape \(6,\), got \(6, 1\); call `y.squeeze\(-1\)`"):
+        model(x, torch.zeros(6, 1))
+
+
+def test_more_rows_than_num_data():
+    model, x, y = small_model(num_data=5)
+    with pytest.raises(ValueError, match="`num_data` is 5 but the batch has 6 rows"):
+        model(x, y)
+
+
+def test_dtype_mismatch_has_a_remedy():
+    model, x, y = small_model()
+    with pytest.raises(ValueError, match=r"`x` is torch.float32 but the network is torch.float64; call `x.to"):
+        model(x.float(), y)
+
+
+@pytest.mark.parametrize("num_data", [0, -3, 1.5])
+def test_num_data_must_be_a_positive_whole_number(num_data):
+    with pytest.raises(ValueError, match="`num_data` must be a whole number of at least 1"):
+        small_model(num_data=num_data)
+
+
+def test_a_prior_of_the_wrong_shape_is_refused():
+    class Scalar(pb.Prior):
+        def elementwise(self, name, parameter, module):
+            return dist.Normal(0.0, 1.0)
+
+        def __call__(self, name, parameter, module):
+            return dist.Normal(0.0, 1.0)
+
+    with pytest.raises(ValueError, match=r"prior of `net.0.weight` must have no batch shape and event shape \(5, 4\)"):
+        small_model(prior=Scalar())
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (0.0, "`scale` must be a finite number above 0"),
+        (lambda: dist.Normal(0.0, 1.0), "must live on positive numbers"),
+        (lambda: dist.Gamma(torch.ones(2), 1.0), "must have no batch shape"),
+        (lambda: torch.distributions.Gamma(1.0, 1.0), "one of `pyro.distributions`"),
+    ],
+)
+def test_impossible_noise_scales(scale, message):
+    with pytest.raises(ValueError, match=message):
+        pb.GaussianLikelihood(scale() if callable(scale) else scale)
+
+
+def test_a_network_that_changes_the_number_of_rows():
+    model, x, _ = small_model(net=nn.Sequential(nn.Linear(4, 3), nn.Flatten(0)))
+    with pytest.raises(ValueError, match=r"one row per input, got output \(18,\) for x \(6, 4\)"):
+        model(x)
+
+
+def test_prior_draws_have_the_priors_variance():
+    model, x, _ = small_model(prior=pb.NormalPrior(0.7), net=nn.Linear(4, 3, bias=False))
+    outputs = torch.stack([model(x) for _ in range(3000)])
+    assert agrees_in_mean(outputs.square(), 0.49 * x.square().sum(-1, keepdim=True))
+    assert not agrees_in_mean(outputs.square(), 0.36 * x.square().sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"where": []}, "`where` is empty"),
+        ({"net": lambda x: x}, "`net` must be a torch.nn.Module, got function"),
+        ({"prior": 1.0}, "`prior` must be a Prior, such as NormalPrior"),
+        ({"likelihood": pb.CategoricalLikelihood}, "`likelihood` must be a Likelihood.* got the class CategoricalLike"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(change, message):
+    arguments = {
+        "net": small_net(),
+        "prior": pb.NormalPrior(),
+        "likelihood": pb.CategoricalLikelihood(),
+        "num_data": 6,
+        **change,
+    }
+    with pytest.raises(ValueError, match=message):
+        pb.BayesianModel(arguments.pop("net"), **arguments)
+
+
+def test_inputs_and_outputs_of_the_wrong_kind():
+    model, x, _ = small_model()
+    with pytest.raises(ValueError, match="`x` must be a tensor, got ndarray"):
+        model(x.numpy())
+    recurrent = pb.BayesianModel(
+        nn.LSTM(3, 4, batch_first=True), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=5
+    )
+    with pytest.raises(ValueError, match="must return one tensor, got tuple"):
+        recurrent(torch.randn(5, 7, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.uint8, torch.bool, torch.float32])
+def test_yes_or_no_targets_of_any_type(dtype):
+    model, x, y = small_model(likelihood="bernoulli")
+    reference = log_joint(poutine.condition(model, data={n: model.initial_value(n) for n in model.site_names}), x, y)[1]
+    same = log_joint(
+        poutine.condition(model, data={n: model.initial_value(n) for n in model.site_names}), x, y.to(dtype)
+    )[1]
+    assert_identical(same, reference)
+    guide = pb.MeanFieldGuide(model)
+    assert pb.predict(model, guide, x, y=y.to(dtype), num_samples=3, seed=0).nll == pytest.approx(
+        pb.predict(model, guide, x, y=y, num_samples=3, seed=0).nll
+    )
