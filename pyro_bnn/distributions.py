@@ -9,6 +9,8 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
+from ._gaussian_mixture import mixture_cdf, mixture_icdf
+
 __all__ = ["NormalMixture", "ScaleMixtureNormal"]
 
 Size = torch.Size | list[int] | tuple[int, ...]
@@ -121,8 +123,25 @@ class ScaleMixtureNormal(TorchDistribution):
         """Probability of a draw no larger than the value."""
         if self._validate_args:
             self._validate_sample(value)
-        normal_cdf = torch.special.ndtr
-        return self.mixing * normal_cdf(value / self.scale1) + (1 - self.mixing) * normal_cdf(value / self.scale2)
+        value = torch.as_tensor(value)
+        return mixture_cdf(*self._components(), value).to(self._result_dtype(value))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
+        value = torch.as_tensor(value)
+        if self._validate_args:
+            _check_probabilities(value)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        return mixture_icdf(*self._components(), value.expand(shape)).to(self._result_dtype(value))
+
+    def _components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and standard deviations in double precision, shape (*batch, 2)."""
+        mixing = self.mixing.double()
+        scales = torch.stack([self.scale1, self.scale2], -1).double()
+        return torch.stack([mixing, 1 - mixing], -1), torch.zeros_like(scales), scales
+
+    def _result_dtype(self, value: Tensor) -> torch.dtype:
+        return torch.promote_types(value.dtype, self.scale1.dtype)
 
 
 class NormalMixture(TorchDistribution):
@@ -130,8 +149,8 @@ class NormalMixture(TorchDistribution):
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    Beside a `MixtureSameFamily` it has quantiles, the two parts of its variance, and is made from nothing but tensors,
-    so that many of it can be stacked into one.
+    A `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. It is made from
+    tensors alone, so that several mixtures can be stacked into one.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).
@@ -214,21 +233,27 @@ class NormalMixture(TorchDistribution):
         """Probability of a draw no larger than the value."""
         if self._validate_args:
             self._validate_sample(value)
-        below = torch.special.ndtr((value.unsqueeze(-1) - self.loc) / self.scale)
-        return (self.weights * below).sum(-1)
+        cdf = mixture_cdf(*self._components(), value)
+        return cdf.to(torch.promote_types(value.dtype, self.loc.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """The quantile of a probability strictly between 0 and 1, by bisection between those of the components."""
-        quantiles = self.loc + self.scale * torch.special.ndtri(value).unsqueeze(-1)  # (..., M)
-        low, high = quantiles.amin(-1), quantiles.amax(-1)
-        for _ in range(64):  # halving a bracket 64 times exhausts float64
-            middle = (low + high) / 2
-            below = self.cdf(middle) < value
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high
+        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
+        if self._validate_args:
+            _check_probabilities(value)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        quantile = mixture_icdf(*self._components(), value.expand(shape))
+        return quantile.to(torch.promote_types(value.dtype, self.loc.dtype))
+
+    def _components(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.logits.double().softmax(-1), self.loc, self.scale
 
 
 def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
     if not bool(((value > 0) & (value < upper)).all()):
         expected = "finite and above 0" if upper == math.inf else f"strictly between 0 and {upper:g}"
         raise ValueError(f"`{name}` must be {expected}, got {value.flatten()[:3].tolist()}.")
+
+
+def _check_probabilities(value: Tensor) -> None:
+    if not bool(((value >= 0) & (value <= 1)).all()):
+        raise ValueError(f"probabilities must lie in [0, 1] to have a quantile, got {value.flatten()[:3].tolist()}.")

@@ -1,6 +1,7 @@
 """Prediction: the average of the network over draws from a posterior, and what it says about uncertainty."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from pyro import poutine
@@ -167,4 +168,4 @@ def _predict_tensor(
         total.prediction(None if density is None else density - log_num_samples)
         for total, density in zip(sums, log_density, strict=True)
     ]
-    return concatenate(parts)
+    return replace(concatenate(parts), targets=y)

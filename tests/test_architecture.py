@@ -15,7 +15,7 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks", "_functional", "_globs", "_reflection", "_scope"},
+    {"_checks", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
     {"data", "metrics", "nets", "posterior", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
@@ -31,7 +31,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 SIDEWAYS = {
-    ("metrics", "uncertainty"),
+    ("uncertainty", "metrics"),
     ("likelihoods", "distributions"),
     ("priors", "distributions"),
     ("estimators", "guides"),

@@ -4,13 +4,15 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
+import scipy.optimize
 import scipy.stats
 import torch
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
 import pyro_bnn as pb
-from pyro_bnn.distributions import ScaleMixtureNormal, move_distribution
+from pyro_bnn._reflection import move_distribution
+from pyro_bnn.distributions import NormalMixture, ScaleMixtureNormal
 
 from .tolerances import SMALLEST_P_VALUE, agrees_in_mean, assert_identical
 
@@ -78,6 +80,84 @@ def test_draws_of_another_mixture_are_told_apart():
     cdf = ScaleMixtureNormal(0.5, 1.0, 0.1).cdf
     assert scipy.stats.kstest(wrong.numpy(), lambda w: cdf(torch.as_tensor(w)).numpy()).pvalue < SMALLEST_P_VALUE
     assert not agrees_in_mean(wrong.square(), ScaleMixtureNormal(0.5, 1.0, 0.1).variance)
+
+
+def tail_probabilities(dtype):
+    smallest = {torch.float64: -300, torch.float32: -37}[dtype]
+    low = torch.logspace(smallest, -1, 30, dtype=torch.float64)
+    return torch.cat([low, torch.tensor([0.3, 0.5, 0.7]), 1 - torch.logspace(-7, -1, 13)]).to(dtype)
+
+
+def reference_quantile(weights, scales, q):
+    """By root finding on scipy's tails; above one half on the upper one."""
+
+    def tail(w, upper):
+        return float(np.dot(weights, (scipy.stats.norm.sf if upper else scipy.stats.norm.cdf)(w, scale=scales)))
+
+    upper, target = q > 0.5, min(q, 1 - q)
+    bound = 40 * max(scales)
+
+    def gap(w):
+        value = tail(w, upper)
+        return (math.log(value) if value > 0 else -1e4) - math.log(target)
+
+    return scipy.optimize.brentq(gap, -bound, bound, xtol=1e-300, rtol=1e-14, maxiter=1000)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_lower_tail_and_quantiles_are_exact_to_rounding(setting, dtype):
+    prior = ScaleMixtureNormal(*(torch.tensor(v, dtype=dtype) for v in setting))
+    mixing, *scales = (float(v.double()) for v in (prior.mixing, prior.scale1, prior.scale2))
+    rtol = {torch.float64: 1e-11, torch.float32: 3e-7}[dtype]
+    w = torch.linspace(-12.0, 5.0, 60, dtype=dtype) * max(scales)
+    expected = sum(
+        p * scipy.stats.norm.cdf(w.double().numpy(), scale=s) for p, s in zip((mixing, 1 - mixing), scales, strict=True)
+    )
+    cdf = prior.cdf(w)
+    assert cdf.dtype == dtype
+    torch.testing.assert_close(cdf.double(), torch.as_tensor(expected), rtol=rtol, atol=0.0)
+    q = tail_probabilities(dtype)
+    quantile = prior.icdf(q)
+    expected = torch.tensor([reference_quantile((mixing, 1 - mixing), scales, float(p)) for p in q.double()])
+    assert quantile.dtype == dtype
+    torch.testing.assert_close(quantile.double(), expected, rtol=rtol, atol=1e-15 * max(scales))
+
+
+def test_the_far_lower_tail_is_not_zero():
+    assert float(ScaleMixtureNormal(0.5, 1.0, 0.1).cdf(torch.tensor(-30.0))) == pytest.approx(
+        0.5 * scipy.stats.norm.cdf(-30.0), rel=1e-11
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_quantiles_of_a_general_mixture_are_exact_to_rounding(dtype):
+    logits, loc, scale = torch.randn(3, 4).to(dtype), torch.randn(3, 4).to(dtype), torch.rand(3, 4).to(dtype) + 0.1
+    mixture = NormalMixture(logits, loc, scale)
+    weights = logits.double().softmax(-1).numpy()
+    for q in (1e-30, 1e-6, 0.01, 0.5, 0.999, 1 - 1e-6):
+        level = torch.tensor(q, dtype=dtype)
+        quantile = mixture.icdf(level)
+        assert quantile.dtype == dtype
+        for row, value in enumerate(quantile.double().tolist()):
+            parts = scipy.stats.norm(loc[row].double().numpy(), scale[row].double().numpy())
+            tail, target = (parts.cdf, float(level)) if q <= 0.5 else (parts.sf, 1 - float(level))
+
+            def gap(y, weights=weights[row], tail=tail, target=target):
+                return np.dot(weights, tail(y)) / target - 1
+
+            exact = scipy.optimize.brentq(gap, -30, 30, xtol=1e-14)
+            assert value == pytest.approx(exact, rel={torch.float64: 1e-11, torch.float32: 2e-7}[dtype])
+
+
+def test_quantiles_have_the_shapes_and_limits_of_torchs_own():
+    prior = ScaleMixtureNormal(0.5, torch.tensor([1.0, 2.0]), 0.1)
+    assert prior.icdf(torch.rand(5, 1)).shape == (5, 2)
+    assert prior.icdf(torch.tensor(0.5)).tolist() == [0.0, 0.0]
+    assert prior.icdf(torch.tensor([0.0, 1.0])).tolist() == [-math.inf, math.inf]
+    assert prior.icdf(prior.cdf(torch.tensor([-3.0, 0.2]))).tolist() == pytest.approx([-3.0, 0.2])
+    with pytest.raises(ValueError, match=r"probabilities must lie in \[0, 1\]"):
+        ScaleMixtureNormal(0.5, 1.0, 0.1, validate_args=True).icdf(torch.tensor(1.5))
 
 
 def test_shapes_follow_pyro_conventions():

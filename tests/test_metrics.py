@@ -1,12 +1,15 @@
 import math
+import subprocess
+import sys
 
 import pytest
 import scipy.stats
 import torch
+import torch.distributions as dist
 
 from pyro_bnn import metrics
 
-from .tolerances import assert_identical
+from .tolerances import agrees_in_mean, assert_identical
 
 
 def random_predictions(n=500, c=4):
@@ -44,6 +47,136 @@ def test_the_true_probabilities_score_best():
     blurred = 0.5 * probs + 0.5 / 4
     for score in (metrics.negative_log_likelihood, metrics.brier_score):
         assert score(probs, y) < score(blurred, y)
+
+
+CLASS_SCORES = [
+    metrics.accuracy,
+    metrics.negative_log_likelihood,
+    metrics.brier_score,
+    metrics.calibration_bins,
+    metrics.expected_calibration_error,
+    metrics.adaptive_calibration_error,
+]
+FAIR = [[0.5, 0.5], [0.2, 0.8]]
+
+
+@pytest.mark.parametrize("score", CLASS_SCORES)
+@pytest.mark.parametrize(
+    ("probs", "y", "message"),
+    [
+        ([[math.nan, math.nan], [0.5, 0.5]], [0, 1], "`probs` must be finite"),
+        ([[math.inf, 0.0], [0.5, 0.5]], [0, 1], "`probs` must be finite"),
+        ([[2.0, 1.0], [0.5, 0.5]], [0, 1], "sums up to 2 away from 1"),
+        ([[0.6, 0.399], [0.5, 0.5]], [0, 1], "a sum of 1"),
+        ([[1.5, -0.5], [0.5, 0.5]], [0, 1], "none below 0"),
+        (FAIR, [0, 2], r"whole numbers in 0, ..., 1 .* such as \[2\]"),
+        (FAIR, [-1, 0], r"such as \[-1\]"),
+        (FAIR, [0.0, 0.5], r"such as \[0.5\]"),
+        (FAIR, [0.0, math.nan], "`y` must be finite"),
+        ([[1, 0], [0, 1]], [0, 1], "`probs` must be floating-point"),
+        (FAIR, [], "at least one row"),
+    ],
+)
+def test_every_class_score_refuses_what_is_no_prediction(score, probs, y, message):
+    with pytest.raises(ValueError, match=message):
+        score(torch.tensor(probs), torch.tensor(y))
+
+
+@pytest.mark.parametrize("score", CLASS_SCORES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_every_class_score_takes_probabilities_of_every_dtype(score, dtype):
+    probs = torch.randn(50, 1000).to(dtype).softmax(-1)
+    y = torch.randint(1000, (50,))
+    score(probs, y)
+    score(probs.float().softmax(-1).double(), y.double())  # single precision in double, and whole numbers as floats
+
+
+def test_accuracy_does_not_load_scikit_learn():
+    code = "import sys, torch, pyro_bnn\n"
+    code += "assert pyro_bnn.metrics.accuracy(torch.eye(2), torch.tensor([0, 0])) == 0.5\n"
+    code += "assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_adaptive_calibration_by_hand():
+    probs = torch.tensor([0.1, 0.3, 0.6, 0.8])
+    probs = torch.stack([1 - probs, probs], -1)
+    y = torch.tensor([0, 1, 1, 1])
+    # class 1, two bins of two: frequencies 1/2 and 1, mean probabilities 0.2 and 0.7; class 0 mirrors it
+    assert metrics.adaptive_calibration_error(probs, y, num_bins=2) == pytest.approx(0.5 * (0.3 + 0.3))
+    # three bins: ranks 0 and 1, rank 2, rank 3 for class 1; class 0 has the reverse order: 0.8 and 0.6, 0.3, 0.1
+    first = (abs(1 - 0.4) + abs(1 - 0.6) + abs(1 - 0.8)) / 4
+    reverse = (abs(2 - 1.4) + abs(1 - 0.3) + abs(0 - 0.1)) / 4
+    assert metrics.adaptive_calibration_error(probs, y, num_bins=3) == pytest.approx((first + reverse) / 2)
+    every = (0.1 + 0.7 + 0.4 + 0.2) / 4  # more bins than inputs: each its own
+    assert metrics.adaptive_calibration_error(probs, y, num_bins=50) == pytest.approx(every)
+
+
+def test_adaptive_calibration_sees_what_the_top_label_hides_and_no_order_of_rows():
+    probs, y = random_predictions(20_000)
+    fair = metrics.adaptive_calibration_error(probs, y)
+    assert fair < 0.012  # 15 bins of 1333 inputs: sampling noise alone is 0.011 at most
+    top = probs.argmax(-1, keepdim=True)
+    second = probs.scatter(-1, top, -1.0).argmax(-1, keepdim=True)
+    third = probs.scatter(-1, top, -1.0).scatter(-1, second, -1.0).argmax(-1, keepdim=True)
+    wrong = probs.scatter(-1, second, probs.gather(-1, third)).scatter(-1, third, probs.gather(-1, second))
+    assert metrics.expected_calibration_error(wrong, y) < 0.03
+    assert metrics.adaptive_calibration_error(wrong, y) > 3 * fair
+    rounded = (10 * probs).round() + 1
+    rounded, order = rounded / rounded.sum(-1, keepdim=True), y.argsort()
+    shuffled = metrics.adaptive_calibration_error(rounded, y)
+    assert metrics.adaptive_calibration_error(rounded[order], y[order]) == pytest.approx(shuffled, rel=1e-12)
+
+
+def gaussian_crps(loc, scale, y):
+    """Gneiting and Raftery (2007), equation 21, with the sign of a loss."""
+    z = (y - loc) / scale
+    return scale * (z * (2 * scipy.stats.norm.cdf(z) - 1) + 2 * scipy.stats.norm.pdf(z) - 1 / math.sqrt(math.pi))
+
+
+def test_crps_of_one_gaussian_is_the_closed_form():
+    loc, scale, y = torch.randn(30, 2), torch.rand(30, 2) + 0.1, 3 * torch.randn(30, 2)
+    expected = gaussian_crps(loc.numpy(), scale.numpy(), y.numpy()).mean()
+    one = torch.ones(1)
+    assert metrics.crps_of_normal_mixture(one, loc[..., None], scale[..., None], y) == pytest.approx(
+        expected, rel=1e-12
+    )
+    halves = [v[..., None].expand(30, 2, 2) for v in (loc, scale)]  # the same Gaussian, twice
+    assert metrics.crps_of_normal_mixture(torch.tensor([0.3, 0.7]), *halves, y) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("y", [-2.0, 0.3, 5.0])
+def test_crps_of_a_mixture_is_the_integral_of_the_squared_gap(y):
+    weights = torch.tensor([0.2, 0.5, 0.3])
+    loc, scale = torch.tensor([[-1.0, 0.5, 3.0]]), torch.tensor([[0.1, 1.0, 0.4]])
+
+    mixture = dist.MixtureSameFamily(dist.Categorical(weights), dist.Normal(loc[0], scale[0]))
+    low, high = torch.linspace(-12, y, 200_001), torch.linspace(y, 15, 200_001)
+    below = torch.trapezoid(mixture.cdf(low).square(), low)
+    above = torch.trapezoid((1 - mixture.cdf(high)).square(), high)
+    value = metrics.crps_of_normal_mixture(weights, loc, scale, torch.tensor([y]))
+    assert value == pytest.approx(float(below + above), rel=1e-7)
+    half = metrics.crps_of_normal_mixture(weights, loc.float(), scale.float(), torch.tensor([y]).float())
+    assert half == pytest.approx(value, rel=1e-6)
+
+
+def test_crps_from_draws_is_fair_for_few_draws():
+    """The mean over many sets of three draws is the closed form; dividing by S squared would be biased."""
+    draws, y = torch.randn(3, 40_000) * 2 + 1, torch.full((40_000,), 0.5)
+    each = torch.tensor([metrics.crps_from_draws(part, y[:100]) for part in draws.split(100, 1)])
+    expected = gaussian_crps(1.0, 2.0, 0.5)
+    assert agrees_in_mean(each, torch.tensor(expected))
+    pairs = (draws[:, None] - draws[None]).abs().sum((0, 1))
+    plain = (draws - y).abs().mean(0) - pairs / 18
+    assert not agrees_in_mean(plain, torch.tensor(expected))
+    assert metrics.crps_from_draws(draws, y) == pytest.approx(float(((draws - y).abs().mean(0) - pairs / 12).mean()))
+    assert metrics.crps_from_draws(torch.full((5, 2), 3.0), torch.tensor([1.0, 4.0])) == pytest.approx(1.5)
+
+
+def test_interval_and_density_scores_allow_what_is_meant():
+    log_probs = torch.tensor([[-math.inf, 0.0], [-math.inf, 0.0]])
+    assert metrics.mixture_log_likelihood(log_probs) == -math.inf
+    assert metrics.negative_log_likelihood(torch.tensor([[1.0, 0.0]]), torch.tensor([1])) == math.inf
 
 
 def test_regression_scores_against_scipy():
@@ -84,6 +217,22 @@ def test_ood_scores_of_a_small_table():
     [
         (lambda: metrics.accuracy(torch.zeros(3, 2), torch.zeros(3, 1)), r"`probs` must have shape \(N, C\)"),
         (lambda: metrics.root_mean_squared_error(torch.zeros(3), torch.zeros(3, 1)), "must have the same shape"),
+        (lambda: metrics.crps_from_draws(torch.zeros(1, 3), torch.zeros(3)), "at least 2 draws"),
+        (lambda: metrics.crps_from_draws(torch.zeros(5, 3), torch.zeros(3, 1)), "`draws` must have shape"),
+        (lambda: metrics.crps_from_draws(torch.full((5, 3), math.inf), torch.zeros(3)), "`draws` must be finite"),
+        (lambda: metrics.crps_of_normal_mixture(*torch.ones(3, 4, 2), torch.zeros(4)), "`weights` must hold prob"),
+        (
+            lambda: metrics.crps_of_normal_mixture(
+                *torch.zeros(3, 4, 1) + torch.tensor([1.0, 0, 0])[:, None, None], torch.zeros(4)
+            ),
+            "`scale` must be above 0",
+        ),
+        (lambda: metrics.crps_of_normal_mixture(*torch.ones(3, 4, 1), torch.zeros(3)), "`loc` must have the shape"),
+        (lambda: metrics.interval_coverage(torch.ones(2), torch.zeros(2), torch.zeros(2)), "`lower` must not exceed"),
+        (lambda: metrics.interval_coverage(torch.zeros(2), torch.ones(2), torch.full((2,), math.nan)), "`y` must be f"),
+        (lambda: metrics.root_mean_squared_error(torch.full((2,), math.nan), torch.zeros(2)), "`mean` must be finite"),
+        (lambda: metrics.mixture_log_likelihood(torch.full((3, 2), math.nan)), "`log_probs` must be finite"),
+        (lambda: metrics.mixture_log_likelihood(torch.full((3, 2), math.inf)), "`log_probs` must be finite"),
         (lambda: metrics.ood_scores(torch.zeros(0), torch.zeros(2)), "`in_domain` must be a non-empty vector"),
         (lambda: metrics.ood_scores(torch.zeros(2), torch.full((2,), math.nan)), "`out_of_domain` must be finite"),
     ],

@@ -13,7 +13,6 @@ from ..guides import GuidePosterior
 from ..history import History
 from ..model import BayesianModel
 from ..prediction import predict_point
-from ..uncertainty import ClassificationPrediction
 
 __all__ = ["AccuracyCurve", "AccuracyTracker"]
 
@@ -89,8 +88,7 @@ class AccuracyTracker:
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
-        assert isinstance(prediction, ClassificationPrediction)
-        return metrics.accuracy(prediction.probs, y)
+        return metrics.accuracy(prediction.as_classification().probs, y)
 
     @property
     def curve(self) -> AccuracyCurve:

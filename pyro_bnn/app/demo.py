@@ -16,7 +16,6 @@ from ..nets import mlp
 from ..prediction import predict
 from ..priors import NormalPrior
 from ..svi import fit_svi
-from ..uncertainty import RegressionPrediction
 from .files import write_json
 from .images import load_data
 from .recipes import find_recipe
@@ -70,8 +69,7 @@ def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
         seed=seed,
     )
     grid = torch.linspace(-1.5, 1.5, 500)[:, None]
-    prediction = predict(model, posterior, grid, num_samples=100, seed=seed)
-    assert isinstance(prediction, RegressionPrediction)
+    prediction = predict(model, posterior, grid, num_samples=100, seed=seed).as_regression()
 
     ax = plotting.regression_bands(grid, prediction, data=(x, y))
     ax.plot(grid, 10 * torch.sin(2 * torch.pi * grid), ":", color="0.4", label="10 sin(2πx), the truth")

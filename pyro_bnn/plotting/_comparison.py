@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..comparison import Comparison
-from ..uncertainty import RegressionPrediction
 from ._figures import new_axes
 
 CURVES_IN_A_ROW = 4
@@ -27,7 +26,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None)
         Array of axes.
     """
     is_curve = result.x[0].numel() == 1 and all(
-        isinstance(p, RegressionPrediction) and p.mean[0].numel() == 1 for p in result.predictions.values()
+        p.expectation[0].numel() == 1  # classes have two probabilities at least
+        for p in result.predictions.values()
     )
     return _curves(result, data) if is_curve else _matrices(result)
 
@@ -42,7 +42,7 @@ def _curves(result: Comparison, data: tuple[Tensor, Tensor] | None) -> np.ndarra
     order = x.argsort()
     axes: list[Axes] = []
     for index, (name, prediction) in enumerate(result.predictions.items()):
-        assert isinstance(prediction, RegressionPrediction)
+        prediction = prediction.as_regression()
         ax = figure.add_subplot(grid[index // columns, index % columns], sharey=axes[0] if axes else None)
         mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
         ax.fill_between(x[order], mean - 2 * sd, mean + 2 * sd, alpha=0.3, color=f"C{index}")

@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import _checks, metrics
+from .. import _checks
 from ..guides import MeanFieldGuide
 from ..model import BayesianModel
 from ..prediction import predict, predict_point
-from ..uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ._prune import Gaussians, count, decibel, mean_field, prune, signal_to_noise
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
@@ -25,9 +24,9 @@ class PruningRow:
     Args:
         fraction: Share of the weights removed.
         threshold: Signal-to-noise ratio of the strongest weight removed; 0 if none is.
-        num_weights: How many are left.
-        accuracy: Of the ensemble of draws; None for regression.
-        nll: Of the ensemble: mean negative log-density, in nats.
+        num_weights: Number of weights left.
+        accuracy: Accuracy of the ensemble of draws; None for regression.
+        nll: Mean negative log-density of the ensemble, in nats.
         rmse: Root mean squared error of the ensemble's mean; None for classification.
         mean_accuracy: Accuracy at the mean weights; None for regression.
         mean_nll: NLL at the mean weights, in nats.
@@ -51,9 +50,9 @@ class PruningReport:
 
     Args:
         rows: One per share of weights removed, in the order asked for.
-        num_weights: How many weights there were.
-        num_data: On how many data points.
-        num_samples: Draws of each ensemble.
+        num_weights: Number of weights before pruning.
+        num_data: Number of data points scored.
+        num_samples: Number of draws in each ensemble.
     """
 
     rows: tuple[PruningRow, ...]
@@ -114,11 +113,11 @@ def snr_report(
         x: Inputs, shape (N, ...).
         y: Targets, shape (N, ...).
         fractions: Shares to remove, each from 0 to 1.
-        num_samples: Draws of each ensemble.
+        num_samples: Number of draws in each ensemble.
         per_layer: As for :func:`prune`.
         where: As for :func:`prune`.
         batch_size: Rows per run of the network.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         ValueError: If `fractions` is empty, or as for :func:`prune` and :func:`~pyro_bnn.predict`.
@@ -135,31 +134,22 @@ def snr_report(
         posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
         ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
         mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
-        accuracy, rmse = _score(ensemble, y)
-        mean_accuracy, mean_rmse = _score(mean, y)
+        scores, mean_scores = ensemble.score(), mean.score()
         pruned = mean_field(posterior)
         rows.append(
             PruningRow(
                 fraction=fraction,
                 threshold=_threshold(guide, pruned),
                 num_weights=count(pruned)[0],
-                accuracy=accuracy,
+                accuracy=scores.get("accuracy"),
                 nll=ensemble.nll,
-                rmse=rmse,
-                mean_accuracy=mean_accuracy,
+                rmse=scores.get("rmse"),
+                mean_accuracy=mean_scores.get("accuracy"),
                 mean_nll=mean.nll,
-                mean_rmse=mean_rmse,
+                mean_rmse=mean_scores.get("rmse"),
             )
         )
     return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
-
-
-def _score(prediction: Prediction, y: Tensor) -> tuple[float | None, float | None]:
-    """Accuracy or error."""
-    if isinstance(prediction, ClassificationPrediction):
-        return metrics.accuracy(prediction.probs.flatten(0, -2), y.flatten().long()), None
-    assert isinstance(prediction, RegressionPrediction)
-    return None, metrics.root_mean_squared_error(prediction.mean, y)
 
 
 def _threshold(guide: MeanFieldGuide, pruned: MeanFieldGuide) -> float:

@@ -7,8 +7,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 from torch.nn.functional import logsigmoid
 
+from ._classification import ClassificationPrediction
+from ._entropy import RunningEntropies, single_at_least
 from ._parameters import join_distributions
-from ._prediction import ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction
+from ._prediction import Prediction
+from ._regression import MixtureDensityPrediction, RegressionPrediction
 
 
 class Accumulator(ABC):
@@ -26,25 +29,23 @@ class Accumulator(ABC):
 
 
 class ClassAccumulator(Accumulator):
-    """Mean probabilities, expected entropy, votes and logit variance."""
+    """Mean probabilities, expected entropy, mutual information, votes and logit variance."""
 
     def __init__(self) -> None:
+        self._entropies = RunningEntropies()
         self._kept: list[Tensor] = []
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
         """Take in one draw's class probabilities."""
         log_probs = _at_least_single(_log_probs(observation))
-        probs = log_probs.exp()
-        centred = log_probs - log_probs.mean(-1, keepdim=True)
+        probs = self._entropies.add(log_probs)
         if self.num_samples == 0:
-            self._probs, self._aleatoric = torch.zeros_like(probs), torch.zeros_like(probs[..., 0])
-            self._votes = torch.zeros_like(probs, dtype=torch.long)
-            self._logit_mean, self._logit_square = torch.zeros_like(probs), torch.zeros_like(probs)
+            self._dtype = log_probs.dtype
+            self._votes = torch.zeros_like(log_probs, dtype=torch.long)
+            self._logit_mean, self._logit_square = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
         self.num_samples += 1
-        self._probs += (probs - self._probs) / self.num_samples
-        self._aleatoric += (-(probs * log_probs).nan_to_num(0.0).sum(-1) - self._aleatoric) / self.num_samples
         self._votes.scatter_add_(-1, probs.argmax(-1, keepdim=True), torch.ones_like(self._votes[..., :1]))
-        _welford(self._logit_mean, self._logit_square, centred, self.num_samples)
+        _welford(self._logit_mean, self._logit_square, log_probs - log_probs.mean(-1, keepdim=True), self.num_samples)
         if keep:
             self._kept.append(log_probs)
 
@@ -53,10 +54,11 @@ class ClassAccumulator(Accumulator):
         return ClassificationPrediction(
             num_samples=self.num_samples,
             log_density=log_density,
-            probs=self._probs,
-            aleatoric=self._aleatoric,
+            probs=self._entropies.mean.to(self._dtype),
+            aleatoric=self._entropies.expected_entropy.to(self._dtype),
             votes=self._votes,
-            spread=_variance(self._logit_square.mean(-1), self.num_samples),
+            mutual_information=self._entropies.mutual_information.to(self._dtype) if self.num_samples > 1 else None,
+            variance_of_logits=_variance(self._logit_square.mean(-1), self.num_samples),
             logits=torch.stack(self._kept) if self._kept else None,
         )
 
@@ -86,7 +88,7 @@ class MomentAccumulator(Accumulator):
             log_density=log_density,
             mean=self._mean,
             aleatoric=self._aleatoric,
-            spread=_variance(self._square, self.num_samples),
+            variance_of_means=_variance(self._square, self.num_samples),
             components=join_distributions(self._kept, 0) if self._kept else None,
         )
 
@@ -122,7 +124,7 @@ def _welford(mean: Tensor, square: Tensor, value: Tensor, count: int) -> None:
 
 def _at_least_single(value: Tensor) -> Tensor:
     """Sums of many half-precision numbers need more digits than they have."""
-    return value.to(torch.promote_types(value.dtype, torch.float32))
+    return value.to(single_at_least(value))
 
 
 def _variance(square: Tensor, count: int) -> Tensor | None:
@@ -130,6 +132,7 @@ def _variance(square: Tensor, count: int) -> Tensor | None:
 
 
 def _log_probs(observation: Distribution) -> Tensor:
+    """Log-probabilities of the classes, shape (N, C) or (N, O, 2)."""
     if isinstance(observation, Categorical):
         return observation.logits
     if not isinstance(observation, Bernoulli):

@@ -3,6 +3,12 @@
 import torch
 from torch import Tensor
 
+LOG_ZERO = -800.0
+"""Stands for the logarithm of 0: its exponential is 0 in double precision."""
+
+SERIES_BELOW = 0.01
+"""Four terms of the series are then correct to a relative 1e-9; where the logarithms serve, they are to 1e-11 S."""
+
 
 def entropy(probs: Tensor) -> Tensor:
     """Entropy over the last axis, in nats; 0 log 0 is 0.
@@ -29,7 +35,7 @@ def predictive_entropy(logits: Tensor) -> Tensor:
     Returns:
         Values in [0, log C], shape (N,).
     """
-    return entropy(logits.softmax(-1).mean(0))
+    return entropy(_mean_probs(logits)).to(single_at_least(logits))
 
 
 def expected_entropy(logits: Tensor) -> Tensor:
@@ -41,13 +47,17 @@ def expected_entropy(logits: Tensor) -> Tensor:
     Returns:
         Values in [0, log C], shape (N,).
     """
-    return entropy(logits.softmax(-1)).mean(0)
+    entropies = [entropy(_probs(draw)) for draw in logits]
+    return torch.stack(entropies).mean(0).to(single_at_least(logits))
 
 
 def mutual_information(logits: Tensor) -> Tensor:
     r"""Epistemic uncertainty of a classifier, in nats; larger means that the draws disagree more.
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
+
+    It is not computed as this difference, which has no correct digit where the draws nearly agree, but as a sum of
+    terms that are never negative, in double precision.
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C).
@@ -66,7 +76,60 @@ def mutual_information(logits: Tensor) -> Tensor:
         tensor([0.])
     """
     require_two(len(logits))
-    return (predictive_entropy(logits) - expected_entropy(logits)).clamp_min(0)
+    running = RunningEntropies()
+    for draw in logits:
+        running.add(draw.double().log_softmax(-1))
+    return running.mutual_information.to(single_at_least(logits))
+
+
+class RunningEntropies:
+    r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
+
+    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`, which are known
+    only after the last draw. It grows by divergences between what is known, :math:`m_{S-1}` and the new draw p:
+
+    .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
+              a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
+
+    With :math:`h(p) = p \log p`, :math:`u = (p - m_{S-1}) / m_S` and :math:`g(x) = (1 + x) \log(1 + x) - x`, the two
+    divergences add up to a sum over classes of
+
+    .. math:: a\, h(p) + b\, h(m_{S-1}) - h(m_S) = m_S \big(a\, g(b u) + b\, g(-a u)\big) \ge 0.
+
+    The left-hand side serves where u is large. Elsewhere it would cancel, and the series of g serves.
+    """
+
+    def __init__(self) -> None:
+        self.num_samples = 0
+
+    def add(self, log_probs: Tensor) -> Tensor:
+        """Take in a draw's log-probabilities, shape (..., C), normalised to their rounding; returns probabilities."""
+        log_probs = log_probs.double()
+        unnormalised = log_probs.exp()
+        total = unnormalised.sum(-1, keepdim=True)  # in single precision 1 to 1e-7 only
+        probs = unnormalised / total
+        product = probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
+        entropy = -product.sum(-1)
+        self.num_samples += 1
+        if self.num_samples == 1:
+            self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
+            self.mutual_information = torch.zeros_like(entropy)
+            return probs
+        share = 1 / self.num_samples
+        mean = torch.lerp(self.mean, probs, share)
+        floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
+        mean_product = mean * floor.log()
+        difference = probs - self.mean
+        u = difference / floor
+        growth = torch.where(
+            u.abs() < SERIES_BELOW,
+            difference * u * _series(u, share),
+            torch.lerp(self._mean_product, product, share) - mean_product,
+        )
+        self.mutual_information = (1 - share) * self.mutual_information + growth.sum(-1)
+        self.expected_entropy = torch.lerp(self.expected_entropy, entropy, share)
+        self.mean, self._mean_product = mean, mean_product
+        return probs
 
 
 def require_two(num_samples: int) -> None:
@@ -76,3 +139,27 @@ def require_two(num_samples: int) -> None:
             f"an epistemic uncertainty needs at least 2 draws, got {num_samples}: a single one cannot disagree with "
             "itself; call `predict` with a larger `num_samples`."
         )
+
+
+def single_at_least(value: Tensor) -> torch.dtype:
+    """The dtype of results: that of the input, or single precision if that is coarser."""
+    return torch.promote_types(value.dtype, torch.float32)
+
+
+def _series(u: Tensor, a: float) -> Tensor:
+    r"""(a g(b u) + b g(-a u)) / u^2: the sum over k of :math:`(-u)^{k-2} (a b^k + b (-a)^k) / (k (k - 1))`."""
+    b = 1 - a
+    fifth, fourth, third, second = (u.new_tensor((a * b**k + b * (-a) ** k) / (k * (k - 1))) for k in (5, 4, 3, 2))
+    v = -u
+    return torch.addcmul(second, v, torch.addcmul(third, v, torch.addcmul(fourth, v, fifth)))
+
+
+def _probs(logits: Tensor) -> Tensor:
+    return logits.double().softmax(-1)
+
+
+def _mean_probs(logits: Tensor) -> Tensor:
+    mean = torch.zeros_like(logits[0], dtype=torch.double)
+    for draw in logits:
+        mean = mean + _probs(draw)
+    return mean / len(logits)

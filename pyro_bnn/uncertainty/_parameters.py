@@ -15,14 +15,16 @@ def join_distributions(distributions: Sequence[Distribution], dim: int, join: An
     return type(first)(**parameters, validate_args=False)
 
 
-def take_rows(distribution: Distribution, index: Tensor) -> Distribution:
-    """Some of the first axis of a distribution."""
-    parameters = {name: getattr(distribution, name)[index] for name in _names(distribution)}
-    return type(distribution)(**parameters, validate_args=False)
+def take(value: Any, index: Tensor, dim: int) -> Any:
+    """Some elements, by their numbers along an axis, of a tensor or distribution; anything else stays as it is."""
+    if isinstance(value, Distribution):
+        parameters = {name: getattr(value, name).index_select(dim, index) for name in _names(value)}
+        return type(value)(**parameters, validate_args=False)
+    return value.index_select(dim, index) if isinstance(value, Tensor) else value
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Of the arguments that a distribution was made from: Bernoulli, say, has either probabilities or logits."""
+    """Names of the arguments that a distribution was made from; a Bernoulli has either probabilities or logits."""
     names = [name for name in distribution.arg_constraints if name in vars(distribution)]
     if not names:
         raise ValueError(f"`keep_draws` cannot store distributions of type {type(distribution).__name__}.")

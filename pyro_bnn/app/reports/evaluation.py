@@ -105,9 +105,11 @@ def report_evaluation(
     """
     device = model.device
     x, y = images.x_test.to(device), images.y_test.to(device)
-    components = _classes(predict(model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed))
-    ensemble = _classes(predict(model, posterior, x, num_samples=num_samples, seed=seed))
-    mean_weights = _classes(predict_point(model, posterior.median(), x))
+    components = predict(
+        model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed
+    ).as_classification()
+    ensemble = predict(model, posterior, x, num_samples=num_samples, seed=seed).as_classification()
+    mean_weights = predict_point(model, posterior.median(), x).as_classification()
     assert components.logits is not None
     rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
     rows.append(_row("mean weights", mean_weights.probs, y))
@@ -116,18 +118,13 @@ def report_evaluation(
     rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
     foreign, scores = None, {}
     if unknown is not None and len(unknown):
-        foreign = _classes(predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed))
+        foreign = predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed).as_classification()
         scores = _scores(ensemble, foreign)
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
     write_json(out / "metrics.json", asdict(report))
     _draw(posterior.history, ensemble, y, images, foreign, unknown, scores, out)
     return report
-
-
-def _classes(prediction: object) -> ClassificationPrediction:
-    assert isinstance(prediction, ClassificationPrediction)
-    return prediction
 
 
 def _row(name: str, probs: Tensor, y: Tensor) -> Row:

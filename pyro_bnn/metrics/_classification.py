@@ -1,0 +1,141 @@
+"""Scores of class probabilities."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from .. import _checks
+from ._inputs import class_inputs
+
+
+def accuracy(probs: Tensor, y: Tensor) -> float:
+    """Fraction of inputs whose most probable class is the right one.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+    """
+    probs, y = class_inputs(probs, y)
+    return float((probs.argmax(-1) == y).double().mean())
+
+
+def negative_log_likelihood(probs: Tensor, y: Tensor) -> float:
+    """Mean negative log-probability of the right class, in nats; infinite where that probability is 0.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+    """
+    probs, y = class_inputs(probs, y)
+    return float(-probs.gather(-1, y[:, None]).log().mean())
+
+
+def brier_score(probs: Tensor, y: Tensor) -> float:
+    """Mean over the data of the squared distance between probabilities and the one-hot label, in [0, 2].
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+
+    References:
+        Brier (1950), in its original form, summed over all classes.
+
+    Example:
+        >>> brier_score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0]))
+        0.25
+    """
+    probs, y = class_inputs(probs, y)
+    return float((probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean())
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """Confidence and accuracy by bin of confidence.
+
+    Args:
+        edges: Bin edges, shape (B + 1,).
+        counts: Inputs in each bin, shape (B,).
+        confidence: Their mean confidence, NaN in empty bins, shape (B,).
+        accuracy: Their accuracy, NaN in empty bins, shape (B,).
+    """
+
+    edges: Tensor
+    counts: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+
+def calibration_bins(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> CalibrationBins:
+    """Sort predictions into bins of equal width by the probability of the predicted class.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+        num_bins: Number of bins; bin b holds confidences in (b / B, (b + 1) / B].
+    """
+    probs, y = class_inputs(probs, y)
+    _checks.at_least("num_bins", num_bins, 1)
+    confidence, label = probs.max(-1)
+    index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    counts = torch.bincount(index, minlength=num_bins).double()
+    mean_confidence = torch.bincount(index, confidence, minlength=num_bins) / counts
+    mean_accuracy = torch.bincount(index, (label == y).double(), minlength=num_bins) / counts
+    edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
+    return CalibrationBins(edges, counts, mean_confidence, mean_accuracy)
+
+
+def expected_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> float:
+    """Mean distance between confidence and accuracy over bins of equal width, weighted by the bins' counts.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+        num_bins: Number of bins of the confidence, 15 in most of the literature.
+
+    References:
+        Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
+
+    Example:
+        >>> round(expected_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
+        0.2
+    """
+    bins = calibration_bins(probs, y, num_bins=num_bins)
+    gap = (bins.confidence - bins.accuracy).abs().nan_to_num(0.0)
+    return float((gap * bins.counts).sum() / bins.counts.sum())
+
+
+def adaptive_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> float:
+    r"""Mean distance between probability and frequency of every class over bins that hold equally many inputs.
+
+    .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
+
+    For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of
+    rank r, from 0, goes to bin floor(r B / N). Where N is no multiple of B, sizes differ by one, and a bin's weight is
+    its share of the inputs instead of 1 / B. Inputs of equal probability count with the mean of their labels, so that
+    the order of the rows does not matter.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+        num_bins: Number of bins B per class.
+
+    References:
+        Nixon et al. (2019), Measuring Calibration in Deep Learning, https://arxiv.org/abs/1904.01685.
+
+    Example:
+        >>> round(adaptive_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
+        0.2
+    """
+    probs, y = class_inputs(probs, y)
+    _checks.at_least("num_bins", num_bins, 1)
+    num_data, num_classes = probs.shape
+    bins = torch.arange(num_data, device=probs.device) * num_bins // num_data
+    total = 0.0
+    for label in range(num_classes):
+        confidence, order = probs[:, label].sort()
+        _, tied, num_tied = confidence.unique_consecutive(return_inverse=True, return_counts=True)
+        frequency = (torch.bincount(tied, (y[order] == label).double()) / num_tied)[tied]
+        total += float(torch.bincount(bins, frequency - confidence).abs().sum()) / num_data
+    return total / num_classes

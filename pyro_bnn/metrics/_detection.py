@@ -1,0 +1,50 @@
+"""Scores of telling unknown inputs from known ones."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+
+
+@dataclass(frozen=True)
+class OODScores:
+    """How well a score tells out-of-domain inputs (the positives) from in-domain ones.
+
+    Args:
+        auroc: Area under the ROC curve: the chance that an unknown input scores above a known one.
+        aupr: Average precision, out-of-domain being the positive class.
+        fpr95: Fraction of in-domain inputs taken for unknown when 95 % of the unknown are found.
+    """
+
+    auroc: float
+    aupr: float
+    fpr95: float
+
+
+def ood_scores(in_domain: Tensor, out_of_domain: Tensor) -> OODScores:
+    """Rate any score that should be larger for unknown inputs.
+
+    Args:
+        in_domain: Scores of known inputs, shape (N,).
+        out_of_domain: Scores of unknown inputs, shape (M,).
+
+    Example:
+        >>> ood_scores(torch.tensor([0.1, 0.2]), torch.tensor([0.9, 0.8]))
+        OODScores(auroc=1.0, aupr=1.0, fpr95=0.0)
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # late: takes seconds
+
+    for name, value in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
+        if value.dim() != 1 or len(value) == 0:
+            raise ValueError(f"`{name}` must be a non-empty vector of scores, got shape {_checks.shape(value)}.")
+        _checks.finite(name, value)
+    unknown = torch.cat([torch.zeros(len(in_domain)), torch.ones(len(out_of_domain))]).numpy()
+    score = torch.cat([in_domain.cpu(), out_of_domain.cpu()]).double().numpy()
+    false_positive, true_positive, _ = roc_curve(unknown, score, drop_intermediate=False)
+    return OODScores(
+        auroc=float(roc_auc_score(unknown, score)),
+        aupr=float(average_precision_score(unknown, score)),
+        fpr95=float(false_positive[true_positive >= 0.95].min()),
+    )

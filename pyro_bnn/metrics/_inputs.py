@@ -1,0 +1,58 @@
+"""What a score may be computed from."""
+
+import torch
+from torch import Tensor
+
+from .. import _checks
+
+
+def probabilities(name: str, value: Tensor) -> None:
+    """Raise unless the last axis holds probabilities.
+
+    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``.
+    That of single precision is the least: probabilities of a float32 network are often handed over in float64.
+    """
+    if not value.is_floating_point():
+        raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")
+    _checks.finite(name, value)
+    lowest, furthest = float(value.min()), float((value.double().sum(-1) - 1).abs().max())
+    if lowest < 0 or furthest > max(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
+        raise ValueError(
+            f"each row of `{name}` must hold probabilities: none below 0, and a sum of 1; got values down to "
+            f"{lowest:.3g} and sums up to {furthest:.3g} away from 1. Logits become probabilities by `.softmax(-1)`."
+        )
+
+
+def class_inputs(probs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities in double precision, and labels as integers on the same device.
+
+    Raises:
+        ValueError: If a shape, a probability or a label is not what a score needs.
+    """
+    if probs.dim() != 2 or y.shape != probs.shape[:1] or probs.numel() == 0:
+        raise ValueError(
+            "`probs` must have shape (N, C) and `y` shape (N,) with at least one row, got "
+            f"{_checks.shape(probs)} and {_checks.shape(y)}."
+        )
+    probabilities("probs", probs)
+    num_classes = probs.shape[-1]
+    _checks.finite("y", y)
+    wrong = (y != y.long()) | (y < 0) | (y >= num_classes)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"labels `y` must be whole numbers in 0, ..., {num_classes - 1} for the {num_classes} columns of `probs`, "
+            f"got values such as {y[wrong][:3].tolist()}."
+        )
+    return probs.double(), y.long().to(probs.device)
+
+
+def number_inputs(y: Tensor, **predictions: Tensor) -> None:
+    """Raise unless predictions and targets are finite and have one shape."""
+    for name, value in predictions.items():
+        if value.shape != y.shape or y.numel() == 0:
+            raise ValueError(
+                f"`{name}` must have the same shape as the values that it goes with, at least one of them, got "
+                f"{_checks.shape(value)} and {_checks.shape(y)}."
+            )
+    for name, value in {**predictions, "y": y}.items():
+        _checks.finite(name, value)

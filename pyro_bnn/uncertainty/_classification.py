@@ -1,0 +1,97 @@
+"""Predictions of classes."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .. import _checks, metrics
+from ._prediction import Prediction, require_variance
+
+
+@dataclass(frozen=True)
+class ClassificationPrediction(Prediction):
+    """Class probabilities averaged over weight draws, and where their uncertainty comes from.
+
+    With several yes-or-no outputs, (N, C) reads ``(N, O, 2)`` and (N,) reads ``(N, O)``.
+
+    Args:
+        num_samples: Number of weight draws, S.
+        log_density: Log-probability of the targets, in nats, shape (N,), joint over several outputs; None if no
+            targets were given.
+        targets: The labels that `log_density` belongs to, shape (N,); None if no targets were given.
+        probs: Mean class probabilities, shape (N, C).
+        aleatoric: Expected entropy, in nats, shape (N,).
+        votes: How many draws put each class first, shape (N, C).
+        mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
+        variance_of_logits: Variance over draws of the logits, centred over classes and averaged over them, shape (N,);
+            None for a single draw.
+        logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
+    """
+
+    probs: Tensor
+    aleatoric: Tensor
+    votes: Tensor
+    mutual_information: Tensor | None
+    variance_of_logits: Tensor | None
+    logits: Tensor | None
+
+    @property
+    def expectation(self) -> Tensor:
+        """Mean class probabilities, shape (N, C)."""
+        return self.probs
+
+    @property
+    def labels(self) -> Tensor:
+        """Most probable class, shape (N,)."""
+        return self.probs.argmax(-1)
+
+    @property
+    def total(self) -> Tensor:
+        """Entropy of the mean probabilities, in nats, shape (N,): aleatoric plus epistemic."""
+        return self.aleatoric if self.mutual_information is None else self.aleatoric + self.mutual_information
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights, in nats, shape (N,); needs two draws."""
+        return require_variance(self.mutual_information)
+
+    @property
+    def max_probability(self) -> Tensor:
+        """Probability of the most probable class, shape (N,)."""
+        return self.probs.max(-1).values
+
+    @property
+    def logit_variance(self) -> Tensor:
+        """Variance over draws of the logits, centred over classes and averaged over them, shape (N,)."""
+        return require_variance(self.variance_of_logits)
+
+    def as_classification(self) -> "ClassificationPrediction":
+        """The same prediction."""
+        return self
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """Scores of the mean probabilities against labels; several outputs count as that many inputs.
+
+        Args:
+            y: Labels, shape (N,); by default those given to `predict`.
+
+        Returns:
+            ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins). All
+            come from `probs` and y, whatever the targets of `log_density`.
+
+        Raises:
+            ValueError: If there are no labels, or they do not fit the probabilities.
+        """
+        y = self._targets_for_score(y)
+        if y.shape != self.probs.shape[:-1]:
+            raise ValueError(
+                f"`y` must have shape {_checks.shape(self.probs)[:-1]}, one label per row of `probs`, got "
+                f"{_checks.shape(y)}."
+            )
+        probs, labels = self.probs.flatten(0, -2), y.flatten()
+        return {
+            "accuracy": metrics.accuracy(probs, labels),
+            "nll": metrics.negative_log_likelihood(probs, labels),
+            "brier": metrics.brier_score(probs, labels),
+            "ece": metrics.expected_calibration_error(probs, labels),
+        }
