@@ -100,10 +100,10 @@ def a_subtree(points, setting, initial_energy):
 
 
 class Merger:
-    """Trees of four points and subtrees of four others, with what they are made of."""
+    """Trees of four points and subtrees of three others, with what they are made of."""
 
     def __init__(self):
-        self.setting, inside, self.outside = random_setting(), random_points(4), random_points(4)
+        self.setting, inside, self.outside = random_setting(), random_points(4), random_points(3)
         initial_energy = inside.energy(self.setting)[:, 2]
         self.tree = a_tree(inside, self.setting, initial_energy)
         self.subtree = a_subtree(self.outside, self.setting, initial_energy)
@@ -142,7 +142,7 @@ def test_a_merged_tree_is_that_of_all_points():
     assert_same_fields(merged, merger.expected, set(Tree._fields) - decided_elsewhere)
     assert_identical(merged.step, merger.tree.step)
     assert_identical(merged.accept_sum, merger.tree.accept_sum + merger.subtree.accept_sum)
-    assert torch.equal(merged.num_steps, merger.tree.num_steps + 4)
+    assert torch.equal(merged.num_steps, merger.tree.num_steps + 3)
 
 
 def test_a_subtrees_proposal_is_taken_with_the_ratio_of_weights():
@@ -162,7 +162,7 @@ def test_a_trajectory_ends_where_either_end_turns_or_it_is_full():
     for pattern in (left & ~right, right & ~left, left & right, ~left & ~right):
         assert pattern.any()
     assert torch.equal(merger().finished, left | right)
-    assert merger(max_size=8).finished.all()
+    assert merger(max_size=7).finished.all()
 
 
 @pytest.mark.parametrize("flaw", ["turning", "diverging"])
@@ -327,6 +327,21 @@ def test_each_point_of_a_subtree_is_proposed_with_its_share_of_the_weight():
         assert_identical(subtree.proposal_energy, growth.points.energy(growth.setting)[rows, chosen])
 
 
+@pytest.mark.parametrize(("loss", "diverges"), [(999.0, False), (1001.0, True)])
+def test_a_step_that_loses_more_than_a_thousand_nats_diverges(loss, diverges):
+    growth = Growth()
+    kinetic = growth.tree.initial_energy - growth.tree.proposal_potential
+
+    def cliff(z):
+        """So high that the energy is lost; its gradient of zero leaves the momentum as it is after half a step."""
+        return growth.tree.initial_energy + loss - kinetic, torch.zeros_like(z)
+
+    seed = growth.seed._replace(gradient=torch.zeros(K, P))
+    subtree = grow(cliff, growth.tree, growth.setting, seed, torch.zeros(K))
+    assert (subtree.diverging == diverges).all()
+    assert (ended(growth.tree._replace(size=torch.full((K,), 99)), subtree) == (subtree.turning | diverges)).all()
+
+
 def test_an_infinite_or_undefined_energy_is_a_divergence_of_no_weight():
     growth = Growth()
     for bad in (math.inf, math.nan):
@@ -336,7 +351,7 @@ def test_an_infinite_or_undefined_energy_is_a_divergence_of_no_weight():
         assert subtree.diverging.all()
         assert (subtree.log_weight == -math.inf).all()
         assert (subtree.accept_sum == 0).all()
-        assert ended(growth.tree, subtree).all()
+        assert ended(growth.tree._replace(size=torch.full((K,), 99)), subtree).all()
 
 
 def test_checkpoints_are_the_first_leaves_of_all_balanced_subtrees():
