@@ -403,7 +403,7 @@ def test_draws_from_a_skewed_distribution_stay_so(name):
 
 
 def test_a_preferred_direction_would_be_seen(monkeypatch):
-    """Right with probability 1/4: trees then contain the point that they began at too often in their middle."""
+    """Right with probability 1/4: points are then too often in the middle of the trees that begin there."""
 
     def prefers_left(chains, tree, subtree, setting, log_uniform):
         return turn(chains, tree, subtree, setting, log_uniform + math.log(2))
