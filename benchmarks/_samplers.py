@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest import mock
 
@@ -12,10 +12,8 @@ from pyro.infer import mcmc as pyro_mcmc
 from pyro.infer.mcmc import nuts as pyro_nuts
 from torch import Tensor
 
-from pyro_bnn.mcmc import _fit
-from pyro_bnn.mcmc._adaptation import TARGET_ACCEPT
-from pyro_bnn.mcmc._kernel import Draws, ValueAndGrad
-from pyro_bnn.mcmc._nuts import NUTS
+import pyro_bnn as pb
+from pyro_bnn.mcmc import Draws, Kernel, ValueAndGrad
 
 from . import _problem
 
@@ -48,42 +46,63 @@ class Ours(Sampler):
     def __init__(self, num_chains: int, *, compile: bool) -> None:
         self.name = f"fit_nuts{', compiled' * compile}, {num_chains} chain{'s' * (num_chains > 1)}"
         self._num_chains, self._compile = num_chains, compile
-        self._advance: Callable | None = None
-        self._num_steps, self._making = 0, 0.0
-
-    def _make(self, value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> NUTS:
-        begin = time.perf_counter()
-        kernel = NUTS(value_and_grad, z, max_tree_depth=max_tree_depth, compile=self._compile and not self._advance)
-        if self._compile and not self._advance:
-            self._advance = kernel._advance
-            self.compile_seconds = time.perf_counter() - begin
-        if self._advance:
-            kernel._advance = self._advance
-        report = kernel._report
-
-        def counted() -> Draws:
-            draws = report()
-            self._num_steps += int(draws.num_steps[draws.finished].sum())
-            return draws
-
-        kernel._report = counted
-        self._making = time.perf_counter() - begin
-        return kernel
+        self._kept: KeptNUTS | None = None
 
     def run(self, lengths: Lengths, seed: int) -> Result:
-        self._num_steps = 0
-        run = _fit._Run(lengths.num_samples, lengths.num_warmup, self._num_chains, TARGET_ACCEPT, False)
-        posterior = run(
+        self._kept = sampler = self._kept or KeptNUTS(lengths.max_tree_depth)
+        sampler.num_steps = 0
+        posterior = pb.fit_mcmc(
             _problem.model(),
             *_problem.data(),
-            "NUTS",
-            lambda value_and_grad, z: self._make(value_and_grad, z, lengths.max_tree_depth),
-            None,
-            torch.float64,
-            seed,
+            sampler=sampler,
+            num_samples=lengths.num_samples,
+            num_warmup=lengths.num_warmup,
+            num_chains=self._num_chains,
+            compile=self._compile,
+            seed=seed,
         )
-        seconds = posterior.statistics.seconds - self._making  # what judging the chains takes is in neither
-        return Result(_problem.functions(posterior.samples), self._num_steps, seconds)
+        self.compile_seconds = sampler.compile_seconds
+        seconds = posterior.statistics.seconds - sampler.making  # what judging the chains takes is in neither
+        return Result(_problem.functions(posterior.samples), sampler.num_steps, seconds)
+
+
+class KeptNUTS(pb.Sampler):
+    """NUTS that counts its leapfrog steps, in warm-up too, and compiles only once, for one potential.
+
+    Attributes:
+        num_steps: Leapfrog steps of all chains so far.
+        making: Seconds that the last kernel took to make.
+        compile_seconds: Seconds that the first, compiled one took.
+    """
+
+    def __init__(self, max_tree_depth: int) -> None:
+        self._nuts, self._advance = pb.NUTS(max_tree_depth), None
+        self.num_steps, self.making, self.compile_seconds = 0, 0.0, 0.0
+
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> Kernel:
+        begin = time.perf_counter()
+        kernel = self._nuts.kernel(value_and_grad, z, compile=compile and self._advance is None)
+        if compile and self._advance is None:
+            self._advance = kernel.advance
+            self.compile_seconds = time.perf_counter() - begin
+        if self._advance is not None:
+            kernel.advance = self._advance
+        self.making = time.perf_counter() - begin
+        return CountingKernel(kernel, self)
+
+
+class CountingKernel(Kernel):
+    """Another kernel, whose steps are counted."""
+
+    def __init__(self, kernel: Kernel, counter: KeptNUTS) -> None:
+        super().__init__(kernel.value_and_grad, kernel.inverse_mass)
+        self.step_size, self.inverse_mass = kernel.step_size, kernel.inverse_mass  # warm-up writes into these
+        self._kernel, self._counter = kernel, counter
+
+    def draws(self) -> Iterator[Draws]:
+        for draws in self._kernel.draws():
+            self._counter.num_steps += int(draws.num_steps[draws.finished].sum())
+            yield draws
 
 
 class Pyro(Sampler):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pyro_bnn.mcmc import ConvergenceWarning
-from pyro_bnn.mcmc._diagnostics import convergence
+from pyro_bnn.mcmc import ConvergenceWarning, convergence
 
 from ._samplers import Lengths, NumPyro, Ours, Pyro, Result, Sampler
 

@@ -46,12 +46,15 @@ from .likelihoods import HeteroscedasticGaussianLikelihood as HeteroscedasticGau
 from .likelihoods import Likelihood as Likelihood
 from .likelihoods import MixtureDensityLikelihood as MixtureDensityLikelihood
 from .likelihoods import PoissonLikelihood as PoissonLikelihood
+from .mcmc import HMC as HMC
+from .mcmc import NUTS as NUTS
 from .mcmc import ChainStatistics as ChainStatistics
 from .mcmc import Convergence as Convergence
 from .mcmc import ConvergenceWarning as ConvergenceWarning
 from .mcmc import Diagnostics as Diagnostics
 from .mcmc import MCMCPosterior as MCMCPosterior
-from .mcmc import fit_hmc as fit_hmc
+from .mcmc import Sampler as Sampler
+from .mcmc import fit_mcmc as fit_mcmc
 from .mcmc import fit_nuts as fit_nuts
 from .model import BayesianModel as BayesianModel
 from .posterior import EnsemblePosterior as EnsemblePosterior

@@ -62,6 +62,11 @@ GUIDES = {
     "auto-low-rank": lambda model: pb.auto_low_rank_multivariate_normal(model, rank=3),
 }
 
+SAMPLERS = {
+    "NUTS": pb.NUTS(),
+    "HMC": pb.HMC(max_steps=8),
+}
+
 
 def small_net(num_outputs=3):
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, num_outputs))

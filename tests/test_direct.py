@@ -11,13 +11,13 @@ import pytest
 import torch
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.nn import PyroSample
+from pyro_bnn.svi._flat import softplus_
+from pyro_bnn.svi._steps import Step
 from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.joint import density_of, find_sites
 from pyro_bnn.svi import _direct, _fit, _graph
-from pyro_bnn.svi._flat import softplus_
-from pyro_bnn.svi._steps import Step
 
 from .cases import FIXED_PRIORS, LIKELIHOODS, small_model
 from .tolerances import assert_identical

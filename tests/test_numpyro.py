@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc._diagnostics import convergence
+from pyro_bnn.mcmc import convergence
 
 from .conftest import SEED
 from .tolerances import STANDARD_ERRORS

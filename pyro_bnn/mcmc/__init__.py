@@ -3,7 +3,15 @@
 from ._diagnostics import Convergence as Convergence
 from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
-from ._fit import fit_hmc as fit_hmc
+from ._diagnostics import convergence as convergence
+from ._fit import fit_mcmc as fit_mcmc
 from ._fit import fit_nuts as fit_nuts
-from ._posterior import ChainStatistics as ChainStatistics
+from ._hmc import HMC as HMC
+from ._kernel import Draws as Draws
+from ._kernel import Kernel as Kernel
+from ._kernel import Sampler as Sampler
+from ._kernel import ValueAndGrad as ValueAndGrad
+from ._kernel import leapfrog as leapfrog
+from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
+from ._statistics import ChainStatistics as ChainStatistics

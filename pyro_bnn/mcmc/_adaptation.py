@@ -13,17 +13,19 @@ INITIAL_BUFFER, FINAL_BUFFER, FIRST_WINDOW = 75, 50, 25
 """Stan's default schedule, for 150 warm-up draws or more."""
 
 SHORTEST_WITH_MASS = 50
-"""Warm-ups below have no draws to spare for a mass matrix, and the step size needs ten after it; heuristic."""
+"""Shorter warm-ups learn no mass matrix: the step size has to be learned again after it; heuristic."""
 
 FEWEST_UPDATES = 10
-"""Averaging starts from ten times the first step, which fewer updates do not forget; heuristic."""
+"""Dual averaging starts at ten times the first step size. After fewer updates that still shows; heuristic."""
 
 SHRINKAGE = 1e-3
-"""What Stan shrinks a variance towards, with the weight of 5 draws."""
+"""Value towards which Stan shrinks a variance, with the weight of 5 draws."""
 
 
 def windows(num_warmup: int) -> list[int]:
-    """Draws after which the mass matrix is renewed: windows that double, between two buffers for the step size.
+    """Numbers of draws after which the mass matrix is renewed.
+
+    The windows between them double in length. A buffer before the first and one after the last is for the step size.
 
     References:
         Stan reference manual, "HMC algorithm parameters: automatic parameter tuning".
@@ -51,8 +53,8 @@ class DualAveraging:
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
 
     Args:
-        step_size: The first one.
-        target: The acceptance rate to reach.
+        step_size: First step size.
+        target: Acceptance rate to reach.
 
     References:
         Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, whose constants these are.
@@ -66,7 +68,7 @@ class DualAveraging:
         self.step_size = self._first = step_size
 
     def update(self, accept: float) -> None:
-        """Take in the acceptance rate of one draw."""
+        """Learn from the acceptance rate of one draw."""
         self._count += 1
         eta = 1 / (self._count + self.T0)
         self._error += eta * (self._target - accept - self._error)
@@ -95,7 +97,7 @@ class Welford:
         self._square += deviation * (value - self._mean)
 
     def variance(self) -> Tensor:
-        """Shrunk as Stan does it."""
+        """Variance of each element, shrunk as Stan does it."""
         n = self._count
         return (n / (n + 5)) * self._square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
@@ -106,8 +108,8 @@ class Adaptation:
     Args:
         num_warmup: Number of warm-up draws.
         target: Acceptance rate to reach.
-        find_step: From a point and the inverse mass, both of shape (P,), to a step size of the right magnitude.
-        start: The chain's first point, shape (P,).
+        find_step: Function of a point and an inverse mass, both of shape (P,), that returns a first step size.
+        start: First point of the chain, shape (P,).
     """
 
     def __init__(

@@ -11,14 +11,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Callable[..., Any]:
-    """A function as plain tensor operations, gradients included: a compiler sees neither Pyro nor autograd.
+    """A function recorded as plain tensor operations, so that a compiler sees neither Pyro nor autograd.
 
     Args:
-        function: From tensors to tensors; it must not branch on values.
-        example: Its arguments.
+        function: Function of tensors that returns tensors and does not branch on values.
+        example: Arguments to record it with.
 
     Raises:
-        RuntimeError: If it does branch.
+        RuntimeError: If it branches on a value.
     """
     with _explained():
         graph = make_fx(lambda *tensors: function(*tensors))(*example)
@@ -28,7 +28,7 @@ def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Callable[
 
 
 def compiler_loop() -> Callable[..., Any]:
-    """A loop that can be compiled: ``loop(goes_on, step, state)``. A prototype of torch's, so imported when needed."""
+    """A loop that can be compiled, ``loop(goes_on, step, state)``. Imported when needed: torch calls it a prototype."""
     from torch._higher_order_ops.while_loop import while_loop
 
     return while_loop
@@ -38,9 +38,9 @@ def compiled(function: Callable[..., Any], example: Sequence[Any], *, loops: boo
     """A function compiled for the shapes of example arguments.
 
     Args:
-        function: What to compile; all that it calls is made of tensor operations or :func:`traced`.
-        example: Its arguments.
-        loops: Whether it spends its time in a loop on a CPU, whose steps then go without Python between them.
+        function: Function to compile; it must consist of tensor operations and of :func:`traced` functions.
+        example: Arguments of the shapes to compile for.
+        loops: Whether its time goes into a loop on a CPU, which is then compiled to run without Python in between.
 
     Raises:
         RuntimeError: If compilation fails, as it does without a C++ compiler.
@@ -49,7 +49,7 @@ def compiled(function: Callable[..., Any], example: Sequence[Any], *, loops: boo
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 
-    call.__code__ = call.__code__.replace()  # a copy: the compiler counts the versions of one code, up to a limit
+    call.__code__ = call.__code__.replace()  # a copy, as the compiler makes only so many versions of one code
     with _explained():
         result = torch.compile(call, fullgraph=True, dynamic=False, options={"cpp_wrapper": True} if loops else None)
         result(*example)
@@ -67,4 +67,4 @@ def _explained() -> Iterator[None]:
             "branches. Use `compile=False`."
         ) from error
     finally:
-        Distribution.set_default_validate_args(validates)  # which the compiler turns off for good
+        Distribution.set_default_validate_args(validates)  # the compiler turns it off and leaves it so

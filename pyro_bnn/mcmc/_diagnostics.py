@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,25 +12,23 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..joint import draw_batches
 from ..model import BayesianModel
-
-if TYPE_CHECKING:
-    from ._posterior import ChainStatistics
+from ._statistics import ChainStatistics
 
 LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
-"""Both after Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
+"""Both are the advice of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
 SMALLEST_BFMI = 0.3
-"""Betancourt (2016), https://arxiv.org/abs/1604.00695: below, the momentum explores the energies too slowly."""
+"""Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The chains are not to be trusted as they are; the message says what to do."""
+    """The chains should not be trusted as they are; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """R-hat and effective sample sizes, one for each of M scalar quantities, with NaN for constant ones.
+    """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
 
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
@@ -54,13 +52,13 @@ class Convergence:
 
     @property
     def worst_r_hat(self) -> float:
-        """The largest, leaving constant quantities out; NaN if all are constant."""
+        """The largest R-hat, leaving constant quantities out; NaN if all are constant."""
         r_hat = self.r_hat[~self.r_hat.isnan()]
         return float(r_hat.max()) if len(r_hat) else float("nan")
 
     @property
     def worst_ess(self) -> float:
-        """The smallest of all bulk and tail sizes, leaving constant quantities out."""
+        """The smallest of all bulk and tail sizes, leaving constant quantities out; NaN if all are constant."""
         ess = torch.cat([self.ess_bulk, self.ess_tail])
         ess = ess[~ess.isnan()]
         return float(ess.min()) if len(ess) else float("nan")
@@ -71,22 +69,24 @@ class Diagnostics:
     """What the chains of a sampler say about themselves.
 
     Args:
-        num_chains: K.
-        num_divergences: Over all chains, after warm-up.
-        bfmi: Bayesian fraction of missing information of each chain, shape (K,).
+        num_chains: Number of chains, K.
+        num_divergences: Number of divergent trajectories of all chains after warm-up; None if not reported.
+        bfmi: Bayesian fraction of missing information of each chain, shape (K,); None if energies are not reported.
         latents: Convergence of every element of every latent variable.
         predictions: Convergence of the predictive moments at given inputs; None without them.
     """
 
     num_chains: int
-    num_divergences: int
-    bfmi: Tensor
+    num_divergences: int | None
+    bfmi: Tensor | None
     latents: Convergence
     predictions: Convergence | None
 
     def __str__(self) -> str:
+        divergences = "not reported" if self.num_divergences is None else self.num_divergences
+        bfmi = "not reported" if self.bfmi is None else f"{self.bfmi.min():.2f}"
         lines = [
-            f"chains       {self.num_chains}, divergences {self.num_divergences}, smallest BFMI {self.bfmi.min():.2f}",
+            f"chains       {self.num_chains}, divergences {divergences}, smallest BFMI {bfmi}",
             f"latents      {self.latents} (weights are identified up to permutations and signs only)",
         ]
         if self.predictions is not None:
@@ -95,7 +95,7 @@ class Diagnostics:
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """What counts, with its name: the predictions, unless there are none, or they are the same for all weights."""
+        """What the chains are judged by, after its name: predictions, or latent variables if those do not vary."""
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
         return "predictions", self.predictions
@@ -110,7 +110,7 @@ class Diagnostics:
                 "warm up longer (1000 draws), raise `target_accept` (0.95), or use smoother activations or tighter "
                 "priors."
             )
-        if self.bfmi.min() < SMALLEST_BFMI:
+        if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
         what, judged = self.judged
         if bool(judged.r_hat.isnan().all()):
@@ -132,7 +132,7 @@ class Diagnostics:
 
 
 def require_arviz() -> Any:
-    """ArviZ, or an error that says how to get it. Importing it is slow, and it announces its own future."""
+    """ArviZ, or an error that says how to get it. It is imported when needed: that is slow, and it warns."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -146,7 +146,7 @@ def convergence(values: Tensor) -> Convergence:
     """R-hat and effective sample sizes of scalar quantities.
 
     Args:
-        values: Shape (K, S, M).
+        values: M quantities at each of S draws of K chains, shape (K, S, M).
     """
     arviz = require_arviz()
     values = values.detach().double().cpu()
@@ -165,7 +165,7 @@ def convergence(values: Tensor) -> Convergence:
 
 
 def _two_chains(chains: Any) -> Any:
-    """ArviZ compares two chains at least; of a single one, the halves."""
+    """The chains, or the two halves of a single one: ArviZ needs two to compare."""
     if len(chains) > 1:
         return chains
     half = chains.shape[1] // 2
@@ -173,7 +173,7 @@ def _two_chains(chains: Any) -> Any:
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
-    """What identifies an observation's distribution: class probabilities, or mean and standard deviation."""
+    """Numbers that describe an observation's distribution: class probabilities, or mean and standard deviation."""
     if isinstance(observation, (Categorical, Bernoulli)):
         return observation.probs.flatten(1)
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
@@ -181,27 +181,43 @@ def predictive_moments(observation: Distribution) -> Tensor:
 
 def diagnose(
     samples: Mapping[str, Tensor],
-    statistics: "ChainStatistics",
+    statistics: ChainStatistics,
     model: BayesianModel | None,
     x: Tensor | None,
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """All diagnostics of chains, see :meth:`MCMCPosterior.diagnostics`; of evenly spaced quantities if too many."""
+    """Diagnostics of chains; see :meth:`MCMCPosterior.diagnostics`.
+
+    Args:
+        samples: The chains, ``{site: shape (K, S, *event)}``.
+        statistics: What the sampler reported.
+        model: The model that was sampled.
+        x: Inputs at which predictions are compared, shape (N, ...).
+        max_quantities: Largest number of latent and of predicted quantities to look at, evenly spaced; all without it.
+    """
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
-    predictions = None
+    lead, predictions = next(iter(samples.values())).shape[:2], None
     if model is not None and x is not None:
         moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
-        predictions = convergence(_spaced(torch.cat(moments).unflatten(0, statistics.energy.shape), max_quantities))
-    energy = statistics.energy.double()
+        predictions = convergence(_spaced(torch.cat(moments).unflatten(0, lead), max_quantities))
     return Diagnostics(
-        num_chains=len(energy),
-        num_divergences=int(statistics.diverging.sum()),
-        bfmi=torch.as_tensor(require_arviz().bfmi(energy.cpu().numpy())),
+        num_chains=lead[0],
+        num_divergences=count(statistics.diverging),
+        bfmi=None if statistics.energy is None else _bfmi(statistics.energy),
         latents=convergence(_spaced(torch.cat([v.flatten(2) for v in _with_event(samples)], 2), max_quantities)),
         predictions=predictions,
     )
+
+
+def count(marks: Tensor | None) -> int | None:
+    """How many are marked; None if not reported."""
+    return None if marks is None else int(marks.sum())
+
+
+def _bfmi(energy: Tensor) -> Tensor:
+    return torch.as_tensor(require_arviz().bfmi(energy.double().cpu().numpy()))
 
 
 def _spaced(values: Tensor, at_most: int | None) -> Tensor:

@@ -1,27 +1,48 @@
 """Hamiltonian Monte Carlo with trajectories of random length."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .. import _checks
 from ._compiled import compiled, traced
-from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, leapfrog
+from ._kernel import DIVERGENCE, Draws, Kernel, Sampler, ValueAndGrad, leapfrog
 
 
-class HMC(Kernel):
-    """Metropolis-corrected trajectories of 1 to `max_steps` leapfrog steps, uniformly at random.
+@dataclass(frozen=True)
+class HMC(Sampler):
+    """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
 
-    The random length keeps trajectories from closing upon themselves, whatever the frequencies of the posterior.
+    A trajectory takes 1 to `max_steps` leapfrog steps, each number with the same probability. With a fixed number,
+    trajectories could return to where they began, for some frequency of the posterior.
+
+    Args:
+        max_steps: Number of leapfrog steps of the longest trajectory.
+
+    References:
+        Neal (2011), https://arxiv.org/abs/1206.1901, sections 3 and 5.
+    """
+
+    max_steps: int = 64
+
+    def __post_init__(self) -> None:
+        _checks.at_least("max_steps", self.max_steps, 1)
+
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> "HMCKernel":
+        """The sampler on one potential, which can be compiled."""
+        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, compile=compile)
+
+
+class HMCKernel(Kernel):
+    """HMC on one potential; see :class:`HMC`.
 
     Args:
         value_and_grad: The potential.
         z: First points, shape (K, P).
-        max_steps: Longest trajectory.
+        max_steps: Number of leapfrog steps of the longest trajectory.
         compile: Compile the potential.
-
-    References:
-        Neal (2011), https://arxiv.org/abs/1206.1901, sections 3 and 5.
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
@@ -29,7 +50,7 @@ class HMC(Kernel):
         self._z, self._max_steps = z, max_steps
 
     def draws(self) -> Iterator[Draws]:
-        """Run for ever; see :meth:`Kernel.draws`. All chains finish together."""
+        """Draw for ever; see :meth:`Kernel.draws`. All chains take the same number of steps and finish together."""
         z = self._z
         potential, gradient = self.value_and_grad(z)
         everyone = torch.ones_like(potential, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What every sampler of chains does, and what it hands over."""
+"""What a sampler is: a small class with its settings, and the kernel that it makes for one potential."""
 
 import math
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From points, shape (K, P), to their potentials, (K,), and the gradients of those, (K, P)."""
+"""Function of points of shape (K, P): returns their potentials, shape (K,), and gradients, shape (K, P)."""
 
 DIVERGENCE = 1000.0
 """Energy error in nats that marks a trajectory as divergent; Stan's constant."""
@@ -17,11 +17,21 @@ DIVERGENCE = 1000.0
 
 @dataclass(frozen=True)
 class Draws:
-    """What the chains that have `finished` a draw have to say; every field has one row per chain."""
+    """Draws of the chains that have just finished one.
 
-    finished: Tensor  # (K,)
-    z: Tensor  # (K, P)
-    log_density: Tensor  # (K,)
+    Args:
+        finished: Which chains these are, shape (K,). The rows of the other chains mean nothing.
+        z: Positions, shape (K, P).
+        log_density: Minus the potential, in nats, shape (K,).
+        energy: Hamiltonian, in nats, shape (K,).
+        accept: Mean acceptance probability along the trajectory, shape (K,).
+        diverging: Whether the energy error exceeded `DIVERGENCE`, shape (K,).
+        num_steps: Number of leapfrog steps, shape (K,).
+    """
+
+    finished: Tensor
+    z: Tensor
+    log_density: Tensor
     energy: Tensor
     accept: Tensor
     diverging: Tensor
@@ -29,7 +39,13 @@ class Draws:
 
 
 class Kernel(ABC):
-    """A sampler of many chains, one per row, all of which share one evaluation of the potential.
+    """A sampler at work on one potential: many chains, one per row, that share each evaluation of the potential.
+
+    Attributes:
+        value_and_grad: The potential.
+        step_size: Step size of each chain, shape (K,). Warm-up writes it.
+        inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): the variances of z, as far as they are
+            known. Warm-up writes it.
 
     Args:
         value_and_grad: The potential.
@@ -38,24 +54,24 @@ class Kernel(ABC):
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor) -> None:
         self.value_and_grad = value_and_grad
-        self.step_size = z.new_ones(len(z))  # (K,)
-        self.inverse_mass = torch.ones_like(z)  # (K, P): the variances of z, as far as they are known
+        self.step_size = z.new_ones(len(z))
+        self.inverse_mass = torch.ones_like(z)
 
     @abstractmethod
     def draws(self) -> Iterator[Draws]:
-        """Run for ever; whenever chains finish a draw, yields. Step size and mass may then be set."""
+        """Draw for ever: yields whenever chains finish a draw. Step size and inverse mass may be changed then."""
 
     def find_step(self, z: Tensor, inverse_mass: Tensor) -> float:
         """A first step size for one chain: doubled or halved until one step is accepted half of the time.
 
         Args:
-            z: Its point, shape (P,).
-            inverse_mass: Shape (P,).
+            z: The chain's point, shape (P,).
+            inverse_mass: The chain's inverse mass, shape (P,).
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
         """
-        rows = z.expand_as(self.inverse_mass)  # a compiled potential takes the number of rows that it was made for
+        rows = z.expand_as(self.inverse_mass)  # a compiled potential takes no other number of rows
         potential, gradient = self.value_and_grad(rows)
         r = torch.randn_like(z) * inverse_mass.rsqrt()
         start = potential[0] + 0.5 * torch.dot(r, r * inverse_mass)
@@ -68,7 +84,7 @@ class Kernel(ABC):
         step = 1.0
         grows = accepts(step)
         factor = 2.0 if grows else 0.5
-        for _ in range(60):  # a power of two that float32 still holds
+        for _ in range(60):  # 2 ** 60 is a number that float32 holds
             step *= factor
             if accepts(step) != grows:
                 break
@@ -78,8 +94,31 @@ class Kernel(ABC):
 def leapfrog(
     value_and_grad: ValueAndGrad, z: Tensor, r: Tensor, gradient: Tensor, step: Tensor | float, drift: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One step of size `step`, with `drift` the step times the inverse mass; returns z, r, gradient, potential."""
+    """One leapfrog step; `drift` is the step size times the inverse mass. Returns z, r, gradient and potential."""
     r = r - (0.5 * step) * gradient
     z = torch.addcmul(z, r, drift)
     potential, gradient = value_and_grad(z)
     return z, r - (0.5 * step) * gradient, gradient, potential
+
+
+class Sampler(ABC):
+    """An MCMC algorithm with its settings, to be given to :func:`~pyro_bnn.fit_mcmc`.
+
+    Subclasses are frozen dataclasses. A sampler holds only what sets its algorithm apart. Chains, warm-up
+    and diagnostics are the same for all samplers.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the algorithm in messages."""
+        return type(self).__name__
+
+    @abstractmethod
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> Kernel:
+        """The sampler at work on one potential.
+
+        Args:
+            value_and_grad: The potential.
+            z: First points, shape (K, P).
+            compile: Whether to compile what is slow with `torch.compile`.
+        """

@@ -2,50 +2,29 @@
 
 import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from pyro.infer import MCMC
 from torch import Tensor
 
 from ..joint import draw_batches
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
 from ._diagnostics import Diagnostics, diagnose, require_arviz
-
-
-@dataclass(frozen=True)
-class ChainStatistics:
-    """What the sampler did at each draw, shapes (K, S) unless said otherwise.
-
-    Args:
-        log_density: Log joint density in unconstrained space, in nats.
-        energy: Hamiltonian of the draw, in nats.
-        accept: Mean acceptance probability along the trajectory.
-        diverging: Whether the trajectory left the region where its steps were small enough.
-        num_steps: Leapfrog steps.
-        step_size: After warm-up, shape (K,).
-        inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
-        seconds: Wall time of warm-up and sampling together.
-    """
-
-    log_density: Tensor
-    energy: Tensor
-    accept: Tensor
-    diverging: Tensor
-    num_steps: Tensor
-    step_size: Tensor
-    inverse_mass: Tensor
-    seconds: float
+from ._judge import judge
+from ._pyro import read_samples, read_statistics
+from ._statistics import ChainStatistics
 
 
 class MCMCPosterior(Posterior):
     """Draws of Markov chains, K chains of S draws each.
 
     Args:
-        samples: ``{site: shape (K, S, *event)}``, constrained.
-        statistics: What the sampler did.
+        samples: The draws, ``{site: shape (K, S, *event)}``, constrained.
+        statistics: What the sampler reported.
         status: What the diagnostics say.
         sampler: Name of the algorithm.
     """
@@ -55,19 +34,55 @@ class MCMCPosterior(Posterior):
     ) -> None:
         self.samples, self.statistics, self.status, self.sampler = samples, statistics, status, sampler
 
+    @classmethod
+    def from_pyro(
+        cls,
+        mcmc: MCMC,
+        *,
+        model: BayesianModel | None = None,
+        x: Tensor | None = None,
+        seconds: float | None = None,
+    ) -> "MCMCPosterior":
+        """The draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
+
+        Pyro reports which draws diverged. All else in `statistics` is None.
+
+        Args:
+            mcmc: A `pyro.infer.MCMC` after its run. Its draws are not copied.
+            model: The model that was sampled, for a status that judges predictions. Without it the status judges the
+                latent variables; weights of a network rarely pass, see :meth:`diagnostics`.
+            x: The model's inputs, shape (N, ...); the predictions at some of them are judged.
+            seconds: Wall time of the run, if it was measured.
+
+        Raises:
+            ValueError: If `mcmc` was not run or a site is discrete; if only one of model and x is given, or the draws
+                are of another model.
+
+        Warns:
+            ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
+        """
+        samples, sampler = read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
+        statistics = read_statistics(mcmc, seconds)
+        return cls(samples, statistics, judge(samples, statistics, sampler, model, x, stacklevel=2), sampler=sampler)
+
+    @property
+    def _lead(self) -> torch.Size:
+        """(K, S)."""
+        return next(iter(self.samples.values())).shape[:2]
+
     @property
     def num_chains(self) -> int:
-        """K."""
-        return len(self.statistics.energy)
+        """Number of chains, K."""
+        return self._lead[0]
 
     @property
     def num_stored(self) -> int:
-        """All draws of all chains, K times S."""
-        return self.statistics.energy.numel()
+        """Number of draws of all chains together, K times S."""
+        return self._lead.numel()
 
     @property
-    def seconds(self) -> float:
-        """Wall time of warm-up and sampling together."""
+    def seconds(self) -> float | None:
+        """Wall time of warm-up and sampling together; None if unknown."""
         return self.statistics.seconds
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -87,10 +102,10 @@ class MCMCPosterior(Posterior):
             yield {name: value[row] for name, value in flat.items()}
 
     def diagnostics(self, model: BayesianModel | None = None, x: Tensor | None = None) -> Diagnostics:
-        """R-hat and effective sample sizes, of the latent variables and, given model and inputs, of predictions.
+        """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
-        Weights are identified only up to permutations and signs of hidden units, so chains may sit in mirrored modes:
-        their weights then never agree, and their predictions do. The predictions' numbers are those to look at.
+        Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
+        function, so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
 
         Args:
             model: The model that was sampled.
@@ -104,13 +119,13 @@ class MCMCPosterior(Posterior):
     def to_arviz(
         self, *, model: BayesianModel | None = None, x: Tensor | None = None, y: Tensor | None = None, seed: int = 0
     ) -> Any:
-        """The chains as ArviZ's `InferenceData`: posterior and sample statistics, and with a model more.
+        """The chains as ArviZ's `InferenceData`: posterior and sample statistics and, given a model, predictions.
 
         Args:
             model: The model that was sampled; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-            seed: Of the predictive draws.
+            seed: Seed of the predictive draws.
 
         Raises:
             ImportError: If ArviZ is not installed.
@@ -119,21 +134,27 @@ class MCMCPosterior(Posterior):
         arviz = require_arviz()
         if (model is None) != (x is None) or (y is not None and x is None):
             raise ValueError("`model` and `x` go together, and `y` needs both.")
-        statistics = self.statistics
         groups: dict[str, Any] = {
             "posterior": {name: value.cpu().numpy() for name, value in self.samples.items()},
-            "sample_stats": {
-                "diverging": statistics.diverging.cpu().numpy(),
-                "energy": statistics.energy.cpu().numpy(),
-                "lp": statistics.log_density.cpu().numpy(),
-                "acceptance_rate": statistics.accept.cpu().numpy(),
-                "n_steps": statistics.num_steps.cpu().numpy(),
-                "step_size": statistics.step_size[:, None].expand_as(statistics.energy).cpu().numpy(),
-            },
+            "sample_stats": self._statistics_by_arviz_name(),
         }
         if model is not None and x is not None:
             groups |= self._predictive_groups(model, x, y, seed)
         return arviz.from_dict(**groups)
+
+    def _statistics_by_arviz_name(self) -> dict[str, Any]:
+        """Those that the sampler reported."""
+        statistics = self.statistics
+        step_size = statistics.step_size
+        named = {
+            "diverging": statistics.diverging,
+            "energy": statistics.energy,
+            "lp": statistics.log_density,
+            "acceptance_rate": statistics.accept,
+            "n_steps": statistics.num_steps,
+            "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
+        }
+        return {name: value.cpu().numpy() for name, value in named.items() if value is not None}
 
     def _predictive_groups(self, model: BayesianModel, x: Tensor, y: Tensor | None, seed: int) -> dict[str, Any]:
         if y is not None:
@@ -145,7 +166,7 @@ class MCMCPosterior(Posterior):
             if y is not None:
                 log_prob = observation.log_prob(y)
                 log_likelihood.append(log_prob.reshape(*log_prob.shape[:2], -1).sum(-1))  # (B, N)
-        lead = self.statistics.energy.shape
+        lead = self._lead
         groups = {"posterior_predictive": {"obs": torch.cat(draws).unflatten(0, lead).cpu().numpy()}}
         if y is not None:
             groups["log_likelihood"] = {"obs": torch.cat(log_likelihood).unflatten(0, lead).cpu().numpy()}

@@ -1,0 +1,30 @@
+"""What a sampler reports of each draw."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ChainStatistics:
+    """What the sampler did at each draw, shapes (K, S) unless said otherwise. What it did not report is None.
+
+    Args:
+        log_density: Log joint density in unconstrained space, in nats.
+        energy: Hamiltonian of the draw, in nats.
+        accept: Mean acceptance probability along the trajectory.
+        diverging: Whether the trajectory's energy error was so large that its steps must have been too long.
+        num_steps: Number of leapfrog steps.
+        step_size: Step size after warm-up, shape (K,).
+        inverse_mass: Diagonal of the inverse mass matrix after warm-up, shape (K, P).
+        seconds: Wall time of warm-up and sampling together.
+    """
+
+    log_density: Tensor | None
+    energy: Tensor | None
+    accept: Tensor | None
+    diverging: Tensor | None
+    num_steps: Tensor | None
+    step_size: Tensor | None
+    inverse_mass: Tensor | None
+    seconds: float | None

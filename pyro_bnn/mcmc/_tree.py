@@ -1,0 +1,247 @@
+"""The trees of the No-U-Turn Sampler: what they hold, and the four functions that make them grow.
+
+A trajectory starts as a tree of one point (`begin`). A subtree as large as the tree grows from one of its ends, one
+leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ended`). A complete one is added to the tree
+(`merge`), and the next one starts from an end chosen at random (`turn`).
+
+Every chain is one row of every tensor. The functions that take `chains` change the rows that it marks, and no others.
+None of them branches on a value, so that all of them can be compiled together.
+
+References:
+    Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
+    Jankowiak (2019), https://arxiv.org/abs/1912.11554, for subtrees without recursion.
+"""
+
+import math
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ._kernel import DIVERGENCE, ValueAndGrad, leapfrog
+
+
+class Tree(NamedTuple):
+    """The trajectory so far, and the point of it that is the next draw if the trajectory ends here."""
+
+    left_z: Tensor  # (K, P), like the other ends
+    left_r: Tensor
+    left_gradient: Tensor
+    right_z: Tensor
+    right_r: Tensor
+    right_gradient: Tensor
+    proposal: Tensor  # (K, P)
+    proposal_gradient: Tensor  # (K, P)
+    proposal_potential: Tensor  # (K,)
+    proposal_energy: Tensor  # (K,)
+    log_weight: Tensor  # (K,), logarithm of the sum of exp(initial energy - energy) over the points
+    momentum_sum: Tensor  # (K, P), over the points
+    initial_energy: Tensor  # (K,)
+    size: Tensor  # (K,), number of points
+    accept_sum: Tensor  # (K,), sum of min(1, exp(initial energy - energy)) over the steps
+    num_steps: Tensor  # (K,), those of subtrees that were not added included
+    step: Tensor  # (K, 1), step size of the growing subtree, negative if it grows to the left
+    finished: Tensor  # (K,), whether the trajectory has ended, so that the proposal is the next draw
+
+
+class Subtree(NamedTuple):
+    """The part of the trajectory that is growing, not yet in the tree. It starts without points."""
+
+    z: Tensor  # (K, P), position of the moving end
+    r: Tensor
+    gradient: Tensor
+    proposal: Tensor  # (K, P)
+    proposal_gradient: Tensor  # (K, P)
+    proposal_potential: Tensor  # (K,)
+    proposal_energy: Tensor  # (K,)
+    log_weight: Tensor  # (K,)
+    momentum_sum: Tensor  # (K, P)
+    accept_sum: Tensor  # (K,)
+    leaf: Tensor  # (K,), number of points so far
+    turning: Tensor  # (K,), whether a balanced subtree that the last point completed turns back on itself
+    diverging: Tensor  # (K,), whether the last point lost too much energy
+    velocities: Tensor  # (K, D, P), velocity at each checkpoint
+    middles: Tensor  # (K, D, P), sum of the momenta before each checkpoint and half of its own
+    dots: Tensor  # (K, D), products of the two
+
+
+class Setting(NamedTuple):
+    """What stays as it is while a tree grows."""
+
+    step_size: Tensor  # (K,)
+    inverse_mass: Tensor  # (K, P)
+    stores_at: Tensor  # (2^D, D) for trees of depth D + 1, from `checkpoint_tables`, like the next one
+    checks_at: Tensor
+
+
+def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tuple[Tree, Subtree]:
+    """Chains that have just finished a draw at z. Only the proposals matter: `begin` replaces all else."""
+    count = torch.zeros_like(potential, dtype=torch.long)
+    levels = z.new_zeros(len(z), num_levels, z.shape[1])
+    point, proposal = (z, z, gradient), (z, gradient, potential, potential)
+    yes, no, step = count == 0, count > 0, potential[:, None]
+    tree = Tree(*point, *point, *proposal, potential, z, potential, count, potential, count, step, yes)
+    subtree = Subtree(*(*point, *proposal, potential, z, potential, count, no, no), *(levels, levels, levels[..., 0]))
+    # Each field gets memory of its own: where two fields share one tensor, the compiler relies on it, and it would
+    # compile again when they no longer do.
+    return Tree(*(tensor.clone() for tensor in tree)), Subtree(*(tensor.clone() for tensor in subtree))
+
+
+def begin(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:
+    """Start trajectories at the proposals of marked chains, with momenta made from standard normal numbers."""
+    z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
+    r = normal * setting.inverse_mass.rsqrt()
+    energy = potential + 0.5 * torch.linalg.vecdot(r, r * setting.inverse_mass)
+    zero, count, no = torch.zeros_like(energy), torch.zeros_like(tree.size), torch.zeros_like(tree.finished)
+    point, proposal = (z, r, gradient), (z, gradient, potential, energy)
+    step = setting.step_size[:, None]  # always to the right: a momentum and its negative are equally probable
+    new = Tree(*point, *point, *proposal, zero, r, energy, count + 1, zero, count, step, no)
+    return _where(chains, new, tree), _where(chains, _seed(*point, subtree), subtree)
+
+
+def grow(value_and_grad: ValueAndGrad, tree: Tree, setting: Setting, old: Subtree, log_uniform: Tensor) -> Subtree:
+    """Take one leapfrog step of every chain, and add the point to its subtree."""
+    drift = tree.step * setting.inverse_mass
+    z, r, gradient, potential = leapfrog(value_and_grad, old.z, old.r, old.gradient, tree.step, drift)
+    velocity = r * setting.inverse_mass
+    energy = torch.add(potential, torch.linalg.vecdot(r, velocity), alpha=0.5)
+    gain = torch.nan_to_num(tree.initial_energy - energy, nan=-math.inf, neginf=-math.inf, posinf=math.inf)
+    log_weight = torch.logaddexp(old.log_weight, gain)
+    takes = log_uniform < gain - log_weight  # in the end each point is the proposal with its share of the weight
+    row = takes.unsqueeze(-1)
+
+    middle = torch.add(old.momentum_sum, r, alpha=0.5)
+    dot = torch.linalg.vecdot(middle, velocity)
+    stores, checks = (table.index_select(0, old.leaf) for table in (setting.stores_at, setting.checks_at))
+    before = torch.bmm(old.velocities, middle.unsqueeze(-1)).squeeze(-1) - old.dots
+    after = dot.unsqueeze(-1) - torch.bmm(old.middles, velocity.unsqueeze(-1)).squeeze(-1)
+    turning = ((torch.minimum(before, after) <= 0) & checks).any(-1)
+    wide = stores.unsqueeze(-1)
+    return Subtree(
+        z=z,
+        r=r,
+        gradient=gradient,
+        proposal=torch.where(row, z, old.proposal),
+        proposal_gradient=torch.where(row, gradient, old.proposal_gradient),
+        proposal_potential=torch.where(takes, potential, old.proposal_potential),
+        proposal_energy=torch.where(takes, energy, old.proposal_energy),
+        log_weight=log_weight,
+        momentum_sum=old.momentum_sum + r,
+        accept_sum=old.accept_sum + gain.clamp_max(0).exp(),
+        leaf=old.leaf + 1,
+        turning=turning,
+        diverging=gain < -DIVERGENCE,
+        velocities=torch.where(wide, velocity.unsqueeze(1), old.velocities),
+        middles=torch.where(wide, middle.unsqueeze(1), old.middles),
+        dots=torch.where(stores, dot.unsqueeze(1), old.dots),
+    )
+
+
+def ended(tree: Tree, subtree: Subtree) -> Tensor:
+    """Which subtrees grow no further, shape (K,)."""
+    return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
+
+
+def merge(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, max_size: int, log_uniform: Tensor) -> Tree:
+    r"""Add the subtrees of marked chains to their trees, unless they turn or diverge, and see whose trajectory ends.
+
+    The subtree's proposal, with W the sum of weights, replaces the tree's with probability
+
+    .. math:: \min\left(1, \frac{W_\text{subtree}}{W_\text{tree}}\right).
+
+    The trajectory ends if the subtree was not added, the tree is as large as it may be, or it turns back: with
+    velocities v at its ends and :math:`\rho` the sum of its momenta, of which the two ends count half, if
+    :math:`v \cdot \rho \le 0` at either end.
+    """
+    grown = chains & ~subtree.turning & ~subtree.diverging
+    # Drawing from the union would be valid, too; to favour the subtree moves the chain further.
+    accepts = grown & (log_uniform < subtree.log_weight - tree.log_weight)
+    right, left = ((side & grown[:, None]) for side in (tree.step > 0, tree.step <= 0))
+    row, accepts_row = grown[:, None], accepts[:, None]
+    left_r, right_r = torch.where(left, subtree.r, tree.left_r), torch.where(right, subtree.r, tree.right_r)
+    momentum_sum = torch.where(row, tree.momentum_sum + subtree.momentum_sum, tree.momentum_sum)
+    size = torch.where(grown, tree.size + subtree.leaf, tree.size)
+    between = momentum_sum - 0.5 * (left_r + right_r)
+    left_turns = torch.linalg.vecdot(left_r * setting.inverse_mass, between) <= 0
+    right_turns = torch.linalg.vecdot(right_r * setting.inverse_mass, between) <= 0
+    return Tree(
+        left_z=torch.where(left, subtree.z, tree.left_z),
+        left_r=left_r,
+        left_gradient=torch.where(left, subtree.gradient, tree.left_gradient),
+        right_z=torch.where(right, subtree.z, tree.right_z),
+        right_r=right_r,
+        right_gradient=torch.where(right, subtree.gradient, tree.right_gradient),
+        proposal=torch.where(accepts_row, subtree.proposal, tree.proposal),
+        proposal_gradient=torch.where(accepts_row, subtree.proposal_gradient, tree.proposal_gradient),
+        proposal_potential=torch.where(accepts, subtree.proposal_potential, tree.proposal_potential),
+        proposal_energy=torch.where(accepts, subtree.proposal_energy, tree.proposal_energy),
+        log_weight=torch.where(grown, torch.logaddexp(tree.log_weight, subtree.log_weight), tree.log_weight),
+        momentum_sum=momentum_sum,
+        initial_energy=tree.initial_energy,
+        size=size,
+        accept_sum=torch.where(chains, tree.accept_sum + subtree.accept_sum, tree.accept_sum),
+        num_steps=torch.where(chains, tree.num_steps + subtree.leaf, tree.num_steps),
+        step=tree.step,
+        finished=chains & (~grown | left_turns | right_turns | (size == max_size)),
+    )
+
+
+def turn(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, log_uniform: Tensor) -> tuple[Tree, Subtree]:
+    """Start a subtree of marked chains at the right or the left end, each with probability 1/2."""
+    right = (log_uniform < math.log(0.5))[:, None]
+    ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
+    z, r, gradient = (torch.where(right, *pair) for pair in ends)
+    size = setting.step_size[:, None]
+    step = torch.where(chains[:, None], torch.where(right, size, -size), tree.step)
+    return tree._replace(step=step), _where(chains, _seed(z, r, gradient, subtree), subtree)
+
+
+def _seed(z: Tensor, r: Tensor, gradient: Tensor, old: Subtree) -> Subtree:
+    """A subtree without points, to grow from an end. Old checkpoints stay: each is written before it is read."""
+    zero, count, no = torch.zeros_like(old.log_weight), torch.zeros_like(old.leaf), torch.zeros_like(old.turning)
+    return Subtree(
+        *(z, r, gradient, z, gradient, zero, zero, zero - math.inf, torch.zeros_like(z), zero, count, no, no),
+        *(old.velocities, old.middles, old.dots),
+    )
+
+
+def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where each leaf of a subtree is stored as a checkpoint, and which checkpoints it is checked against.
+
+    Leaves are counted from 0. The balanced subtrees that a leaf completes are checked for a turn, which needs their
+    first leaves. An even leaf n is such a first leaf, and is stored at the level that is the number of ones in the
+    binary n // 2. An odd leaf completes as many balanced subtrees as its binary form ends in ones, and their first
+    leaves are the last ones stored.
+
+    Args:
+        max_depth: Depth of the largest tree, whose last subtree has ``2 ** (max_depth - 1)`` leaves.
+        device: Where the tables are needed.
+
+    Returns:
+        Two tables of truth values, one row per leaf and one column per level.
+    """
+    num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
+    stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)
+    checks = torch.zeros_like(stores)
+    for leaf in range(num_leaves):
+        level = (leaf >> 1).bit_count()
+        if leaf % 2 == 0:
+            stores[leaf, level] = True
+        else:
+            num_closed = (~leaf & (leaf + 1)).bit_length() - 1
+            checks[leaf, level - num_closed + 1 : level + 1] = True
+    return stores.to(device), checks.to(device)
+
+
+State = TypeVar("State", Tree, Subtree)
+
+
+def _where(chains: Tensor, new: State, old: State) -> State:
+    """Rows of the new state for marked chains, rows of the old one for the others."""
+
+    def select(a: Tensor, b: Tensor) -> Tensor:
+        if a is b:
+            return a
+        return torch.where(chains.view(-1, *[1] * (b.dim() - 1)), a, b)
+
+    return type(old)(*map(select, new, old))
