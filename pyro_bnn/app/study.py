@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 from .. import plotting
@@ -21,7 +21,7 @@ from ..model import BayesianModel
 from ..nets import Standardize, mlp
 from ..posterior import EnsemblePosterior, Posterior
 from ..priors import NormalPrior, Prior, ScaleMixturePrior
-from ..svi import fit_svi
+from ..svi import fit_svi, scheduled
 
 __all__ = ["RegressionStudy"]
 
@@ -72,7 +72,7 @@ class RegressionStudy:
         model: BayesianModel,
         guide: nn.Module,
         *,
-        elbo: type[ELBO] = Trace_ELBO,
+        elbo: ELBO | None = None,
         estimator: Estimator | None = None,
         seed: int = 0,
     ) -> GuidePosterior:
@@ -80,8 +80,10 @@ class RegressionStudy:
             model,
             guide,
             (self.x, self.y),
-            optimizer=functools.partial(torch.optim.Adam, lr=0.02),
-            scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),
+            optimizer=scheduled(
+                functools.partial(torch.optim.Adam, lr=0.02),
+                functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),
+            ),
             num_epochs=self.num_steps,
             elbo=elbo,
             estimator=estimator,
@@ -116,7 +118,7 @@ class RegressionStudy:
 
     def _mean_field(self, model: BayesianModel, estimator: Estimator | None = None) -> GuidePosterior:
         guide = MeanFieldGuide(model, init=NetworkInit(0.05))
-        return self._fit(model, guide, elbo=TraceMeanField_ELBO, estimator=estimator)
+        return self._fit(model, guide, elbo=TraceMeanField_ELBO(), estimator=estimator)
 
     def _mixture(self) -> Fit:
         model = self._make(prior=MIXTURE)

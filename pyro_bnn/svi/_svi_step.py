@@ -16,6 +16,7 @@ from .. import _checks
 from .._scope import is_auxiliary, own_parameters, seeded
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
+from ..joint import check_gradients
 from ..kl import check_weight
 from ..model import BayesianModel
 from ._batches import Batch
@@ -110,6 +111,8 @@ class SVIStep:
             raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
         stack = self._stack
         stack.enter_context(own_parameters(self.model, self.guide))
+        if isinstance(self.model, BayesianModel) and len(batch) == 2:
+            check_gradients(self.model, *batch)
         joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
         parameters = _parameters(self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str))
         made = _make_optimizer(self._maker, parameters)
