@@ -1,5 +1,6 @@
 """The joint density of data and latent variables: its sites, the densities of their priors, the whole of it."""
 
+from ._batched import draw_batches as draw_batches
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
 from ._densities import density_of as density_of
@@ -10,7 +11,6 @@ from ._layout import Layout as Layout
 from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential
-from ._potential import draw_batches as draw_batches
 from ._potential import network_potential as network_potential
 from ._sites import Site as Site
 from ._sites import find_sites as find_sites

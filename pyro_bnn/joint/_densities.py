@@ -12,7 +12,7 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import kl_divergence
+from torch.distributions import Distribution, kl_divergence
 
 from .._reflection import unwrap
 from ..distributions import ScaleMixtureNormal
@@ -191,16 +191,22 @@ LARGEST_LOG_ODDS = 80.0
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
     """The density of a site's unconstrained value; see :class:`AnyDensity` for `jacobian`."""
-    base: Any = unwrap(site.prior)
-    if site.transform is None and type(base) is dist.Normal and base.event_shape == ():
+    base: Any = elementwise_prior(site)
+    if type(base) is dist.Normal:
         return NormalDensity(*(_number_or_flat(part, site) for part in (base.loc, base.scale)))
-    if site.transform is None and type(base) is ScaleMixtureNormal:
+    if type(base) is ScaleMixtureNormal:
         numbers = [_number_or_flat(part, site) for part in (base.mixing, base.scale1, base.scale2)]
         if not any(isinstance(number, Tensor) for number in numbers):
             mixture = ScaleMixtureDensity(*numbers)  # type: ignore[arg-type]
             if abs(mixture.log_odds_at_zero) < LARGEST_LOG_ODDS:
                 return mixture
     return AnyDensity(site, jacobian=jacobian)
+
+
+def elementwise_prior(site: Site) -> Distribution | None:
+    """The prior of single numbers behind that of a site on the real line; None if its elements are not independent."""
+    base = unwrap(site.prior)
+    return base if site.transform is None and base.event_shape == () else None
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:

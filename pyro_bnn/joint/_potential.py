@@ -4,27 +4,25 @@ No effect handler runs inside, and many points are evaluated as one batch.
 """
 
 import copy
-import itertools
-import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .. import _checks, _functional
-from .._reflection import unwrap
-from .._scope import eval_mode, own_parameters, seeded
-from ..distributions import ScaleMixtureNormal
+from .. import _checks
+from .._scope import own_parameters, seeded
 from ..model import BayesianModel
+from ._batched import BatchedModel
 from ._gradients import check_gradients
+from ._layout import Layout
+from ._rows import groups_of
 from ._sites import Site, find_sites
 
 Draw = dict[str, Tensor]
@@ -40,20 +38,16 @@ class Potential(ABC):
 
     def __init__(self, sites: list[Site]) -> None:
         self.sites = [replace(site, prior=_unvalidated(site.prior)) for site in sites]
-        starts = [site.unconstrained_start for site in sites]
-        self._shapes = [start.shape for start in starts]
-        self._sizes = [start.numel() for start in starts]
-        self.like = torch.cat([start.reshape(-1)[:0] for start in starts])  # carries device and dtype
+        starts = {site.name: site.unconstrained_start for site in sites}
+        self.layout = Layout({name: start.shape for name, start in starts.items()})
+        self.start = self.layout.pack(starts)
+        """The sites' starts, such as a network's own weights, shape (P,)."""
+        self.like = self.start[:0]  # carries device and dtype
 
     @property
     def num_dimensions(self) -> int:
         """P, the length of a flat vector."""
-        return sum(self._sizes)
-
-    @property
-    def start(self) -> Tensor:
-        """The sites' starts, such as a network's own weights, shape (P,)."""
-        return torch.cat([site.unconstrained_start.reshape(-1) for site in self.sites])
+        return self.layout.num_elements
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
@@ -69,8 +63,8 @@ class Potential(ABC):
 
     def constrain(self, z: Tensor) -> Draw:
         """Values of the sites, ``{site: shape (K, *event)}``."""
-        parts = zip(self.sites, self._split(z), strict=True)
-        return {site.name: part if site.transform is None else site.transform(part) for site, part in parts}
+        free = self.layout.views(z)
+        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
         """The inverse of :meth:`constrain`.
@@ -95,33 +89,6 @@ class Potential(ABC):
     def from_prior(self, num_rows: int) -> Tensor:
         """Independent draws from the prior, unconstrained, shape (K, P)."""
 
-    def _split(self, z: Tensor) -> list[Tensor]:
-        pieces = z.split(self._sizes, dim=1)
-        return [piece.view(-1, *shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
-
-
-class BatchedModel:
-    """A :class:`BayesianModel` run for many draws of its latent variables at once, without Pyro's machinery.
-
-    Args:
-        model: The model, in the state in which it will be evaluated.
-        example: Two draws of all latent variables, ``{site: shape (2, *event)}``.
-        x: Example inputs.
-    """
-
-    def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Tensor) -> None:
-        self._model = model
-        self._paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
-        self._network = _functional.batched(model.network, self._weights(example), x)
-
-    def _weights(self, values: Mapping[str, Tensor]) -> Draw:
-        return {path: values[name] for path, name in self._paths.items()}
-
-    def observation(self, values: Mapping[str, Tensor], x: Tensor) -> Distribution:
-        """The targets' elementwise distribution, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
-        output = self._network(self._weights(values), x)
-        return self._model.observe(output, values)
-
 
 class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data.
@@ -137,9 +104,9 @@ class NetworkPotential(Potential):
         self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
         self._model = model
         self._children = {name for name in model.site_names if model.parents_of(name)}
-        self._groups = list(_groups(self.sites, self._sizes, self._children))
+        self._groups = list(groups_of(self.sites, self.layout, self._children))
         grouped = {name for group in self._groups for name in group.names}
-        self._single = [index for index, site in enumerate(self.sites) if site.name not in grouped]
+        self._single = [site for site in self.sites if site.name not in grouped]
         with seeded(0, self.like.device), torch.no_grad():
             example = self.constrain(self.from_prior(2))
         self._batched = BatchedModel(model, example, x)
@@ -159,12 +126,10 @@ class NetworkPotential(Potential):
         for group in self._groups:
             total = total + group.log_prob(z)
         if self._single:
-            parts = self._split(z)
-            for index in self._single:
-                site = self.sites[index]
-                prior = self._prior_given(site, values)
-                density = _rowwise_sum(prior.log_prob(values[site.name]))
-                total = total + density + _log_jacobian(site, parts[index], values)
+            free = self.layout.views(z)
+            for site in self._single:
+                density = _rowwise_sum(self._prior_given(site, values).log_prob(values[site.name]))
+                total = total + density + _log_jacobian(site, free[site.name], values)
         return total
 
     def from_prior(self, num_rows: int) -> Tensor:
@@ -237,8 +202,9 @@ class TracePotential(Potential):
         """Minus the log joint density of each row, and the Jacobian."""
         values = self.constrain(z)
         density = torch.stack([self._log_joint(row) for row in _rows(values)])
-        for site, part in zip(self.sites, self._split(z), strict=True):
-            density = density + _log_jacobian(site, part, values)
+        free = self.layout.views(z)
+        for site in self.sites:
+            density = density + _log_jacobian(site, free[site.name], values)
         return -density
 
     def from_prior(self, num_rows: int) -> Tensor:
@@ -253,69 +219,6 @@ class TracePotential(Potential):
             trace: Any = poutine.trace(poutine.condition(self._model, data=values)).get_trace(*self._args)
         total: Tensor = trace.log_prob_sum()
         return total
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Sites on the real line whose elements have independent priors of one kind, as one density of one slice."""
-
-    names: tuple[str, ...]
-    columns: Tensor | None  # None: all of them
-    log_density: Callable[[Tensor], Tensor]  # (K, columns) to (K,)
-
-    def log_prob(self, z: Tensor) -> Tensor:
-        return self.log_density(z if self.columns is None else z[:, self.columns])
-
-
-def _groups(sites: list[Site], sizes: list[int], children: Collection[str]) -> Iterator[_Group]:
-    """Group the sites whose priors are fixed, elementwise and of one of the common kinds; the others are left out."""
-    bases = {site.name: None if site.name in children else _elementwise(site) for site in sites}
-    edges = dict(zip((site.name for site in sites), itertools.accumulate(sizes, initial=0), strict=False))
-    for kind, density in _DENSITIES.items():
-        chosen = [(site, size) for site, size in zip(sites, sizes, strict=True) if type(bases[site.name]) is kind]
-        if not chosen:
-            continue
-        columns = torch.cat([torch.arange(edges[site.name], edges[site.name] + size) for site, size in chosen])
-        arguments = []
-        for name in kind.arg_constraints:
-            parts = [getattr(bases[site.name], name).expand(site.start.shape).flatten() for site, _ in chosen]
-            joined = torch.cat(parts)
-            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # taken once, not per weight
-        everything = len(columns) == sum(sizes)
-        names = tuple(site.name for site, _ in chosen)
-        yield _Group(names, None if everything else columns.to(chosen[0][0].start.device), density(*arguments))
-
-
-def _elementwise(site: Site) -> Distribution | None:
-    base: Any = unwrap(site.prior)
-    return base if site.transform is None and not site.plates and base.event_shape == () else None
-
-
-def _normal_density(loc: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gaussians add up to one weighted square."""
-    is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
-    log_constant = scale.log() + 0.5 * math.log(2 * math.pi)
-
-    def log_density(z: Tensor) -> Tensor:
-        scaled = (z if is_centred else z - loc) * root_precision
-        return -0.5 * scaled.square().sum(-1) - log_constant.expand(z.shape[-1]).sum()
-
-    return log_density
-
-
-def _generic_density(kind: type) -> Callable[..., Callable[[Tensor], Tensor]]:
-    def density(*arguments: Tensor) -> Callable[[Tensor], Tensor]:
-        prior = kind(*arguments, validate_args=False)
-        return lambda z: prior.log_prob(z).sum(-1)
-
-    return density
-
-
-_DENSITIES: dict[Any, Callable[..., Callable[[Tensor], Tensor]]] = {
-    dist.Normal: _normal_density,
-    dist.Laplace: _generic_density(dist.Laplace),
-    ScaleMixtureNormal: _generic_density(ScaleMixtureNormal),
-}
 
 
 def _unvalidated(distribution: Any) -> Any:
@@ -340,26 +243,3 @@ def _log_jacobian(site: Site, z: Tensor, values: Mapping[str, Tensor]) -> Tensor
 def _rows(values: Mapping[str, Tensor]) -> Iterator[Draw]:
     for index in range(len(next(iter(values.values())))):
         yield {name: value[index] for name, value in values.items()}
-
-
-DRAWS_AT_ONCE = 256
-"""Heuristic: enough for efficient batched products, few enough to bound memory."""
-
-
-def draw_batches(
-    model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, seed: int | None = None
-) -> Iterator[Distribution]:
-    """The targets' distribution at x for stored draws of shape (K, S, *event), chain after chain, in batches."""
-    flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
-    num_draws = len(next(iter(flat.values())))
-    with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
-        first = {name: value[0] for name, value in flat.items()}
-        model.check_latents(first)
-        _checks.finite("x", x)
-        with poutine.block(), poutine.condition(data=first):
-            model.observation(x[:1])  # raises if x does not fit
-        pairs = {name: torch.cat([value[:1], value[-1:]]) for name, value in flat.items()}
-        batched = BatchedModel(model, pairs, x)
-        for start in range(0, num_draws, DRAWS_AT_ONCE):
-            part = {name: value[start : start + DRAWS_AT_ONCE] for name, value in flat.items()}
-            yield batched.observation(part, x)

@@ -99,13 +99,12 @@ def sparse_network(
             raise ValueError(f"`values` of `{name}` must have shape {expected}, got {got}: give one draw.")
     net = copy.deepcopy(model.network)
     with torch.no_grad():
-        for name, paths in model.parameter_paths.items():
-            for path in paths:
-                owner, _, leaf = path.rpartition(".")
-                module = net.get_submodule(owner)
-                if module._buffers.pop(leaf, None) is not None:  # else done already: a module may be used twice
-                    value = values[name].detach().to(model.device, model.dtype, copy=True)
-                    module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+        for path, weight in model.network_weights(values).items():
+            owner, _, leaf = path.rpartition(".")
+            module = net.get_submodule(owner)
+            if module._buffers.pop(leaf, None) is not None:  # else done already: a module may be used twice
+                value = weight.detach().to(model.device, model.dtype, copy=True)
+                module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
         sparse = {layer: SparseLinear(layer.weight, layer.bias) for layer in _nearly_empty(net, max_density)}
     if net in sparse:
         return sparse[net].eval()

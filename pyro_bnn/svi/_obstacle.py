@@ -39,7 +39,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> J
     if model.is_intercepted:
         return "an estimator is applied already"
     if not model.has_fixed_priors:
-        return "a prior depends on other variables"
+        return "a prior depends on other variables or is learned"
     joint = guide.joint(model)
     return _of_priors(joint) or guide.obstacle(joint) or _of_network(model, x) or joint
 
@@ -51,7 +51,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 def _of_priors(joint: Joint) -> str | None:
     if any(site.plates for site in joint.sites):
-        return "a prior depends on other variables"
+        return "a latent variable is inside a plate"
     if any(tensor.requires_grad for site in joint.sites for tensor in tensors_of(site.prior)):
         return "a prior is learned"
     if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in joint.sites):

@@ -1,0 +1,58 @@
+"""Models run for many draws of their latent variables at once, without effect handlers."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import Distribution
+
+from .. import _checks, _functional
+from .._scope import eval_mode, seeded
+from ..model import BayesianModel
+
+
+class BatchedModel:
+    """A :class:`BayesianModel` run for many draws of its latent variables at once, without Pyro's machinery.
+
+    Args:
+        model: The model, in the state in which it will be evaluated.
+        example: Two draws of all latent variables, ``{site: shape (2, *event)}``.
+        x: Example inputs.
+    """
+
+    def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Tensor) -> None:
+        self._model = model
+        self._paths = {path: name for name, paths in model.parameter_paths.items() for path in paths}
+        self._network = _functional.batched(model.network, self._weights(example), x)
+
+    def _weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {path: values[name] for path, name in self._paths.items()}
+
+    def observation(self, values: Mapping[str, Tensor], x: Tensor) -> Distribution:
+        """The targets' elementwise distribution, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
+        output = self._network(self._weights(values), x)
+        return self._model.observe(output, values)
+
+
+DRAWS_AT_ONCE = 256
+"""Heuristic: enough for efficient batched products, few enough to bound memory."""
+
+
+def draw_batches(
+    model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, seed: int | None = None
+) -> Iterator[Distribution]:
+    """The targets' distribution at x for stored draws of shape (K, S, *event), chain after chain, in batches."""
+    flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
+    num_draws = len(next(iter(flat.values())))
+    with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
+        first = {name: value[0] for name, value in flat.items()}
+        model.check_latents(first)
+        _checks.finite("x", x)
+        with poutine.block(), poutine.condition(data=first):
+            model.observation(x[:1])  # raises if x does not fit
+        pairs = {name: torch.cat([value[:1], value[-1:]]) for name, value in flat.items()}
+        batched = BatchedModel(model, pairs, x)
+        for start in range(0, num_draws, DRAWS_AT_ONCE):
+            part = {name: value[start : start + DRAWS_AT_ONCE] for name, value in flat.items()}
+            yield batched.observation(part, x)
