@@ -99,6 +99,34 @@ def test_standard_errors_are_what_repetitions_show():
         assert 0.6 < values.std() / claimed < 1.6, name
 
 
+class Lines(pb.Posterior):
+    """N(mean, 1) for the weights of a linear classifier."""
+
+    def __init__(self, mean):
+        self.status, self._mean = pb.Status(True, "made up"), mean
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[dict[str, torch.Tensor]]:
+        for _ in range(num_samples):
+            yield {"net.weight": self._mean + torch.randn(3, 2)}
+
+
+def test_the_error_of_the_agreement_is_what_repetitions_show():
+    """It moves in jumps, where a jackknife claims two to three times too much."""
+    likelihood = pb.CategoricalLikelihood()
+    model = pb.BayesianModel(nn.Linear(2, 3, bias=False), prior=pb.NormalPrior(), likelihood=likelihood, num_data=3)
+    x, mean = torch.randn(150, 2), torch.randn(3, 2)
+
+    def once(seed):
+        posteriors = {"a": Lines(mean), "b": Lines(mean + torch.tensor([0.3, -0.2]) * torch.tensor([[1], [0], [-1]]))}
+        return pb.compare(model, posteriors, x, num_samples=100, seed=seed).pairs[0].scores["agreement"]
+
+    runs = [once(seed) for seed in range(60)]
+    claimed = torch.tensor([run.standard_error for run in runs]).square().mean().sqrt()
+    ratio = torch.tensor([run.value for run in runs]).std() / claimed
+    assert 0.6 < ratio < 1.6
+    assert not 0.6 < ratio / 2.7 < 1.6  # what the jackknife claims
+
+
 def test_methods_by_hand(result):
     method = scores(result, "methods")
     assert result.methods[0].seconds == 3.0

@@ -1,8 +1,10 @@
 import math
+from decimal import Decimal, localcontext
 
 import pyro
 import pyro.distributions as dist
 import pytest
+import scipy.stats
 import torch
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoNormal
 from torch import nn
@@ -13,7 +15,7 @@ import pyro_bnn as pb
 from pyro_bnn.uncertainty import entropy, expected_entropy, mutual_information, predictive_entropy
 
 from .cases import GUIDES, LIKELIHOODS, small_model, small_net
-from .tolerances import assert_identical
+from .tolerances import agrees_in_mean, assert_identical
 
 CLASSES = ["categorical", "bernoulli"]
 
@@ -86,6 +88,70 @@ def test_uncertainty_of_certain_and_of_disagreeing_draws():
     assert_identical(accumulator.prediction(None).epistemic, [math.log(2)])
 
 
+def exact_mutual_information(logits):
+    """Of draws (S, C), with 50 digits."""
+    with localcontext() as context:
+        context.prec = 50
+        odds = [[Decimal(float(value)).exp() for value in draw] for draw in logits]
+        probs = [[value / sum(draw) for value in draw] for draw in odds]
+        mean = [sum(column) / len(probs) for column in zip(*probs, strict=True)]
+        return float(sum(p * (p / q).ln() for draw in probs for p, q in zip(draw, mean, strict=True)) / len(probs))
+
+
+def class_prediction(logits, family=dist.Categorical):
+    accumulator = pb.uncertainty.ClassAccumulator()
+    for draw in logits:
+        accumulator.add(family(logits=draw), keep=False)
+    return accumulator.prediction(None)
+
+
+@pytest.mark.parametrize("num_samples", [2, 3, 30])
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_small_epistemic_uncertainty_is_right_in_single_precision(num_samples, num_classes):
+    """From unsure to certain inputs, draws that differ by 1e-5 to 30: to 1 % down to 1e-10 nats."""
+    scale = torch.logspace(-5, 1.5, 13)
+    margin = torch.tensor([0.0, 3.0, 10.0, 20.0])[:, None]
+    base = torch.randn(4, 1, num_classes)
+    base[..., 0] += margin
+    logits = (base + scale[:, None] * torch.randn(num_samples, 4, 13, num_classes)).flatten(1, 2).float()
+    expected = torch.tensor([exact_mutual_information(logits[:, n]) for n in range(52)])
+    prediction = class_prediction(logits)
+    assert prediction.epistemic.dtype == torch.float32
+    large_enough = expected > 1e-10
+    assert (expected[large_enough] < 1e-8).any()
+    assert (expected > 0.01).any()
+    ratio = (prediction.epistemic.double() / expected)[large_enough]
+    assert ((ratio - 1).abs() < 0.01).all()
+    assert (prediction.epistemic >= 0).all()
+    by_formula = mutual_information(logits).double()
+    torch.testing.assert_close(by_formula[large_enough], expected[large_enough], rtol=1e-5, atol=0.0)
+    difference = entropy(logits.softmax(-1).mean(0)) - entropy(logits.softmax(-1)).mean(0)
+    assert not ((difference.double() / expected)[large_enough] - 1).abs().lt(0.01).all()  # the must-fail twin
+
+
+def test_total_is_the_sum_of_its_parts_and_the_entropy_of_the_mean():
+    logits = torch.randn(20, 50, 4) * torch.logspace(-3, 2, 50)[:, None]
+    prediction = class_prediction(logits)
+    assert_identical(prediction.total, prediction.aleatoric + prediction.epistemic)
+    assert_identical(prediction.total, entropy(prediction.probs))
+    assert_identical(prediction.epistemic, mutual_information(logits))
+    assert_identical(predictive_entropy(logits), expected_entropy(logits) + mutual_information(logits))
+    single = class_prediction(logits.float())
+    torch.testing.assert_close(single.total, single.aleatoric + single.epistemic, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(single.total.double(), prediction.total, rtol=1e-4, atol=1e-12)
+
+
+def test_draws_that_are_the_same_or_impossible_have_finite_uncertainty():
+    same = torch.randn(1, 5, 3).expand(7, 5, 3)
+    assert (class_prediction(same).epistemic >= 0).all()
+    assert float(class_prediction(same).epistemic.max()) < 1e-30
+    never = torch.tensor([[[0.0, -math.inf, -math.inf]], [[-math.inf, 0.0, -math.inf]]])
+    assert_identical(mutual_information(never), [math.log(2)])
+    yes_or_no = class_prediction(torch.tensor([[[800.0]], [[-800.0]], [[800.0]], [[-800.0]]]), dist.Bernoulli)
+    assert_identical(yes_or_no.epistemic, [[math.log(2)]])
+    assert_identical(yes_or_no.aleatoric, [[0.0]])
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +219,123 @@ def test_quantiles_cover_as_they_claim():
         below = (draws < prediction.quantile(q)).double().mean(0)
         assert ((below - q).abs() < 5 * math.sqrt(q * (1 - q) / 8000)).all()
         assert not ((below - q - 0.05).abs() < 5 * math.sqrt(q * (1 - q) / 8000)).all()
+
+
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", "poisson", "mixture-density"])
+def test_several_quantiles_at_once(likelihood):
+    model, x, _ = small_model(likelihood=likelihood)
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=9, seed=2, keep_draws=True)
+    levels = [0.05, 0.5, 0.95]
+    together = prediction.quantile(levels)
+    assert together.shape == (3, *prediction.mean.shape)
+    for level, quantile in zip(levels, together, strict=True):
+        assert torch.equal(prediction.quantile(level), quantile)
+    assert torch.equal(prediction.quantile(torch.tensor(levels)), together)
+    assert torch.equal(prediction.quantile(torch.tensor(0.5)), together[1])
+    for bad in (1.0, -0.1, math.nan, [0.5, 1.0], torch.rand(2, 2) / 2 + 0.1, []):
+        with pytest.raises(ValueError, match="`q` must be a probability strictly between 0 and 1, or a vector of them"):
+            prediction.quantile(bad)
+
+
+@pytest.mark.parametrize("q", [1e-30, 1e-12, 0.5, 1 - 1e-9, 1 - 1e-12])
+def test_extreme_quantiles_are_finite_and_right_in_single_precision(q):
+    loc, scale = torch.randn(4, 3, 1).float(), torch.rand(4, 3, 1).float() + 0.2
+    accumulator = pb.uncertainty.MomentAccumulator()
+    for draw in zip(loc, scale, strict=True):
+        accumulator.add(dist.Normal(*draw), keep=True)
+    quantile = accumulator.prediction(None).quantile(q)
+    assert quantile.dtype == torch.float32
+    parts = scipy.stats.norm(loc.double().numpy(), scale.double().numpy())
+    tail = parts.cdf(quantile.double().numpy()) if q <= 0.5 else parts.sf(quantile.double().numpy())
+    assert tail.mean(0) == pytest.approx(min(q, 1 - q), rel=1e-4)  # a rounding of the quantile moves the tail by this
+
+
+# --- scores, rows -----------------------------------------------------------------------------------------------------
+
+
+def test_scores_of_classes_are_the_metrics():
+    model, x, y = small_model()
+    prediction = pb.predict(model, wide_guide(model), x, y=y, num_samples=9, seed=1)
+    scores = prediction.score()
+    assert scores == prediction.score(y)
+    assert scores["nll"] == pytest.approx(prediction.nll)
+    assert scores["accuracy"] == pb.metrics.accuracy(prediction.probs, y)
+    assert scores["brier"] == pb.metrics.brier_score(prediction.probs, y)
+    assert scores["ece"] == pb.metrics.expected_calibration_error(prediction.probs, y)
+    other = prediction.score((y + 1) % 3)
+    expected = -float(prediction.probs.gather(-1, ((y + 1) % 3)[:, None]).log().mean())
+    assert other["nll"] == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"`y` must have shape \(6,\)"):
+        prediction.score(y[:3])
+    with pytest.raises(ValueError, match=r"call `score\(y\)`, or `predict\(..., y=y\)`"):
+        pb.predict(model, wide_guide(model), x, num_samples=2).score()
+
+
+def test_scores_of_numbers_never_take_the_density_of_other_targets():
+    model, x, y = small_model(likelihood="heteroscedastic")
+    settings = {"num_samples": 9, "seed": 1}
+    plain = pb.predict(model, wide_guide(model), x, y=y, **settings)
+    kept = pb.predict(model, wide_guide(model), x, keep_draws=True, **settings)
+    assert plain.score() == {"rmse": pb.metrics.root_mean_squared_error(plain.mean, y), "nll": plain.nll}
+    assert plain.score(y.clone()) == plain.score()
+    assert set(plain.score(y + 1)) == {"rmse"}
+    assert set(plain[:3].score()) == {"rmse", "nll"}
+    assert set(kept.score(y)) == {"rmse", "nll", "crps"}
+    assert kept.score(y)["nll"] == pytest.approx(plain.nll)
+    assert kept.score(y + 1)["nll"] == pytest.approx(-float(kept.log_prob(y + 1).mean()))
+
+
+@pytest.mark.parametrize("likelihood", ["heteroscedastic", "mixture-density"])
+def test_the_crps_of_a_prediction_is_that_of_its_draws(likelihood):
+    model, x, y = small_model(likelihood=likelihood)
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=9, seed=1, keep_draws=True)
+    each = torch.tensor([pb.metrics.crps_from_draws(prediction.sample(200, seed=seed), y) for seed in range(40)])
+    assert agrees_in_mean(each, torch.tensor(prediction.crps(y)))
+    assert not agrees_in_mean(each, torch.tensor(prediction.crps(y + 1)))
+
+
+def test_the_crps_of_counts_is_the_sum_over_whole_numbers():
+    model, x, y = small_model(likelihood="poisson")
+    prediction = pb.predict(model, wide_guide(model), x, num_samples=9, seed=1, keep_draws=True)
+    gaps = [prediction.cdf(torch.tensor(float(k))) - (y <= k).double() for k in range(200)]
+    expected = float(torch.stack(gaps).square().sum(0).mean())
+    assert prediction.crps(y) == pytest.approx(expected, rel=0.1)  # of 1000 draws
+    assert prediction.crps(y + 3) > 1.5 * expected
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_rows_of_a_prediction_are_the_prediction_of_rows(likelihood):
+    model, x, y = small_model(likelihood=likelihood)
+    guide = wide_guide(model)
+    whole = pb.predict(model, guide, x, y=y, num_samples=5, seed=4, keep_draws=True)
+    mask = torch.tensor([True, False, True, True, False, False])
+    part = pb.predict(model, guide, x[mask], y=y[mask], num_samples=5, seed=4, keep_draws=True)
+    for rows in (mask, torch.tensor([0, 2, -3])):
+        chosen = whole[rows]
+        assert type(chosen) is type(whole)
+        assert len(chosen) == 3
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                assert_identical(getattr(chosen, name), value)
+        assert_identical(chosen.total, part.total)
+        assert chosen.score() == pytest.approx(part.score(), rel=1e-9)
+    assert_identical(whole[1:].expectation, whole.expectation[1:])
+    for bad in (0, mask[:3], torch.tensor(1), torch.tensor([6]), torch.tensor([0.5])):
+        with pytest.raises(ValueError, match=r"chosen by a boolean mask of shape \(6,\)"):
+            whole[bad]
+
+
+def test_a_prediction_of_the_other_kind_is_refused():
+    model, x, _ = small_model()
+    classes = pb.predict(model, wide_guide(model), x, num_samples=2)
+    assert classes.as_classification() is classes
+    with pytest.raises(ValueError, match="a prediction of numbers is needed, got class probabilities"):
+        classes.as_regression()
+    model, x, _ = small_model(likelihood="poisson")
+    numbers = pb.predict(model, wide_guide(model), x, num_samples=2)
+    assert numbers.as_regression() is numbers
+    with pytest.raises(ValueError, match="class probabilities are needed, got a prediction of numbers"):
+        numbers.as_classification()
 
 
 # --- draws, batches, seeds --------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ class Estimate:
     """A number with its standard error.
 
     Args:
-        value: The estimate.
-        standard_error: Of a pair of methods, the Monte Carlo error of the draws; of a single method, that of a mean
-            over points, which on a grid only says how much the score varies.
+        value: Number that was estimated.
+        standard_error: Its error. For a pair of methods it is the Monte Carlo error of the draws. For a single method
+            it is that of a mean over points, which on a grid only says how much the score varies.
     """
 
     value: float
