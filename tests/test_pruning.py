@@ -16,21 +16,19 @@ from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn.svi import _fit
+from pyro_bnn.scale_maps import LogVariance
 
-from .cases import PRIORS, small_model
-from .test_direct import ELBOS, ESTIMATORS, MORE_PRIORS, assert_same, fit_both
+from .cases import PRIORS, SCALE_MAPS, small_model
+from .fits import ELBOS, ESTIMATORS, MORE_PRIORS, assert_same, fit_both, forbid_direct
 from .tolerances import STANDARD_ERRORS, assert_identical
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.02)
 SITES = ("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias")
 
 
-def scattered(model, *, log_variance=False):
+def scattered(model, *, scale_map=None):
     """A guide with ratios of all sizes."""
-    return pb.MeanFieldGuide(
-        model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5), log_variance=log_variance
-    )
+    return pb.MeanFieldGuide(model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5), scale_map=scale_map)
 
 
 def removed(draw, masks):
@@ -221,10 +219,10 @@ def draws_of_every_kind(model, posterior, x):
         yield poutine.trace(guide).get_trace(x).nodes and guide(x)
 
 
-@pytest.mark.parametrize("log_variance", [False, True])
-def test_removed_weights_are_exactly_zero_in_every_draw_and_the_others_are_not(log_variance):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_removed_weights_are_exactly_zero_in_every_draw_and_the_others_are_not(scale_map):
     model, x, _ = small_model(likelihood="gaussian-latent")
-    posterior = pruning.prune(scattered(model, log_variance=log_variance), fraction=0.6)
+    posterior = pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.6)
     masks = masks_of(posterior.guide)
     for draw in draws_of_every_kind(model, posterior, x):
         assert not removed(draw, masks).any()
@@ -240,7 +238,7 @@ def test_further_training_leaves_them_at_zero_and_moves_the_others(elbo, estimat
     pruned = pruning.prune(scattered(model), fraction=0.5)
     before = pruned.median()
     posterior = pb.fit_svi(
-        model, pruned.guide, (x, y), optimizer=optimizer, num_epochs=5, elbo=elbo, estimator=ESTIMATORS[estimator]
+        model, pruned.guide, (x, y), optimizer=optimizer, num_epochs=5, elbo=elbo(), estimator=ESTIMATORS[estimator]
     )
     masks = masks_of(posterior.guide)
     assert sum(int((~mask).sum()) for mask in masks.values()) == 22
@@ -259,23 +257,24 @@ def guide_parameter(guide, site):
 
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("prior", [*PRIORS, "per-weight", "wide"])
-@pytest.mark.parametrize("log_variance", [False, True])
-def test_both_paths_agree(monkeypatch, elbo, prior, log_variance):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_both_paths_agree(monkeypatch, elbo, prior, scale_map):
     def make():
         model, x, y = small_model(prior=MORE_PRIORS[prior], likelihood="gaussian-latent", num_data=6)
-        return model, pruning.prune(scattered(model, log_variance=log_variance), fraction=0.5).guide, (x, y)
+        return model, pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.5).guide, (x, y)
 
-    assert_same(fit_both(monkeypatch, make, elbo=elbo, num_particles=2, kl_weight=0.3))
+    assert_same(fit_both(monkeypatch, make, elbo=elbo(num_particles=2), kl_weight=0.3))
 
 
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_log_variance_is_the_same_on_both_paths(monkeypatch, elbo, estimator):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_every_scale_map_is_the_same_on_both_paths(monkeypatch, elbo, estimator, scale_map):
     def make():
         model, x, y = small_model(prior=PRIORS["normal"], num_data=6)
-        return model, scattered(model, log_variance=True), (x, y)
+        return model, scattered(model, scale_map=SCALE_MAPS[scale_map]), (x, y)
 
-    assert_same(fit_both(monkeypatch, make, elbo=elbo, estimator=ESTIMATORS[estimator]))
+    assert_same(fit_both(monkeypatch, make, elbo=elbo(), estimator=ESTIMATORS[estimator]))
 
 
 SCALARS = {
@@ -294,7 +293,7 @@ def test_what_is_removed_has_no_divergence(prior):
         dist.Normal(guide.locations()[site][keep], guide.scales()[site][keep]) for site, keep in masks_of(guide).items()
     ]
     if prior != "mixture":
-        fit = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, elbo=TraceMeanField_ELBO)
+        fit = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, elbo=TraceMeanField_ELBO())
         assert_identical(fit.history.kl[0], sum(kl_divergence(q, SCALARS[prior]()).sum() for q in gaussians))
         return
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
@@ -316,7 +315,7 @@ def test_the_elbo_in_a_loop_of_pyros_own_is_the_same():
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     for elbo in ELBOS:
         copies = copy.deepcopy(model), copy.deepcopy(guide)
-        fit = pb.fit_svi(*copies, (x, y), optimizer=ADAM, num_epochs=1, elbo=elbo, seed=3)
+        fit = pb.fit_svi(*copies, (x, y), optimizer=ADAM, num_epochs=1, elbo=elbo(), seed=3)
         torch.manual_seed(3)
         loss = elbo().loss(model, guide, x, y)
         assert_identical(loss, fit.history.kl[0] - fit.history.expected_log_likelihood[0])
@@ -330,7 +329,7 @@ def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
     guide = pruning.prune(pb.MeanFieldGuide(model, init=pb.NetworkInit(0.5 * prior_scale)), fraction=0.99).guide
     data = torch.randn(8, 30).float(), torch.randn(8, 1).float()
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    fit = pb.fit_svi(model, guide, data, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO)
+    fit = pb.fit_svi(model, guide, data, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO())
     expected = sum(
         kl_divergence(
             dist.Normal(guide.locations()[site][keep].double(), guide.scales()[site][keep].double()),
@@ -344,12 +343,13 @@ def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
 
 def test_what_stood_in_the_place_of_a_removed_scale_does_no_harm(monkeypatch):
     model, x, y = small_model(num_data=6)
-    guide = scattered(model, log_variance=True)
+    guide = scattered(model, scale_map=LogVariance())
     with torch.no_grad():
         guide.log_variance.get_parameter("net.0.weight")[0, 0] = 2000.0
     guide = pruning.prune(guide, fraction=0.5).guide
-    for why in (None, "forbidden by the test"):
-        monkeypatch.setattr(_fit, "obstacle", lambda *_, why=why: why)
+    for path in ("direct", "pyro"):
+        if path == "pyro":
+            forbid_direct(monkeypatch)
         fit = pb.fit_svi(model, copy.deepcopy(guide), (x, y), optimizer=ADAM, num_epochs=2)
         assert all(map(math.isfinite, fit.history.elbo))
 
@@ -366,7 +366,7 @@ def test_an_estimator_in_a_loop_of_your_own_is_refused():
     model, x, y = small_model()
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     with (
-        pb.LocalReparameterization().applied(model, guide, elbo=Trace_ELBO),
+        pb.LocalReparameterization().applied(model, guide),
         pytest.raises(ValueError, match=r"train it on with `fit_svi\(..., estimator=...\)`"),
     ):
         Trace_ELBO().loss(model, guide, x, y)
@@ -375,13 +375,13 @@ def test_an_estimator_in_a_loop_of_your_own_is_refused():
 # --- saved and loaded -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("log_variance", [False, True])
-def test_a_reloaded_pruned_posterior_predicts_bit_for_bit_the_same(tmp_path, log_variance):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_a_reloaded_pruned_posterior_predicts_bit_for_bit_the_same(tmp_path, scale_map):
     model, x, _ = small_model(likelihood="gaussian-latent")
-    pruned = pruning.prune(scattered(model, log_variance=log_variance), fraction=0.7)
+    pruned = pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.7)
     pb.save_state(tmp_path / "posterior.pt", model, pruned.guide)
     fresh_model, _, _ = small_model(likelihood="gaussian-latent")
-    fresh = pb.MeanFieldGuide(fresh_model, log_variance=log_variance)
+    fresh = pb.MeanFieldGuide(fresh_model, scale_map=SCALE_MAPS[scale_map])
     pb.load_state(tmp_path / "posterior.pt", fresh_model, fresh)
     first = pb.predict(model, pruned, x, num_samples=7, seed=1)
     second = pb.predict(fresh_model, fresh, x, num_samples=7, seed=1)
@@ -407,7 +407,7 @@ def test_a_state_brings_its_masks_and_takes_others_away():
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_a_state_that_does_not_fit_changes_nothing(is_pruned):
     model, _, _ = small_model()
-    guide, other = scattered(model), pruning.prune(scattered(model, log_variance=True), fraction=0.5).guide
+    guide, other = scattered(model), pruning.prune(scattered(model, scale_map=LogVariance()), fraction=0.5).guide
     guide = pruning.prune(guide, fraction=0.4).guide if is_pruned else guide
     before = copy.deepcopy(guide.state_dict())
     with pytest.raises(RuntimeError, match="log_variance"):

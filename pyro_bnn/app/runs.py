@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyro.infer import Trace_ELBO
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -22,7 +23,7 @@ from ..likelihoods import CategoricalLikelihood
 from ..model import BayesianModel
 from ..nets import mlp
 from ..posterior import Status
-from ..svi import fit_svi
+from ..svi import fit_svi, scheduled
 from .recipes import RECIPES, RunConfig
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
 from .tracking import AccuracyCurve, AccuracyTracker
@@ -138,25 +139,26 @@ def train(
     out = Path(out)
     check_target(out, force)
     model, guide = build(config, images)
+    model.to(device)
+    guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
     if config.schedule not in schedules:
         raise ValueError(f"unknown schedule {config.schedule!r}; choose constant or cosine.")
+    optimizer, schedule = _optimizer(config, len(images.x_train)), schedules[config.schedule]
     test = images.x_test, images.y_test
     tracker = AccuracyTracker(model, guide, (images.x_train, images.y_train), test) if config.accuracy else None
     posterior = fit_svi(
         model,
         guide,
         (images.x_train, images.y_train),
-        optimizer=_optimizer(config, len(images.x_train)),
+        optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
         num_epochs=config.epochs,
         batch_size=config.batch_size,
-        num_particles=config.num_particles,
+        elbo=Trace_ELBO(num_particles=config.num_particles),
         kl_weight=make_kl_weight(config.kl_weight, num_weights),
-        scheduler=schedules[config.schedule],
         callbacks=() if tracker is None else (tracker,),
         progress=progress,
-        device=device,
         seed=config.seed,
     )
     if out.exists():

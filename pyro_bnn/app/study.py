@@ -21,7 +21,7 @@ from ..model import BayesianModel
 from ..nets import Standardize, mlp
 from ..posterior import EnsemblePosterior, Posterior
 from ..priors import NormalPrior, Prior, ScaleMixturePrior
-from ..svi import fit_svi
+from ..svi import fit_svi, scheduled
 
 __all__ = ["RegressionStudy"]
 
@@ -80,10 +80,12 @@ class RegressionStudy:
             model,
             guide,
             (self.x, self.y),
-            optimizer=functools.partial(torch.optim.Adam, lr=0.02),
-            scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),
+            optimizer=scheduled(
+                functools.partial(torch.optim.Adam, lr=0.02),
+                functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),
+            ),
             num_epochs=self.num_steps,
-            elbo=elbo,
+            elbo=elbo(),
             estimator=estimator,
             progress=self.progress,
             seed=self.seed + seed,

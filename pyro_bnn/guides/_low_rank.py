@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _checks
 from .._scope import allow_local_mode, local_param, seeded
@@ -77,7 +77,10 @@ class LowRankGuide(FlatGuide):
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are not looked at."""
-        loc, free, factor = (self._parameters_of(kind) for kind in ("loc", self.scale_map.name, "factor"))
+        loc, free, factor = (
+            {n: local_param(self._pyro_get_fullname(f"{kind}.{n}"), p) for n, p in self._parameters_of(kind).items()}
+            for kind in ("loc", self.scale_map.name, "factor")
+        )
         layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
         flat_factor = torch.cat([factor[name].reshape(-1, self.rank) for name in layout.shapes])
         scale = self.scale_map(layout.pack(free))
@@ -96,11 +99,10 @@ class LowRankGuide(FlatGuide):
             values[site.name] = pyro.sample(site.name, delta)
         return values
 
-    def _parameters_of(self, kind: str) -> dict[str, Tensor]:
+    def _parameters_of(self, kind: str) -> dict[str, nn.Parameter]:
         found = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
         assert found is not None
-        names = [site.name for site in self.sites]
-        return {n: local_param(self._pyro_get_fullname(f"{kind}.{n}"), found.get_parameter(n)) for n in names}
+        return {site.name: found.get_parameter(site.name) for site in self.sites}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """What as many calls return, without effect handlers."""
