@@ -105,21 +105,22 @@ def train(
         "adam": functools.partial(torch.optim.Adam, lr=setting.lr, fused=True),
         "momentum": functools.partial(torch.optim.SGD, lr=setting.lr / num_data, momentum=0.9, fused=True),
     }
+    optimizer = optimizers[setting.optimizer]
     cosine = functools.partial(CosineAnnealingLR, T_max=setting.epochs)
     start = time.perf_counter()
+    model.to(device)
+    guide.to(device)
     posterior = pb.fit_svi(
         model,
         guide,
         (images.x_train, images.y_train),
-        optimizer=optimizers[setting.optimizer],
+        optimizer=pb.scheduled(optimizer, cosine) if setting.schedule == "cosine" else optimizer,
         num_epochs=setting.epochs,
         batch_size=setting.batch_size,
-        elbo=TraceMeanField_ELBO if setting.is_closed else Trace_ELBO,
+        elbo=TraceMeanField_ELBO() if setting.is_closed else Trace_ELBO(),
         estimator=pb.LocalReparameterization() if setting.is_local else None,
         kl_weight=specs.make_kl_weight(setting.kl_weight, num_weights) if setting.is_bayesian else 0.0,
-        scheduler=cosine if setting.schedule == "cosine" else None,
         callbacks=[report],
-        device=device,
         seed=seed,
     )
     last = posterior.history.epochs[-1]

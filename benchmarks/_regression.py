@@ -283,12 +283,14 @@ def optimise(
         model,
         guide,
         (problem.x, problem.y),
-        optimizer=functools.partial(torch.optim.Adam, lr=0.03),
-        scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
+        optimizer=pb.scheduled(
+            functools.partial(torch.optim.Adam, lr=0.03),
+            functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
+        ),
         num_epochs=epochs,
         batch_size=math.ceil(len(problem.x) / batches),
         kl_weight=setting.kl_weight,
-        elbo=elbo,
+        elbo=elbo(),
         estimator=estimator,
         seed=seed,
     )

@@ -242,7 +242,7 @@ class FitSVI:
             optimizer=setting.optimizer,
             num_epochs=2,
             batch_size=None if in_batches else setting.batch_size,
-            elbo=elbo,
+            elbo=elbo(),
             estimator=estimator,
             cuda_graph=setting.device == "cuda",  # recorded in the first epoch, replayed in the second
         )

@@ -57,8 +57,10 @@ def main() -> None:
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
         (images.x_train, images.y_train),
-        optimizer=functools.partial(torch.optim.Adam, lr=1e-3),
-        scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+        optimizer=pb.scheduled(
+            functools.partial(torch.optim.Adam, lr=1e-3),
+            functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+        ),
         num_epochs=options.epochs,
         batch_size=128,
         kl_weight=options.kl_weight,

@@ -54,7 +54,7 @@ def fitted(x: torch.Tensor, y: torch.Tensor, num_epochs: int) -> tuple[BayesianM
         optimizer=functools.partial(torch.optim.Adam, lr=0.01),
         num_epochs=num_epochs,
         batch_size=23,
-        elbo=TraceMeanField_ELBO,
+        elbo=TraceMeanField_ELBO(),
         estimator=LocalReparameterization(),
         seed=0,
     )
@@ -83,7 +83,7 @@ def measure(
                 if estimator is None:
                     pair = [gradient(model, guide, x[rows], y[rows]) for _ in range(2)]
                 else:
-                    with estimator.applied(model, guide, elbo=TraceMeanField_ELBO):
+                    with estimator.applied(model, guide):
                         pair = [gradient(model, guide, x[rows], y[rows]) for _ in range(2)]
                 halves.append((pair[0] - pair[1]).square().sum() / 2)
             values = torch.stack(halves)

@@ -45,16 +45,16 @@ def fit(
     weight: float | kl.KLWeight, num_epochs: int, seed: int
 ) -> tuple[pb.GuidePosterior, pb.uncertainty.RegressionPrediction]:
     model = make_model(seed)
+    # Heuristic: a variance head makes rare steep steps, which would spoil Adam's step size.
+    adam = pb.clipped(partial(torch.optim.Adam, lr=0.03), 300.0)
     posterior = pb.fit_svi(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.03)),
         (X, Y),
-        optimizer=partial(torch.optim.Adam, lr=0.03),
-        scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs),
+        optimizer=pb.scheduled(adam, partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)),
         num_epochs=num_epochs,
         batch_size=BATCH_SIZE,
         kl_weight=weight,
-        clip_norm=300.0,  # heuristic: a variance head makes rare steep steps, which would spoil Adam's step size
         seed=seed,
     )
     prediction = pb.predict(model, posterior, GRID, num_samples=100, seed=seed)

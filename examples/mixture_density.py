@@ -59,8 +59,10 @@ def fit(
         model,
         pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
         data,
-        optimizer=partial(torch.optim.Adam, lr=0.03),
-        scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+        optimizer=pb.scheduled(
+            partial(torch.optim.Adam, lr=0.03),
+            partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.epochs),
+        ),
         num_epochs=options.epochs,
         estimator=pb.LocalReparameterization(),
         seed=options.seed,

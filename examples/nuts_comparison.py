@@ -35,8 +35,10 @@ def fit(
         model,
         guide,
         data,
-        optimizer=functools.partial(torch.optim.Adam, lr=0.02),
-        scheduler=functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps),
+        optimizer=pb.scheduled(
+            functools.partial(torch.optim.Adam, lr=0.02),
+            functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps),
+        ),
         num_epochs=steps,
         seed=seed,
     )

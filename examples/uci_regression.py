@@ -55,8 +55,10 @@ def optimise(
         model,
         guide,
         xy,
-        optimizer=partial(torch.optim.Adam, lr=0.03),
-        scheduler=partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.steps),
+        optimizer=pb.scheduled(
+            partial(torch.optim.Adam, lr=0.03),
+            partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=options.steps),
+        ),
         num_epochs=options.steps,
         batch_size=min(len(xy[0]), 1500),
         seed=options.seed,

@@ -1,5 +1,7 @@
 """One row per member: every generic test runs over these tables."""
 
+import functools
+import inspect
 import math
 
 import pyro.distributions as dist
@@ -7,7 +9,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn import pruning
+from pyro_bnn import pruning, scale_maps
 
 FIXED_PRIORS = {
     "normal": pb.NormalPrior(0.7),
@@ -49,12 +51,19 @@ LIKELIHOODS = {
     "poisson": (pb.PoissonLikelihood(), 1, lambda n: torch.randint(5, (n, 1)).double()),
 }
 
+SCALE_MAPS = {
+    kind.name: kind()
+    for kind in (getattr(scale_maps, name) for name in scale_maps.__all__)
+    if not inspect.isabstract(kind)
+}
+
 GUIDES = {
     "uniform": lambda model: pb.MeanFieldGuide(model, init=pb.UniformInit()),
     "normal": lambda model: pb.MeanFieldGuide(model, init=pb.NormalInit(rho_scale=0.1)),
     "network": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
     "prior-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
-    "log-variance": lambda model: pb.MeanFieldGuide(model, log_variance=True),
+    **{name: functools.partial(pb.MeanFieldGuide, scale_map=scale_map) for name, scale_map in SCALE_MAPS.items()},
+    "low-rank": lambda model: pb.LowRankGuide(model, rank=3),
     "pruned": lambda model: pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide,
     "auto-normal": pb.auto_normal,
     "auto-delta": pb.auto_delta,

@@ -13,6 +13,8 @@ import sklearn.datasets  # importing it moves Python's random state: not inside 
 import sklearn.metrics  # noqa: F401
 import torch
 
+from pyro_bnn.svi import _svi_step
+
 mpl.use("Agg")
 
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
@@ -46,6 +48,14 @@ def clean_slate(request):
     torch.set_default_dtype(torch.float32)
     changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     assert not changed
+
+
+@pytest.fixture(params=["direct", "pyro"])
+def path(request, monkeypatch):
+    """How gradients of our own models and guides are computed: directly, or by Pyro as those of any others."""
+    if request.param == "pyro":
+        monkeypatch.setattr(_svi_step, "direct_joint", lambda *_: "forbidden by the test")
+    return request.param
 
 
 @pytest.fixture

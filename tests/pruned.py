@@ -11,11 +11,9 @@ ADAM = functools.partial(torch.optim.Adam, lr=0.02)
 SITES = ("net.0.weight", "net.0.bias", "net.2.weight", "net.2.bias")
 
 
-def scattered(model, *, log_variance=False):
+def scattered(model, *, scale_map=None):
     """A guide with ratios of all sizes."""
-    return pb.MeanFieldGuide(
-        model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5), log_variance=log_variance
-    )
+    return pb.MeanFieldGuide(model, init=pb.NormalInit(loc_scale=1.0, rho=-1.0, rho_scale=0.5), scale_map=scale_map)
 
 
 def removed(draw, masks):

@@ -16,7 +16,7 @@ PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
     {"_checks", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
-    {"data", "metrics", "nets", "posterior", "uncertainty", "history"},
+    {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
     {"joint", "kl"},
@@ -162,7 +162,17 @@ def public_names():
     for name in dir(pb):
         if not name.startswith("_"):
             yield "pyro_bnn", name
-    for module in ("data", "distributions", "kl", "metrics", "nets", "plotting", "pruning", "uncertainty"):
+    for module in (
+        "data",
+        "distributions",
+        "kl",
+        "metrics",
+        "nets",
+        "plotting",
+        "pruning",
+        "scale_maps",
+        "uncertainty",
+    ):
         loaded = importlib.import_module(f"pyro_bnn.{module}")
         for name in loaded.__all__:
             yield f"pyro_bnn.{module}", name

@@ -112,14 +112,13 @@ def test_fit_svi_finds_the_optimum(problem, elbo, batch_size):
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=functools.partial(torch.optim.Adam, lr=0.05),
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(
-            optimizer, 0.998 if batch_size is None else 0.993
+        optimizer=pb.scheduled(
+            functools.partial(torch.optim.Adam, lr=0.05),
+            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.998 if batch_size is None else 0.993),
         ),
         num_epochs=2000 if batch_size is None else 700,
         batch_size=batch_size,
-        elbo=elbo,
-        num_particles=4,
+        elbo=elbo(num_particles=4),
         seed=0,
     )
     _, scale = mean_field_at_its_optimum(problem)
@@ -169,8 +168,10 @@ def fitted(problem, guide, **settings):
         problem.model,
         guide,
         (problem.x, problem.y),
-        optimizer=functools.partial(torch.optim.Adam, lr=0.1),
-        scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
+        optimizer=pb.scheduled(
+            functools.partial(torch.optim.Adam, lr=0.1),
+            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / num_epochs)),
+        ),
         seed=0,
         **settings,
     )
@@ -192,7 +193,7 @@ def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank)
         guide = pb.auto_multivariate_normal(problem.model, init=init)
     else:
         guide = pb.auto_low_rank_multivariate_normal(problem.model, rank=rank, init=init)
-    posterior = fitted(problem, guide, num_particles=4)
+    posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=4))
     exact = torch.linalg.inv(problem.precision)
     torch.testing.assert_close(posterior.median()["net.weight"], problem.mean, atol=0.05, rtol=0)
     largest = float(exact.diagonal().max())
@@ -206,7 +207,7 @@ def test_a_gaussian_with_correlations_reaches_the_exact_posterior(problem, rank)
 
 def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
     guide = pb.MeanFieldGuide(problem.model, init=pb.NetworkInit(scale=0.2))
-    posterior = fitted(problem, guide, num_particles=2)
+    posterior = fitted(problem, guide, elbo=Trace_ELBO(num_particles=2))
     conditional, marginal = 1 / problem.precision.diagonal(), torch.linalg.inv(problem.precision).diagonal()
     variance = guide.scales()["net.weight"].flatten().square()
     torch.testing.assert_close(variance, conditional, rtol=0.15, atol=0)
@@ -217,7 +218,7 @@ def test_a_mean_field_fit_misses_the_covariance_as_it_must(problem):
 
 def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
     guide = pb.auto_delta(problem.model)
-    posterior = fitted(problem, guide, num_particles=1)
+    posterior = fitted(problem, guide)
     w = posterior.median()["net.weight"]
     torch.testing.assert_close(w, problem.mean, atol=1e-5, rtol=0)
     last = posterior.history.epochs[-1]
@@ -232,7 +233,7 @@ def test_the_delta_guide_finds_the_mode_and_records_the_log_prior(problem):
 
 def test_without_its_kl_the_delta_guide_finds_least_squares(problem):
     guide = pb.auto_delta(problem.model)
-    posterior = fitted(problem, guide, num_particles=1, kl_weight=0.0)
+    posterior = fitted(problem, guide, kl_weight=0.0)
     least_squares = torch.linalg.lstsq(problem.x, problem.y).solution.T
     torch.testing.assert_close(posterior.median()["net.weight"], least_squares, atol=1e-5, rtol=0)
     assert (least_squares - problem.mean).abs().max() > 0.01  # and not the posterior's mode
@@ -272,8 +273,10 @@ def test_the_mode_of_a_noise_scale_is_that_of_its_own_density_not_of_its_logarit
         model,
         pb.auto_delta(model),
         (x, y),
-        optimizer=functools.partial(torch.optim.Adam, lr=0.05),
-        scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.99),
+        optimizer=pb.scheduled(
+            functools.partial(torch.optim.Adam, lr=0.05),
+            lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.99),
+        ),
         num_epochs=1000,
     )
     mode = float(posterior.median()["likelihood.scale"])

@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import pytest
 import scipy.integrate
 import torch
+from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
@@ -109,10 +110,12 @@ def test_gaussian_guides_on_the_same_problem(seed):
             problem.model,
             guide,
             (problem.x, problem.y),
-            optimizer=functools.partial(torch.optim.Adam, lr=0.1),
-            scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / 1000)),
+            optimizer=pb.scheduled(
+                functools.partial(torch.optim.Adam, lr=0.1),
+                lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 1e-3 ** (1 / 1000)),
+            ),
             num_epochs=1000,
-            num_particles=4,
+            elbo=Trace_ELBO(num_particles=4),
             seed=seed,
         )
         draws[name] = posterior.sample(1000, seed=seed)["net.weight"].flatten(1)[None]  # (1, S, D), one "chain"

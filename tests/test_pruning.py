@@ -14,9 +14,9 @@ from pyro.nn import PyroSample
 import pyro_bnn as pb
 from pyro_bnn import pruning
 
-from .cases import small_model
+from .cases import SCALE_MAPS, small_model
+from .fits import ELBOS, ESTIMATORS, MORE_PRIORS
 from .pruned import ADAM, SITES, masks_of, removed, scattered, two_weights
-from .test_direct import ELBOS, ESTIMATORS, MORE_PRIORS
 from .tolerances import assert_identical
 
 # --- signal-to-noise ratios -------------------------------------------------------------------------------------------
@@ -187,10 +187,10 @@ def draws_of_every_kind(model, posterior, x):
         yield poutine.trace(guide).get_trace(x).nodes and guide(x)
 
 
-@pytest.mark.parametrize("log_variance", [False, True])
-def test_removed_weights_are_exactly_zero_in_every_draw_and_the_others_are_not(log_variance):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_removed_weights_are_exactly_zero_in_every_draw_and_the_others_are_not(scale_map):
     model, x, _ = small_model(likelihood="gaussian-latent")
-    posterior = pruning.prune(scattered(model, log_variance=log_variance), fraction=0.6)
+    posterior = pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.6)
     masks = masks_of(posterior.guide)
     for draw in draws_of_every_kind(model, posterior, x):
         assert not removed(draw, masks).any()
@@ -206,7 +206,7 @@ def test_further_training_leaves_them_at_zero_and_moves_the_others(elbo, estimat
     pruned = pruning.prune(scattered(model), fraction=0.5)
     before = pruned.median()
     posterior = pb.fit_svi(
-        model, pruned.guide, (x, y), optimizer=optimizer, num_epochs=5, elbo=elbo, estimator=ESTIMATORS[estimator]
+        model, pruned.guide, (x, y), optimizer=optimizer, num_epochs=5, elbo=elbo(), estimator=ESTIMATORS[estimator]
     )
     masks = masks_of(posterior.guide)
     assert sum(int((~mask).sum()) for mask in masks.values()) == 22

@@ -13,33 +13,34 @@ from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn.svi import _fit
+from pyro_bnn.scale_maps import LogVariance
 
-from .cases import FIXED_PRIORS, PRIORS, small_model
+from .cases import FIXED_PRIORS, PRIORS, SCALE_MAPS, small_model
+from .fits import ELBOS, ESTIMATORS, MORE_PRIORS, assert_same, fit_both, forbid_direct
 from .pruned import ADAM, masks_of, scattered
-from .test_direct import ELBOS, ESTIMATORS, MORE_PRIORS, assert_same, fit_both
 from .tolerances import STANDARD_ERRORS, assert_identical
 
 
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("prior", [*FIXED_PRIORS, "per-weight", "wide"])
-@pytest.mark.parametrize("log_variance", [False, True])
-def test_both_paths_agree(monkeypatch, elbo, prior, log_variance):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_both_paths_agree(monkeypatch, elbo, prior, scale_map):
     def make():
         model, x, y = small_model(prior=MORE_PRIORS[prior], likelihood="gaussian-latent", num_data=6)
-        return model, pruning.prune(scattered(model, log_variance=log_variance), fraction=0.5).guide, (x, y)
+        return model, pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.5).guide, (x, y)
 
-    assert_same(fit_both(monkeypatch, make, elbo=elbo, num_particles=2, kl_weight=0.3))
+    assert_same(fit_both(monkeypatch, make, elbo=elbo(num_particles=2), kl_weight=0.3))
 
 
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_log_variance_is_the_same_on_both_paths(monkeypatch, elbo, estimator):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_every_scale_map_is_the_same_on_both_paths(monkeypatch, elbo, estimator, scale_map):
     def make():
         model, x, y = small_model(prior=PRIORS["normal"], num_data=6)
-        return model, scattered(model, log_variance=True), (x, y)
+        return model, scattered(model, scale_map=SCALE_MAPS[scale_map]), (x, y)
 
-    assert_same(fit_both(monkeypatch, make, elbo=elbo, estimator=ESTIMATORS[estimator]))
+    assert_same(fit_both(monkeypatch, make, elbo=elbo(), estimator=ESTIMATORS[estimator]))
 
 
 SCALARS = {
@@ -58,7 +59,7 @@ def test_what_is_removed_has_no_divergence(prior):
         dist.Normal(guide.locations()[site][keep], guide.scales()[site][keep]) for site, keep in masks_of(guide).items()
     ]
     if prior != "mixture":
-        fit = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, elbo=TraceMeanField_ELBO)
+        fit = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, elbo=TraceMeanField_ELBO())
         assert_identical(fit.history.kl[0], sum(kl_divergence(q, SCALARS[prior]()).sum() for q in gaussians))
         return
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
@@ -80,7 +81,7 @@ def test_the_elbo_in_a_loop_of_pyros_own_is_the_same():
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     for elbo in ELBOS:
         copies = copy.deepcopy(model), copy.deepcopy(guide)
-        fit = pb.fit_svi(*copies, (x, y), optimizer=ADAM, num_epochs=1, elbo=elbo, seed=3)
+        fit = pb.fit_svi(*copies, (x, y), optimizer=ADAM, num_epochs=1, elbo=elbo(), seed=3)
         torch.manual_seed(3)
         loss = elbo().loss(model, guide, x, y)
         assert_identical(loss, fit.history.kl[0] - fit.history.expected_log_likelihood[0])
@@ -94,7 +95,7 @@ def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
     guide = pruning.prune(pb.MeanFieldGuide(model, init=pb.NetworkInit(0.5 * prior_scale)), fraction=0.99).guide
     data = torch.randn(8, 30).float(), torch.randn(8, 1).float()
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
-    fit = pb.fit_svi(model, guide, data, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO)
+    fit = pb.fit_svi(model, guide, data, optimizer=frozen, num_epochs=1, elbo=TraceMeanField_ELBO())
     expected = sum(
         kl_divergence(
             dist.Normal(guide.locations()[site][keep].double(), guide.scales()[site][keep].double()),
@@ -108,12 +109,13 @@ def test_the_divergence_keeps_its_digits_in_single_precision(prior_scale):
 
 def test_what_stood_in_the_place_of_a_removed_scale_does_no_harm(monkeypatch):
     model, x, y = small_model(num_data=6)
-    guide = scattered(model, log_variance=True)
+    guide = scattered(model, scale_map=LogVariance())
     with torch.no_grad():
         guide.log_variance.get_parameter("net.0.weight")[0, 0] = 2000.0
     guide = pruning.prune(guide, fraction=0.5).guide
-    for why in (None, "forbidden by the test"):
-        monkeypatch.setattr(_fit, "obstacle", lambda *_, why=why: why)
+    for path in ("direct", "pyro"):
+        if path == "pyro":
+            forbid_direct(monkeypatch)
         fit = pb.fit_svi(model, copy.deepcopy(guide), (x, y), optimizer=ADAM, num_epochs=2)
         assert all(map(math.isfinite, fit.history.elbo))
 
@@ -130,7 +132,7 @@ def test_an_estimator_in_a_loop_of_your_own_is_refused():
     model, x, y = small_model()
     guide = pruning.prune(scattered(model), fraction=0.5).guide
     with (
-        pb.LocalReparameterization().applied(model, guide, elbo=Trace_ELBO),
+        pb.LocalReparameterization().applied(model, guide),
         pytest.raises(ValueError, match=r"train it on with `fit_svi\(..., estimator=...\)`"),
     ):
         Trace_ELBO().loss(model, guide, x, y)

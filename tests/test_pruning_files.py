@@ -8,19 +8,20 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
+from pyro_bnn.scale_maps import LogVariance
 
-from .cases import small_model
+from .cases import SCALE_MAPS, small_model
 from .pruned import SITES, masks_of, removed, scattered
 from .tolerances import assert_identical
 
 
-@pytest.mark.parametrize("log_variance", [False, True])
-def test_a_reloaded_pruned_posterior_predicts_bit_for_bit_the_same(tmp_path, log_variance):
+@pytest.mark.parametrize("scale_map", SCALE_MAPS)
+def test_a_reloaded_pruned_posterior_predicts_bit_for_bit_the_same(tmp_path, scale_map):
     model, x, _ = small_model(likelihood="gaussian-latent")
-    pruned = pruning.prune(scattered(model, log_variance=log_variance), fraction=0.7)
+    pruned = pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.7)
     pb.save_state(tmp_path / "posterior.pt", model, pruned.guide)
     fresh_model, _, _ = small_model(likelihood="gaussian-latent")
-    fresh = pb.MeanFieldGuide(fresh_model, log_variance=log_variance)
+    fresh = pb.MeanFieldGuide(fresh_model, scale_map=SCALE_MAPS[scale_map])
     pb.load_state(tmp_path / "posterior.pt", fresh_model, fresh)
     first = pb.predict(model, pruned, x, num_samples=7, seed=1)
     second = pb.predict(fresh_model, fresh, x, num_samples=7, seed=1)
@@ -46,7 +47,7 @@ def test_a_state_brings_its_masks_and_takes_others_away():
 @pytest.mark.parametrize("is_pruned", [False, True])
 def test_a_state_that_does_not_fit_changes_nothing(is_pruned):
     model, _, _ = small_model()
-    guide, other = scattered(model), pruning.prune(scattered(model, log_variance=True), fraction=0.5).guide
+    guide, other = scattered(model), pruning.prune(scattered(model, scale_map=LogVariance()), fraction=0.5).guide
     guide = pruning.prune(guide, fraction=0.4).guide if is_pruned else guide
     before = copy.deepcopy(guide.state_dict())
     with pytest.raises(RuntimeError, match="log_variance"):

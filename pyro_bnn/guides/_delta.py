@@ -55,8 +55,8 @@ class DeltaGuide(FlatGuide):
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """The point, ``{site: shape (*event)}``; the arguments are not looked at."""
-        free = {site: self._free(site.name).detach() for site in self.sites}
-        return {s.name: value.clone() if s.transform is None else s.transform(value) for s, value in free.items()}
+        pairs = [(site, self._free(site.name).detach()) for site in self.sites]
+        return {site.name: free.clone() if site.transform is None else site.transform(free) for site, free in pairs}
 
     def joint(self, model: BayesianModel) -> Joint:
         """The joint density without the Jacobian of constrained variables: the mode is that in constrained space."""

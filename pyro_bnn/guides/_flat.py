@@ -130,7 +130,7 @@ def _family(kind: type) -> type:
 def overridden_names(kind: type, base: type) -> list[str]:
     """The attributes of a class that its subclass replaces."""
     subclasses = kind.__mro__[: kind.__mro__.index(base)]
-    names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)}
+    names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
     return sorted(name for name in names if not name.startswith("__") or name == "__call__")
 
 

@@ -211,6 +211,7 @@ def elementwise_prior(site: Site) -> Distribution | None:
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
     """A number, if it is the same for all weights."""
+    argument = argument.detach()  # of a prior that is learned, which goes no further than the question
     first = argument.reshape(-1)[0]
     if bool((argument == first).all()):
         return float(first)

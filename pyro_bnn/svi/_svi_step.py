@@ -201,6 +201,7 @@ def svi_step(
     if not isinstance(elbo, ELBO) or type(elbo).__name__.startswith("Jit"):
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
         raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and no Jit one, got {got}.")
+    _checks.at_least("num_particles", elbo.num_particles, 1)
     for name, module in (("model", model), ("guide", guide)):
         if not isinstance(module, nn.Module):
             raise ValueError(
