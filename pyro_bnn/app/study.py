@@ -85,7 +85,7 @@ class RegressionStudy:
                 functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=self.num_steps),
             ),
             num_epochs=self.num_steps,
-            elbo=elbo(),
+            elbo=elbo,
             estimator=estimator,
             progress=self.progress,
             seed=self.seed + seed,

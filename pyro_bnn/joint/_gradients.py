@@ -55,7 +55,7 @@ class _Function:
         self._values = {site.name: site.start for site in find_sites(model, (), {})}
         weights = {f"net.{path}" for paths in model.parameter_paths.values() for path in paths}
         buffers = dict(model.named_buffers(remove_duplicate=False))
-        self._buffers = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
+        self._originals = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
         with seeded(0, model.device):
             for name in model.site_names:  # away from where a network may start: at zeros, and on kinks
                 value = self._values[name]
@@ -66,7 +66,7 @@ class _Function:
         given = {name: leaf.clone() for name, leaf in leaves.items()}  # a leaf could not be changed in place
         versions = {name: value._version for name, value in given.items()}
         with torch.no_grad():
-            for buffer, original in self._buffers:  # such as running statistics
+            for buffer, original in self._originals:  # such as running statistics
                 buffer.copy_(original)
         with seeded(0, self._model.device), poutine.block():
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)

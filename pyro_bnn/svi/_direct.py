@@ -55,7 +55,7 @@ class DirectStep(GradientStep):
 
     def _gradients(self) -> list[Tensor]:
         guides = {id(parameter) for parameter in self._state.parameters}
-        others = [p.grad for p in self._parameters if p.grad is not None and id(p) not in guides]
+        others = [p.grad for p in self._learned if p.grad is not None and id(p) not in guides]
         return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:

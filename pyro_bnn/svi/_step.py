@@ -110,7 +110,7 @@ class GradientStep(Step):
         self, model: nn.Module, guide: nn.Module, parameters: list[nn.Parameter], optimizer: Optimizer
     ) -> None:
         self.model, self.guide, self.optimizer = model, guide, optimizer
-        self._parameters, self._count = parameters, 0
+        self._learned, self._count = parameters, 0
         can_skip = getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused")
         self.waits = not (can_skip and parameters[0].is_cuda)
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
@@ -125,7 +125,7 @@ class GradientStep(Step):
 
     def _gradients(self) -> list[Tensor]:
         """All gradients, as few tensors as possible."""
-        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters; see :meth:`Step.__call__`.
