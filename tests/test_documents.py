@@ -30,7 +30,10 @@ EXAMPLES = {
         ["--epochs", "200"],
         r"(?s)gain +0\.[5-9]\d\d ± .*modes at x = 0\.5: y = 0\.2.*, y = 0\.[45].*, y = 0\.[78]",
     ),
-    "svi_script.py": (["--steps", "120"], r"test accuracy [89]\d\.\d%"),
+    "svi_script.py": (
+        ["--steps", "120"],
+        r"SVI +(last ELBO -\d+\.\d{6} nats  test accuracy [89]\d\.\d%).*\nsvi_step +\1.*\nfit_svi +\1",
+    ),
     "uci_regression.py": (
         ["--splits", "1", "--steps", "150", "--draws", "30"],
         r"(?s)MAP .*mean-field .*NUTS .*better than that of one point: .*NUTS",

@@ -24,7 +24,7 @@ from .tolerances import assert_identical
 @pytest.mark.parametrize("setting", [False, True], ids=["global-params", "module-local-params"])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian-learned", "gaussian-latent"])
-def test_fit_svi_pyros_loop_and_torchs_loop_give_the_same_losses(likelihood, elbo, setting):
+def test_fit_svi_pyros_loop_and_torchs_loop_give_the_same_losses(likelihood, elbo, setting, path):
     """One seed, one pair of model and guide, three loops."""
     num_steps, losses = 10, {}
 
@@ -79,7 +79,7 @@ def test_other_guides_and_elbos_of_pyros_fit_too(elbo):
 
 
 @pytest.mark.parametrize("make_guide", [pb.MeanFieldGuide, pb.auto_normal, AutoNormal], ids=lambda f: f.__name__)
-def test_two_fits_in_one_process_do_not_touch_each_other(make_guide):
+def test_two_fits_in_one_process_do_not_touch_each_other(make_guide, path):
     torch.manual_seed(1)
     first_model, x, y = whole("gaussian-learned")
     first = fit(first_model, make_guide(first_model), x, y)
@@ -118,7 +118,7 @@ def test_a_stock_guide_does_not_start_from_a_namesake_in_the_store():
     )  # the other guide's values are still there
 
 
-def test_the_generator_is_left_as_it_was_when_a_seed_is_given():
+def test_the_generator_is_left_as_it_was_when_a_seed_is_given(path):
     model, x, y = whole()
     guide = pb.MeanFieldGuide(model)
     state = torch.get_rng_state()
@@ -127,7 +127,7 @@ def test_the_generator_is_left_as_it_was_when_a_seed_is_given():
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_the_same_seed_gives_the_same_fit_and_another_one_another(batch_size):
+def test_the_same_seed_gives_the_same_fit_and_another_one_another(batch_size, path):
     results = []
     for seed in (0, 0, 1):
         torch.manual_seed(9)
@@ -153,7 +153,7 @@ def test_the_seed_reaches_a_guide_that_sets_itself_up_on_first_call():
 
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("weight", [1.0, 0.1, 7.0, 1e-5, 0.0])
-def test_history_splits_the_loss_whatever_the_kl_weight(weight, elbo):
+def test_history_splits_the_loss_whatever_the_kl_weight(weight, elbo, path):
     """With a learning rate of zero the two terms do not depend on the weight."""
     freeze = functools.partial(torch.optim.SGD, lr=0.0)
     model, x, y = whole("gaussian-latent")
@@ -169,7 +169,7 @@ def test_history_splits_the_loss_whatever_the_kl_weight(weight, elbo):
     torch.testing.assert_close(torch.tensor(history.kl), torch.tensor(reference.kl), rtol=1e-8, atol=1e-8)
 
 
-def test_the_kl_weight_acts_on_the_gradient_of_the_kl_alone():
+def test_the_kl_weight_acts_on_the_gradient_of_the_kl_alone(path):
     """loss(w) is linear in w, with the KL as its slope: so are the gradients."""
     model, x, y = whole("gaussian-fixed")
     gradients = {}
@@ -181,7 +181,7 @@ def test_the_kl_weight_acts_on_the_gradient_of_the_kl_alone():
     assert (gradients[1.0] - gradients[0.0]).abs().max() > 0.1
 
 
-def test_an_epoch_of_minibatches_records_the_whole_data_sets_elbo():
+def test_an_epoch_of_minibatches_records_the_whole_data_sets_elbo(path):
     """With a nearly deterministic guide every epoch's mean is the full-batch value, uneven batches or not."""
     model, x, y = whole()
     freeze = functools.partial(torch.optim.SGD, lr=0.0)
@@ -218,7 +218,7 @@ def test_blundell_weights_sum_to_the_number_of_batches_for_any_number():
     assert_identical(weights, [8 / 15, 4 / 15, 2 / 15, 1 / 15])  # 2^(M-i) / (2^M - 1)
 
 
-def test_kl_weights_are_recorded_as_they_were_used():
+def test_kl_weights_are_recorded_as_they_were_used(path):
     model, x, y = whole()
     history = fit(model, pb.MeanFieldGuide(model), x, y, batch_size=3, kl_weight=pb.kl.linear_warmup(2)).history
     assert_identical(history.kl_weight, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0])

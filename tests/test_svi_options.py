@@ -18,7 +18,7 @@ from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
 
 
-def test_a_loader_and_tensors_see_the_same_rows():
+def test_a_loader_and_tensors_see_the_same_rows(path):
     model, x, y = whole()
     loader = DataLoader(TensorDataset(x, y), batch_size=6)
     freeze = functools.partial(torch.optim.SGD, lr=0.0)
@@ -28,24 +28,54 @@ def test_a_loader_and_tensors_see_the_same_rows():
     exact = 6 * -pb.predict_point(model, mean, x, y=y).nll
     assert from_loader.expected_log_likelihood == [pytest.approx(exact, rel=1e-6)] * 2
     seen = []
+    spying = model_that_notes(seen)
+    fit(spying, pb.MeanFieldGuide(spying), x, y, batch_size=4, num_epochs=1)
+    assert len(seen) == 2 + (path == "direct")  # one more, which is a trial
+    assert [len(batch) for batch in seen[-2:]] == [4, 2]
+    assert_identical(torch.cat(seen[-2:]).sort(0).values, x.sort(0).values)
 
-    class Spy(nn.Module):
-        def forward(self, inputs):
-            seen.append(inputs.clone())
-            return inputs[:, :3] * self.scale
 
+def model_that_notes(seen):
+    """A model that adds its inputs to a list."""
+
+    class Noting(nn.Module):
         def __init__(self):
             super().__init__()
             self.scale = nn.Parameter(torch.ones(()))
 
-    spying = pb.BayesianModel(Spy(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
-    fit(spying, pb.MeanFieldGuide(spying), x, y, batch_size=4, num_epochs=1)
-    seen = seen[1:]  # the first is a trial
-    assert [len(batch) for batch in seen] == [4, 2]
-    assert_identical(torch.cat(seen).sort(0).values, x.sort(0).values)
+        def forward(self, inputs):
+            seen.append(inputs.clone())
+            return inputs[:, :3] * self.scale
+
+    return pb.BayesianModel(Noting(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=6)
 
 
-def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step():
+def order_of_rows(*, seed, num_epochs=4):
+    """Which row was seen when, shape (num_epochs, 6)."""
+    x, y, seen = torch.arange(6.0)[:, None].expand(6, 4), torch.arange(6) % 3, []
+    model = model_that_notes(seen)
+    fit(model, pb.MeanFieldGuide(model), x, y, batch_size=2, num_epochs=num_epochs, seed=seed)
+    return torch.cat(seen[-3 * num_epochs :])[:, 0].view(num_epochs, 6)
+
+
+def test_the_seed_decides_the_order_of_rows_too(path):
+    order = order_of_rows(seed=0)
+    assert torch.equal(order.sort(1).values, torch.arange(6.0).expand(4, 6))
+    assert len(order.unique(dim=0)) > 1
+    assert torch.equal(order_of_rows(seed=0), order)
+    assert not torch.equal(order_of_rows(seed=1), order)
+
+
+def test_without_a_seed_torchs_own_generator_decides_the_order(path):
+    orders = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        orders.append(order_of_rows(seed=None))
+    assert torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[0], orders[2])
+
+
+def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step(path):
     model, x, y = whole()
     posterior = fit(
         model,
@@ -73,7 +103,7 @@ def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step():
     assert float((after - before).norm()) == pytest.approx(0.1, rel=1e-4)
 
 
-def test_a_callback_can_watch_and_stop(capsys):
+def test_a_callback_can_watch_and_stop(capsys, path):
     model, x, y = whole()
     seen = []
 
@@ -109,7 +139,7 @@ def test_a_users_own_pyro_module_can_be_fitted():
 
 
 @pytest.mark.gpu
-def test_fits_and_predicts_on_the_gpu_from_cpu_data():
+def test_fits_and_predicts_on_the_gpu_from_cpu_data(path):
     model, x, y = whole("gaussian-latent")
     posterior = fit(model.to("cuda"), pb.MeanFieldGuide(model), x, y, batch_size=2)
     assert model.device.type == "cuda"

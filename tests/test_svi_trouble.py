@@ -20,7 +20,7 @@ from .cases import small_model
 from .fits import ADAM, fit, whole
 
 
-def test_a_loss_that_explodes_stops_with_the_last_finite_parameters():
+def test_a_loss_that_explodes_stops_with_the_last_finite_parameters(path):
     model, x, y = whole("poisson")
     guide = pb.MeanFieldGuide(model)
     with pytest.raises(
@@ -30,7 +30,7 @@ def test_a_loss_that_explodes_stops_with_the_last_finite_parameters():
     assert all(torch.isfinite(p).all() for p in guide.parameters())
 
 
-def test_a_gradient_that_is_not_finite_is_named():
+def test_a_gradient_that_is_not_finite_is_named(path):
     class Root(torch.autograd.Function):
         @staticmethod
         def forward(ctx, value):
@@ -58,7 +58,7 @@ def test_a_gradient_that_is_not_finite_is_named():
     assert all(torch.equal(a, b) for a, b in zip(guide.parameters(), before, strict=True))
 
 
-def test_a_falling_objective_is_reported_with_its_remedy():
+def test_a_falling_objective_is_reported_with_its_remedy(path):
     model, x, y = whole("gaussian-fixed")
     posterior = fit(
         model, pb.MeanFieldGuide(model), x, y, optimizer=functools.partial(torch.optim.SGD, lr=0.5), num_epochs=2
@@ -82,8 +82,9 @@ def test_a_falling_objective_is_reported_with_its_remedy():
         ({"kl_weight": math.nan}, "a KL weight must be a finite number"),
     ],
 )
-def test_bad_arguments_are_named(change, message):
+def test_bad_arguments_are_named(change, message, path):
     model, x, y = whole()
+    change = dict(change)
     x, y = (change.pop(name, lambda v: v)(value) for name, value in (("x", x), ("y", y)))
     with pytest.raises(ValueError, match=message):
         fit(model, pb.MeanFieldGuide(model), x, y, **change)
@@ -98,13 +99,13 @@ def test_bad_arguments_are_named(change, message):
         (lambda x, y: [(x * math.nan, y)], "`x` must be finite"),
     ],
 )
-def test_bad_loaders_are_named(make, message):
+def test_bad_loaders_are_named(make, message, path):
     model, x, y = whole()
     with pytest.raises(ValueError, match=message):
         pb.fit_svi(model, pb.MeanFieldGuide(model), make(x, y), optimizer=ADAM, num_epochs=1)
 
 
-def test_a_kl_weight_that_turns_negative_is_refused():
+def test_a_kl_weight_that_turns_negative_is_refused(path):
     model, x, y = whole()
     with pytest.raises(ValueError, match="finite number of at least 0, got -1"):
         fit(model, pb.MeanFieldGuide(model), x, y, kl_weight=lambda epoch, batch, num_batches: -1)
