@@ -13,7 +13,7 @@ import pyro_bnn as pb
 from . import _growth, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
-from ._steps import CapturedDeterministic, Deterministic, FitSVI, HandWritten, Setting
+from ._steps import CapturedDeterministic, Deterministic, FitSVI, HandWritten, OwnLoop, Setting
 
 Make = Callable[[Setting], Contender]
 ELBOS: tuple[type[ELBO], ...] = (Trace_ELBO, TraceMeanField_ELBO)
@@ -74,6 +74,14 @@ def _steps(options: Options) -> Iterator[Row]:
         measure = _pair(options, options.mlp, _fit(elbo), lambda s, closed=closed: HandWritten(s, closed_form=closed))
         yield Row(f"SVI step, {elbo.__name__} / written by hand", measure, at_most(1))
     yield Row("SVI step / deterministic step", _pair(options, options.mlp, _fit(), Deterministic))
+    measure = _pair(options, options.mlp, OwnLoop, _fit(in_batches=True))
+    yield Row("SVI step, in a loop of one's own / in fit_svi", measure, at_most(1.02))
+    point = _fit(make_guide=pb.auto_delta)
+    yield Row("MAP step / deterministic step", _pair(options, options.mlp, point, Deterministic), at_most(1.2))
+    for elbo in ELBOS:
+        low_rank = _fit(elbo, make_guide=functools.partial(pb.LowRankGuide, rank=4))
+        title = f"SVI step, low rank (4) / mean field, {elbo.__name__}"
+        yield Row(title, _pair(options, options.mlp, low_rank, _fit(elbo)), at_most(1.5))
     yield Row(
         "SVI step / deterministic step as one CUDA graph",
         _pair(options, options.mlp, _fit(), CapturedDeterministic),
