@@ -59,6 +59,9 @@ def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
     torch.set_default_dtype(torch.float64)
     if "accuracy" in printed:
         assert float(re.search(r"accuracy ([\d.]+)%", printed).group(1)) > 90
+    elif elbos := [float(number) for number in re.findall(r"ELBO +(-?[\d.]+) =", printed)]:
+        assert elbos == sorted(elbos)
+        assert elbos[-1] > elbos[0] + 1000
     else:
         assert re.search(r"nuts +mean-field .* 0\.\d+ ± 0\.0\d+ ", printed)
         assert (tmp_path / "comparison.png").exists()
