@@ -111,7 +111,7 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
             return "two sites share a parameter of the guide"
         starts = {site.name: site.unconstrained_start for site in joint.sites}
         for name, parameter in named.items():
-            start = starts[name.partition(".")[2]]
+            start = starts.get(name.partition(".")[2], parameter)  # what belongs to no site has any shape
             has_shape = parameter.shape[: start.dim()] == start.shape and parameter.dim() <= start.dim() + 1
             if not has_shape or (parameter.dtype, parameter.device) != (joint.model.dtype, joint.model.device):
                 return "parameters of the guide differ from those of the network in shape, dtype or device"
