@@ -2,9 +2,10 @@
 
 import functools
 
+import pyro
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, kl_divergence
 
@@ -86,6 +87,26 @@ def test_the_elbo_is_that_of_pyros_own_guide_with_the_same_parameters(likelihood
         theirs.cov_factor.mul_(1.001)
     with pytest.raises(AssertionError):
         assert_identical(elbos[0], fit(model, theirs, x, y, optimizer=FROZEN).history.elbo)
+
+
+@pytest.mark.uses_param_store
+@pytest.mark.parametrize("setting", [False, True], ids=["global-params", "module-local-params"])
+def test_the_losses_are_those_of_pyros_own_loop_which_keeps_nothing_of_it(setting):
+    losses = []
+    with pyro.settings.context(module_local_params=setting):
+        for is_ours in (True, False):
+            torch.manual_seed(0)
+            model, x, y = whole("gaussian-latent")
+            guide = low_rank(model)
+            if is_ours:
+                losses.append(fit(model, guide, x, y, num_epochs=10, seed=5).history.loss)
+                continue
+            torch.manual_seed(5)
+            svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+            losses.append([svi.step(x, y) for _ in range(10)])
+    assert_identical(*losses)
+    assert losses[0][0] != losses[0][-1]
+    assert not [name for name in pyro.get_param_store() if "loc" in name or "factor" in name]
 
 
 def draws_by_hand(model, guide, num_draws):
