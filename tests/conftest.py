@@ -13,7 +13,7 @@ import sklearn.datasets  # importing it moves Python's random state: not inside 
 import sklearn.metrics  # noqa: F401
 import torch
 
-from pyro_bnn.svi import _svi_step
+from .fits import forbid_direct
 
 mpl.use("Agg")
 
@@ -54,7 +54,7 @@ def clean_slate(request):
 def path(request, monkeypatch):
     """How gradients of our own models and guides are computed: directly, or by Pyro as those of any others."""
     if request.param == "pyro":
-        monkeypatch.setattr(_svi_step, "direct_joint", lambda *_: "forbidden by the test")
+        forbid_direct(monkeypatch)
     return request.param
 
 

@@ -90,20 +90,19 @@ MORE_PRIORS = {
 # --- the same fit twice -----------------------------------------------------------------------------------------------
 
 
-def problem(prior="normal", likelihood="gaussian-fixed", make_guide=None, **kwargs):
+def scattered(model, **kwargs):
+    """A mean-field guide with scales of different sizes."""
+    return pb.MeanFieldGuide(model, init=pb.NormalInit(rho=-1.0, rho_scale=0.5), **kwargs)
+
+
+def problem(prior="normal", likelihood="gaussian-fixed", make_guide=scattered, **kwargs):
     """What makes a model, its guide and their data."""
 
     def make():
         model, x, y = small_model(prior=MORE_PRIORS[prior], likelihood=likelihood, num_data=6, **kwargs)
-        make_guide_or_own = make_guide or scattered
-        return model, make_guide_or_own(model), (x, y)
+        return model, make_guide(model), (x, y)
 
     return make
-
-
-def scattered(model, **kwargs):
-    """A mean-field guide with scales of different sizes."""
-    return pb.MeanFieldGuide(model, init=pb.NormalInit(rho=-1.0, rho_scale=0.5), **kwargs)
 
 
 def linear(net=None, kind=pb.BayesianModel, prior=None, **kwargs):

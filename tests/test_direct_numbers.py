@@ -13,7 +13,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.joint import _joint, density_of, find_sites
 
-from .cases import LIKELIHOODS, small_model
+from .cases import GUIDES, LIKELIHOODS, small_model
 from .fits import (
     ELBOS,
     ESTIMATORS,
@@ -42,6 +42,11 @@ def test_every_prior_gives_the_same_fit(monkeypatch, prior, elbo):
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_likelihood_gives_the_same_fit(monkeypatch, likelihood, elbo):
     assert_same(fit_both(monkeypatch, problem(likelihood=likelihood), elbo=elbo(num_particles=2)))
+
+
+@pytest.mark.parametrize("guide", [name for name in GUIDES if not name.startswith("auto") or name == "auto-delta"])
+def test_every_guide_of_ours_gives_the_same_fit(monkeypatch, guide):
+    assert_same(fit_both(monkeypatch, problem("mixture", "gaussian-latent", make_guide=GUIDES[guide])))
 
 
 @pytest.mark.parametrize("num_particles", [1, 3])

@@ -84,7 +84,7 @@ def test_gradients_vary_less_than_with_shared_weights():
 @pytest.mark.uses_param_store
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_fit_svi_and_pyros_loop_give_the_same_losses(estimator, elbo):
+def test_fit_svi_and_pyros_loop_give_the_same_losses(estimator, elbo, path):
     losses = {}
 
     def fresh():
@@ -137,7 +137,7 @@ def test_fit_svi_finds_the_optimum(estimator, elbo):
 @pytest.mark.parametrize("weight", [0.0, 1e-5, 0.5, 1.0])
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_history_holds_the_two_terms_of_the_elbo(estimator, elbo, weight):
+def test_the_history_holds_the_two_terms_of_the_elbo(estimator, elbo, weight, path):
     """With parameters that do not move, their means are those of the closed form and of sampled weights."""
     problem = Problem()
     guide, scale = mean_field_at_its_optimum(problem)
@@ -159,7 +159,7 @@ def test_the_history_holds_the_two_terms_of_the_elbo(estimator, elbo, weight):
     errors = (problem.y - problem.x @ problem.mean.T).square() + problem.x.square() @ scale.square().T
     likelihood = torch.distributions.Normal(0.0, 0.6).log_prob(torch.tensor(0.0)) * 12 - errors.sum() / 2 / 0.6**2
     found = torch.tensor([[record.kl, record.expected_log_likelihood] for record in history.epochs])
-    if elbo is TraceMeanField_ELBO:
+    if elbo is TraceMeanField_ELBO and (path == "direct" or weight > 1e-3):  # below, Pyro's is that of the draw
         assert_identical(found[:, 0], kl.expand(400))
     else:
         assert agrees_in_mean(found[:, 0], kl)
@@ -169,7 +169,7 @@ def test_the_history_holds_the_two_terms_of_the_elbo(estimator, elbo, weight):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_loss_that_is_not_finite_is_reported(estimator):
+def test_a_loss_that_is_not_finite_is_reported(estimator, path):
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
     guide = pb.MeanFieldGuide(model)
     with torch.no_grad():

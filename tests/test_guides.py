@@ -278,6 +278,10 @@ def test_autoguides_are_complete_at_once_and_never_draw_obs(name):
     assert dict(pyro.get_param_store()) == {}
 
 
+def low_rank(model, **kwargs):
+    return pb.LowRankGuide(model, rank=2, **kwargs)
+
+
 INITS = [
     pb.UniformInit(),
     pb.NormalInit(rho_scale=0.1),
@@ -290,10 +294,10 @@ INITS = [
 @pytest.mark.parametrize("init", INITS, ids=lambda init: type(init).__name__)
 @pytest.mark.parametrize(
     "make",
-    [pb.auto_normal, pb.auto_delta, pb.auto_multivariate_normal, pb.auto_low_rank_multivariate_normal],
+    [pb.auto_normal, pb.auto_delta, pb.auto_multivariate_normal, pb.auto_low_rank_multivariate_normal, low_rank],
     ids=lambda f: f.__name__,
 )
-def test_autoguides_start_where_the_mean_field_guide_starts(make, init, likelihood):
+def test_other_guides_start_where_the_mean_field_guide_starts(make, init, likelihood):
     model, _, _ = small_model(likelihood=likelihood)
     torch.manual_seed(0)
     ours = pb.MeanFieldGuide(model, init=init)

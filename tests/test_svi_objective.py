@@ -165,6 +165,10 @@ def test_history_splits_the_loss_whatever_the_kl_weight(weight, elbo, path):
     expected = [weight * kl - ll for kl, ll in zip(history.kl, history.expected_log_likelihood, strict=True)]
     assert_identical(history.loss, expected)
     assert all(kl > 0 for kl in reference.kl)
+    if (
+        path == "pyro" and weight < 1e-3
+    ):  # then Pyro's closed form is not divided out, and the record is that of the draw
+        elbo = Trace_ELBO
     reference = fit(model, guide, x, y, optimizer=freeze, elbo=elbo()).history
     torch.testing.assert_close(torch.tensor(history.kl), torch.tensor(reference.kl), rtol=1e-8, atol=1e-8)
 

@@ -125,11 +125,6 @@ class LowRankGuide(FlatGuide):
         scales = {name: self.scale_map(free.get_parameter(name).detach()) for name in names}
         return locations, scales, self.factor.detach()
 
-    def shape_of(self, parameter: str, joint: Joint) -> torch.Size:
-        """See :meth:`FlatGuide.shape_of`."""
-        is_factor = parameter == "factor"
-        return torch.Size([self.rank, joint.layout.num_elements]) if is_factor else super().shape_of(parameter, joint)
-
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """What as many calls return, without effect handlers."""
         loc, scale, factor = self._values()

@@ -1,0 +1,120 @@
+"""A point as a guide: the same fit by either path, and by Pyro's own `AutoDelta`."""
+
+import functools
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoDelta
+from pyro.infer.autoguide.initialization import init_to_value
+
+import pyro_bnn as pb
+
+from .cases import LIKELIHOODS
+from .fits import ADAM, ELBOS, MORE_PRIORS, assert_same, fit, fit_both, problem, whole
+from .tolerances import assert_identical
+
+somewhere = functools.partial(pb.auto_delta, init=pb.NormalInit())
+"""A point in unconstrained space, whatever the sign of the network's own weights."""
+
+
+@pytest.mark.parametrize("elbo", ELBOS)
+@pytest.mark.parametrize("prior", MORE_PRIORS)
+def test_every_prior_gives_the_same_fit(monkeypatch, prior, elbo):
+    assert_same(fit_both(monkeypatch, problem(prior, make_guide=somewhere), elbo=elbo(), batch_size=4))
+
+
+@pytest.mark.parametrize("kl_weight", [0.0, 0.3])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_every_likelihood_gives_the_same_fit(monkeypatch, likelihood, kl_weight):
+    make = problem("mixture", likelihood, make_guide=pb.auto_delta)
+    assert_same(fit_both(monkeypatch, make, elbo=Trace_ELBO(num_particles=2), kl_weight=kl_weight))
+
+
+def pyros_own(model, ours):
+    """Pyro's guide, started where ours is."""
+    return AutoDelta(model.sample_latents, init_loc_fn=init_to_value(values=ours.median()))
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian-latent", "gaussian-latent-vector"])
+def test_the_fit_is_that_of_pyros_own_guide(likelihood):
+    """With a noise scale that is latent, whose mode depends on the space it is looked for in."""
+    medians = []
+    for kind in (pb.auto_delta, lambda model: pyros_own(model, pb.auto_delta(model))):
+        torch.manual_seed(0)
+        model, x, y = whole(likelihood)
+        posterior = fit(model, kind(model), x, y, num_epochs=50)
+        medians.append(posterior.median())
+    assert posterior.history.path == "pyro: the guide is of type AutoDelta"
+    assert list(medians[0]) == list(medians[1])
+    for name in medians[0]:
+        torch.testing.assert_close(medians[0][name], medians[1][name], rtol=1e-9, atol=1e-11)
+    torch.manual_seed(0)
+    model, x, y = whole(likelihood)
+    other = fit(model, pb.auto_delta(model), x, y, num_epochs=50, kl_weight=0.9).median()
+    assert not torch.allclose(other["likelihood.scale"], medians[0]["likelihood.scale"], rtol=1e-6)
+
+
+@pytest.mark.uses_param_store
+def test_the_losses_are_those_of_pyros_own_guide_in_pyros_own_loop():
+    losses = {}
+    for name in ("ours", "pyro"):
+        torch.manual_seed(0)
+        model, x, y = whole("gaussian-latent")
+        ours = pb.auto_delta(model)
+        guide = ours if name == "ours" else pyros_own(model, ours)
+        svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+        losses[name] = [svi.step(x, y) for _ in range(20)]
+    torch.manual_seed(0)
+    model, x, y = whole("gaussian-latent")
+    losses["fit_svi"] = fit(model, pb.auto_delta(model), x, y, num_epochs=20).history.loss
+    assert_identical(losses["ours"], losses["pyro"])
+    assert_identical(losses["ours"], losses["fit_svi"])
+    assert losses["ours"][0] > losses["ours"][-1]
+
+
+def test_the_parameters_are_in_unconstrained_space():
+    model, _, _ = whole("gaussian-latent")
+    guide = pb.auto_delta(model)
+    names = [name for name, _ in guide.named_parameters()]
+    assert names == [f"loc.{site}" for site in model.latent_names]
+    scale = guide.median()["likelihood.scale"]
+    with torch.no_grad():
+        guide.loc.get_parameter("likelihood.scale").sub_(100.0)
+    shrunk = guide.median()["likelihood.scale"]
+    assert_identical(shrunk, scale * torch.tensor(-100.0).exp())
+
+
+def test_every_draw_is_the_point():
+    model, x, _ = whole("gaussian-latent")
+    guide = pb.auto_delta(model, init=pb.UniformInit())
+    median = guide.median()
+    for draw in (guide(), guide(x), *guide.draws(2), *pb.GuidePosterior(guide).draws(2, x)):
+        assert list(draw) == list(median)
+        assert all(torch.equal(draw[name], median[name]) for name in median)
+
+
+def test_changing_what_was_drawn_leaves_the_guide_as_it_was():
+    model, _, _ = whole()
+    guide = pb.auto_delta(model)
+    before = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
+    for value in guide.median().values():
+        value.zero_()
+    assert all(torch.equal(parameter, before[name]) for name, parameter in guide.named_parameters())
+
+
+def test_an_estimator_has_nothing_to_work_on():
+    model, x, y = whole()
+    guide = pb.auto_delta(model)
+    with pytest.raises(ValueError, match="`guide` must be a MeanFieldGuide"):
+        fit(model, guide, x, y, estimator=pb.Flipout())
+    with pytest.raises(ValueError, match="a point has no noise for an estimator to work on; leave `estimator` out"):
+        guide.flat(guide.joint(model), noise=pb.Noise.DEVIATION, closed_form=False)
+
+
+def test_weight_decay_like_optimizers_work_on_either_path(monkeypatch):
+    adamw = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1)
+    found = fit_both(monkeypatch, problem(make_guide=pb.auto_delta), optimizer=pb.clipped(adamw, 1.0))
+    assert_same(found)
+    assert found[0][0].loss != fit_both(monkeypatch, problem(make_guide=pb.auto_delta), optimizer=ADAM)[0][0].loss
