@@ -27,15 +27,14 @@ def low_rank(model, rank=3, **kwargs):
 
 
 def flat(guide, kind):
-    """Parameters of all sites, one after the other, shape (P,), or (P, r) for the factor."""
-    found = [guide.get_submodule(kind).get_parameter(site.name) for site in guide.sites]
-    return torch.cat([value.reshape(-1, guide.rank) if kind == "factor" else value.flatten() for value in found])
+    """Parameters of all sites, one after the other, shape (P,)."""
+    return torch.cat([guide.get_submodule(kind).get_parameter(site.name).flatten() for site in guide.sites])
 
 
 def gaussian(guide):
     """Torch's distribution of the flat vector, differentiable."""
     scale = guide.scale_map(flat(guide, guide.scale_map.name))
-    return LowRankMultivariateNormal(flat(guide, "loc"), flat(guide, "factor") * scale[:, None], scale.square())
+    return LowRankMultivariateNormal(flat(guide, "loc"), guide.factor.mT * scale[:, None], scale.square())
 
 
 # --- the same fit by either path --------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ def test_the_elbo_is_that_of_pyros_own_guide_with_the_same_parameters(likelihood
     ours, theirs = low_rank(model), pb.auto_low_rank_multivariate_normal(model, rank=3)
     with torch.no_grad():
         theirs.loc.copy_(flat(ours, "loc"))
-        theirs.cov_factor.copy_(flat(ours, "factor"))
+        theirs.cov_factor.copy_(ours.factor.mT)
         dict(theirs.named_parameters())["scale_unconstrained"].copy_(flat(ours, "rho"))
     elbos = [fit(model, guide, x, y, optimizer=FROZEN).history.elbo for guide in (ours, theirs)]
     assert_identical(*elbos)
