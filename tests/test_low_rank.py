@@ -234,6 +234,16 @@ def test_estimators_are_refused_with_the_remedy():
             guide.flat(guide.joint(model), noise=estimator.noise, closed_form=False)
 
 
+def test_pyros_mean_field_elbo_which_would_be_wrong_is_refused_off_the_direct_path(path):
+    """Pyro sees one auxiliary vector and a `Delta` for each site, and knows no divergence of those."""
+    model, x, y = whole("gaussian-latent")
+    if path == "direct":
+        assert fit(model, low_rank(model), x, y, elbo=TraceMeanField_ELBO()).history.path == "direct"
+        return
+    with pytest.raises(ValueError, match=r"LowRankGuide samples auxiliary variables.*use `elbo=Trace_ELBO\(\)`"):
+        fit(model, low_rank(model), x, y, elbo=TraceMeanField_ELBO())
+
+
 def test_ranks_must_be_possible():
     model, _, _ = small_model()  # 43 weights
     for rank, message in ((44, "at most the number of latent numbers, 43, got 44"), (0, "at least 1, got 0")):
