@@ -8,8 +8,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 from pyro_bnn._scope import allow_local_mode, local_param
-from pyro_bnn.guides._flat import lent
-from pyro_bnn.guides._parameters import ParameterVector, tree
+from pyro_bnn.guides import ParameterVector, lent, tree
 from pyro_bnn.joint import LOG_ROOT_TAU, find_sites
 
 from .fits import FROZEN, assert_same, fit, fit_both, problem, whole

@@ -172,3 +172,17 @@ def test_children_start_under_the_prior_that_their_parents_starts_give():
     assert_identical(sites["w"].prior.base_dist.scale, scale)
     assert not any(site.is_fixed for site in sites.values() if site.name == "w")
     assert bool((sites["w"].start.abs() < 2 * scale).all())
+
+
+@pytest.mark.parametrize("make", [pb.MeanFieldGuide, pb.auto_normal, pb.auto_delta])
+def test_weights_outside_of_a_priors_support_start_at_its_median(make):
+    """Half of a network's first weights are negative, which no LogNormal is."""
+
+    class Positive(pb.Prior):
+        def elementwise(self, name, parameter, module):
+            return dist.LogNormal(parameter.new_zeros(()), 1.0)
+
+    model = pb.BayesianModel(nn.Linear(4, 3), prior=Positive(), likelihood=pb.CategoricalLikelihood(), num_data=6)
+    guide = make(model)
+    assert all(bool(parameter.isfinite().all()) for parameter in guide.parameters())
+    assert all(bool((value > 0).all()) for value in pb.GuidePosterior(guide).median().values())

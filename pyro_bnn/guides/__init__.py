@@ -8,6 +8,7 @@ from ._flat import FlatGuide as FlatGuide
 from ._flat import FlatState as FlatState
 from ._flat import Noise as Noise
 from ._flat import RandomParameter as RandomParameter
+from ._flat import lent as lent
 from ._flat import overridden_names as overridden_names
 from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit
@@ -15,4 +16,6 @@ from ._init import NormalInit as NormalInit
 from ._init import UniformInit as UniformInit
 from ._low_rank import LowRankGuide as LowRankGuide
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
+from ._parameters import ParameterVector as ParameterVector
+from ._parameters import tree as tree
 from ._posterior import GuidePosterior as GuidePosterior

@@ -27,7 +27,7 @@ class Site:
     Args:
         name: Site name.
         prior: Its distribution in the model.
-        start: A value inside the support, constrained: the network's own where there is one, else a prior median.
+        start: A value inside the support, constrained: the network's own where that is possible, else a prior median.
         transform: From real numbers to the support; None where the support is the real line already.
         plates: (name, size, dim) of the plates around it.
         is_fixed: Whether the prior is the same whatever other variables are, and is not learned.
@@ -96,9 +96,11 @@ class _AtStart(Messenger):
         if msg["value"] is not None or is_subsample or msg["fn"].support.is_discrete:
             return
         if isinstance(self._model, BayesianModel) and msg["name"] in self._model.site_names:
-            msg["value"] = self._model.initial_value(msg["name"])
-        else:
-            msg["value"] = init_to_median(msg)  # of draws: too dear for weights
+            value = self._model.initial_value(msg["name"])
+            if bool(msg["fn"].support.check(value).all()):
+                msg["value"] = value
+                return
+        msg["value"] = init_to_median(msg)  # of draws: too dear for all weights
 
 
 def _site(name: str, node: Any, model: object) -> Site:

@@ -1,6 +1,7 @@
 """A step by Pyro's own ELBOs, for any model and guide."""
 
 import copy
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -72,7 +73,9 @@ class PyroStep(GradientStep):
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         weight = max(weight, SMALLEST_KL_WEIGHT)
-        with self._contexts[weight >= SMALLEST_DIVISOR], nullcontext() if weight == 1.0 else _ScaleLatents(weight):
+        scaled = nullcontext() if weight == 1.0 else _ScaleLatents(weight)
+        with self._contexts[weight >= SMALLEST_DIVISOR], scaled, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
             loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
         terms = torch.tensor(self._terms(loss, weight), dtype=torch.float64)
         return torch.tensor(loss, dtype=torch.float64), terms

@@ -1,6 +1,5 @@
 """The step for everybody's loop."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -125,8 +124,6 @@ class SVIStep:
                     f"an estimator serves a pruned guide on the direct path alone, which is closed because {joint}; "
                     "leave the estimator out."
                 )
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
             step = PyroStep(self.model, self.guide, parameters, made, **options)
         else:
             self._path = "direct"
