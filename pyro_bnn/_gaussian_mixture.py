@@ -6,24 +6,25 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""Halvings of a bracket: 2^-80 of its width is below the rounding of any quantile that a probability determines."""
+"""Number of halvings of a bracket: 2^-80 of its width is below the rounding error of any well-determined quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Distribution function of N(0, 1), to rounding in the lower tail too, where ``torch.special.ndtr`` is 0."""
+    """Distribution function of N(0, 1), exact to rounding also in the lower tail, where ``torch.special.ndtr`` is 0."""
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
 def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    """Probability of a draw no larger than y; y has shape (...), the components a last axis (..., M) more."""
+    """Probability that a draw is no larger than y; y has shape (...), the parameters of the components (..., M)."""
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     return (weights * normal_cdf((y.unsqueeze(-1) - loc) / scale)).sum(-1)
 
 
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
-    """Quantile of q, shape (...), by bisection between the quantiles of the components, (..., M).
+    """Quantile of the probability q, by bisection between the quantiles of the components.
 
-    A q above one half is reflected: 1 - q is exact there, and lower tails keep all their digits. So both tails do.
+    q has shape (...), the parameters of the components (..., M). For q above one half the mixture is reflected at 0:
+    1 - q is exact there, and the lower tail keeps all its digits, so both tails do.
     """
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
@@ -39,18 +40,20 @@ def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tens
 
 
 def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tensor:
-    r"""Continuous ranked probability score of the mixture at y, shape (...); the components have shape (..., M).
+    r"""Continuous ranked probability score of the mixture at y.
+
+    y has shape (...), the parameters of the components (..., M). The score is
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 
     with the mean absolute value :math:`A(\mu, \sigma^2)` of a Gaussian (Grimit et al., 2006). The pairs are summed
-    one component at a time, so that memory grows with M and only time with its square.
+    component by component, so memory grows with M, and time with the square of M.
     """
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     total = (weights * _mean_absolute(y.unsqueeze(-1) - loc, scale)).sum(-1)
     variance = scale.square()
     for i in range(loc.shape[-1]):
-        others = slice(i, None)  # every pair once; a component with itself counts half
+        others = slice(i, None)  # every pair once; a component paired with itself counts half
         pair_scale = (variance[..., others] + variance[..., i, None]).sqrt()
         pairs = weights[..., others] * _mean_absolute(loc[..., others] - loc[..., i, None], pair_scale)
         total = total - weights[..., i] * (pairs.sum(-1) - 0.5 * pairs[..., 0])

@@ -1,4 +1,4 @@
-"""Looking inside distributions, and copying them: what they hold, one element of them, another device or dtype."""
+"""Functions that look inside distributions: their tensors, single elements, and copies on another device or dtype."""
 
 import copy
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from torch.distributions import Distribution, Independent, Transform, constraint
 
 
 def unwrap(distribution: Distribution) -> Distribution:
-    """The distribution inside `to_event`, however often that was applied."""
+    """The distribution inside any number of `to_event` calls."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
     return distribution
 
 
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """The distribution of single elements behind that of a whole parameter.
+    """The distribution of single elements inside the prior of a whole parameter.
 
     Raises:
         ValueError: If the elements depend on each other.
@@ -25,8 +25,8 @@ def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distributi
     prior = unwrap(prior)
     if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
         raise ValueError(
-            f"the elements of `{name}` are not independent under their prior ({type(prior).__name__}), so that none "
-            "can be removed alone; choose other sites, or a prior that is a product."
+            f"the elements of `{name}` are not independent under their prior ({type(prior).__name__}), so single "
+            "elements cannot be removed; choose other sites, or a prior with independent elements."
         )
     return prior
 
@@ -51,7 +51,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """The prior of a scale, once it is known to be one of Pyro's over positive numbers, without a batch shape.
+    """The prior of a scale, after a check: it must be a Pyro distribution over positive numbers, without a batch shape.
 
     Raises:
         ValueError: If it is not.
@@ -83,7 +83,7 @@ def tensors_of(value: object) -> Iterator[Tensor]:
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
-    """The distribution of one element of a batch, from that of independent elements."""
+    """The distribution of one element of a batch of independent elements."""
     shape = distribution.batch_shape
     if not shape:
         return distribution

@@ -1,4 +1,4 @@
-"""Distributions that Pyro lacks."""
+"""Distributions that Pyro does not have."""
 
 import math
 
@@ -21,18 +21,18 @@ class ScaleMixtureNormal(TorchDistribution):
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
 
-    The log-odds of the two components are quadratic in w, so with the wider one, a, as the base,
+    The log-odds of the two components are quadratic in w. With a the wider component and b the narrower one,
 
     .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
               z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
 
-    which neither underflows in the tails nor cancels, unlike a sum of densities.
+    Unlike a sum of densities, this neither underflows in the tails nor loses digits by cancellation.
 
     Args:
         mixing: Weight of the first component, strictly between 0 and 1.
         scale1: Standard deviation of the first component, above 0.
         scale2: Standard deviation of the second component, above 0.
-        validate_args: As for any torch distribution.
+        validate_args: Whether to check arguments and values, as for any torch distribution.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -84,12 +84,12 @@ class ScaleMixtureNormal(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Zero, of the batch shape."""
+        """Means, all 0, of the batch shape."""
         return torch.zeros_like(self.scale1)
 
     @property
     def variance(self) -> Tensor:
-        """Mixture of the two variances."""
+        """Weighted mean of the two variances."""
         return self.mixing * self.scale1.square() + (1 - self.mixing) * self.scale2.square()
 
     def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
@@ -104,7 +104,7 @@ class ScaleMixtureNormal(TorchDistribution):
         """Log-density in nats, with exact gradients in the value and in the three arguments."""
         if self._validate_args:
             self._validate_sample(value)
-        mixing, scale1, scale2 = self._unexpanded  # their logarithms are taken once, not once per weight
+        mixing, scale1, scale2 = self._unexpanded  # unexpanded: one logarithm, not one per weight
         first_is_wide = scale1 >= scale2
         wide = torch.where(first_is_wide, scale1, scale2)
         narrow = torch.where(first_is_wide, scale2, scale1)
@@ -149,14 +149,14 @@ class NormalMixture(TorchDistribution):
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    A `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. It is made from
-    tensors alone, so that several mixtures can be stacked into one.
+    A `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. All
+    its arguments are tensors, so several mixtures can be stacked into one.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).
-        loc: Their means, shape (..., M).
-        scale: Their standard deviations, above 0, shape (..., M).
-        validate_args: As for any torch distribution.
+        loc: Means of the components, shape (..., M).
+        scale: Standard deviations of the components, above 0, shape (..., M).
+        validate_args: Whether to check arguments and values, as for any torch distribution.
 
     Example:
         >>> mixture = NormalMixture(torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5]))
@@ -175,7 +175,7 @@ class NormalMixture(TorchDistribution):
     def __init__(self, logits: Tensor, loc: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
         self.logits, self.loc, self.scale = broadcast_all(logits, loc, scale)  # (..., M)
         if self.logits.dim() == 0:
-            raise ValueError("`logits`, `loc` and `scale` need a last axis of components, got three numbers.")
+            raise ValueError("`logits`, `loc` and `scale` must have a last axis of components, got three numbers.")
         super().__init__(self.logits.shape[:-1], validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "NormalMixture":

@@ -1,4 +1,4 @@
-"""Laplace's method: a Gaussian at the mode of the posterior, as wide as its curvature says."""
+"""Laplace's method: a Gaussian at the mode of the posterior, with a covariance from the curvature there."""
 
 import math
 import time
@@ -16,22 +16,22 @@ from .posterior import Draw, Posterior, Status
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
 MAX_DIMENSIONS = 5000
-"""A Hessian of this size takes 200 MB in double precision."""
+"""Largest number of latent numbers; their Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Largest gradient, in nats per posterior standard deviation, at which a point still counts as the mode; heuristic."""
+"""Heuristic: largest gradient, in nats per posterior standard deviation, at which a point counts as the mode."""
 
 
 class LaplacePosterior(Posterior):
     r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
 
     Args:
-        potential: Knows how flat vectors become values.
+        potential: Potential of the posterior, which also turns flat vectors into values.
         mode: The mode z*, shape (P,).
-        precision: The Hessian H of the potential there, shape (P, P).
-        dtype: Of the draws.
+        precision: The Hessian H of the potential at the mode, shape (P, P).
+        dtype: Type of the draws.
         status: How the search for the mode ended.
-        seconds: Wall time.
+        seconds: Wall time of the inference.
     """
 
     def __init__(
@@ -84,31 +84,31 @@ def fit_laplace(
     dtype: torch.dtype | None = torch.float64,
     seed: int | None = None,
 ) -> LaplacePosterior:
-    r"""Find the mode of the posterior, and the curvature there.
+    r"""Fit a Gaussian to the posterior: find the mode, and the curvature there.
 
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
-    The Hessian is the full one, of the exact potential; all of its P x P numbers are stored. Only if it is not positive
-    definite, as at a saddle or a kink of the network, is the likelihood's negative curvature cut off, so that there the
-    prior decides; the status says so. A constrained variable, such as a noise scale, is approximated in
-    unconstrained space, and the mode is the one there.
+    The Hessian is the full one of the exact potential, and all its P x P numbers are stored. If it is not positive
+    definite, as at a saddle or a kink of the network, the negative curvature of the likelihood is set to 0 in the
+    directions that have it. Only the prior's curvature is left there, and the status says so. A constrained variable,
+    such as a noise scale, is approximated in unconstrained space, and the mode is that in unconstrained space.
 
     Args:
         model: The model; its learnable parameters stay as they are.
         x: All inputs, shape (N, ...).
         y: All targets, shape (N, ...).
-        init: Where the search starts: a draw of this posterior, such as that of a fitted delta guide; by default the
-            network's own weights.
-        max_iterations: Of L-BFGS.
-        dtype: What to compute in; the draws have the model's own. None computes in that, too.
-        seed: Of the draw of `init`; leaves torch's generators as they were.
+        init: Posterior of which one draw is the start of the search, such as that of a fitted delta guide; by default
+            the search starts at the network's own weights.
+        max_iterations: Largest number of L-BFGS iterations.
+        dtype: Type of the computation; None computes in the dtype of the model. The draws have the dtype of the model.
+        seed: Seed of the draw of `init`, which leaves torch's generators as they were.
 
     Returns:
         A posterior with `mode`, `precision`, `log_evidence` and `status`.
 
     Raises:
-        ValueError: If the data do not fit the model, there are more than 5000 latent numbers, or the curvature is not
-            positive even so, as it may be under a mixture prior.
+        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the curvature is
+            still not positive, as may happen under a mixture prior.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
@@ -123,8 +123,8 @@ def fit_laplace(
         potential = network_potential(model, x, y, dtype, stacklevel=2)
         if potential.num_dimensions > MAX_DIMENSIONS:
             raise ValueError(
-                f"the model has {potential.num_dimensions} latent numbers and the Hessian their square; at most "
-                f"{MAX_DIMENSIONS} are taken. Make fewer parameters random with `where`, or use a low-rank guide."
+                f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
+                f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
             )
         start = _start(potential, init)
         mode = _minimise(potential, start, max_iterations)
@@ -162,7 +162,10 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tenso
 
 
 def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
-    """The Hessian; if it is not positive, without the likelihood's negative curvature, of which it counts the axes."""
+    """The precision, shape (P, P), and the number of directions in which the Hessian is not positive.
+
+    The precision is the Hessian; if that is not positive definite, the likelihood's negative curvature is set to 0.
+    """
 
     def log_likelihood(z: Tensor) -> Tensor:
         return potential.log_likelihood(potential.constrain(z[None]))[0]
@@ -186,9 +189,8 @@ def _cholesky(precision: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex((precision + precision.mT) / 2)
     if int(info):
         raise ValueError(
-            "the posterior's curvature at the mode is not positive in all directions, so that there is no Gaussian: "
-            "use a prior that curves everywhere, such as NormalPrior (LaplacePrior is straight, a mixture curves both "
-            "ways), or a variational guide."
+            "the posterior must curve downwards in all directions at the mode, but it does not; use a strictly "
+            "log-concave prior, such as NormalPrior (LaplacePrior and mixtures are not), or a variational guide."
         )
     return factor
 
@@ -206,7 +208,7 @@ def _status(potential: Potential, mode: Tensor, precision: Tensor, num_negative:
     if num_negative:
         problems.append(
             f"the posterior curves the wrong way in {num_negative} of {len(mode)} directions, as at a saddle or a kink "
-            "of the network; the likelihood's negative curvature was cut off, and the prior's taken. The evidence is "
-            "not to be trusted; use a smooth activation, or start elsewhere with `init`."
+            "of the network; the likelihood's negative curvature was set to 0 there, so the evidence is not reliable: "
+            "use a smooth activation, or start elsewhere with `init`."
         )
     return Status(not problems, " ".join(["Laplace approximation.", *problems]))

@@ -1,4 +1,4 @@
-"""What every inference method returns: draws of the latent variables, and a status that says what to do next."""
+"""Posteriors, the results of inference: draws of the latent variables, and a status that says what to do next."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -21,8 +21,8 @@ class Status:
     """How inference ended.
 
     Args:
-        ok: Whether nothing looks wrong.
-        message: What happened and, if something went wrong, what to try.
+        ok: Whether inference shows no sign of trouble.
+        message: Text that says what happened and, if there is trouble, what to try.
     """
 
     ok: bool
@@ -36,7 +36,7 @@ class Status:
 
 
 class Posterior(ABC):
-    """Draws of a model's latent variables, whichever method made them.
+    """Draws of a model's latent variables, from any inference method.
 
     A subclass sets `status` and implements :meth:`draws`.
     """
@@ -45,7 +45,7 @@ class Posterior(ABC):
 
     @property
     def num_stored(self) -> int | None:
-        """How many draws there are, for a posterior that is a store of them; None if they never end."""
+        """Number of draws in a posterior that stores them; None for one that can make any number of them."""
         return None
 
     @property
@@ -55,21 +55,21 @@ class Posterior(ABC):
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws one at a time, each ``{site: value of shape (*event)}``, from torch's global generator.
+        """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
 
         Args:
-            num_samples: How many.
-            *args: What the model is called with, for guides that look at it.
+            num_samples: Number of draws.
+            *args: Arguments of the model, for guides that use them.
         """
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Draw:
         """All draws at once, ``{site: value of shape (S, *event)}``.
 
-        Memory grows with `num_samples`; :func:`~pyro_bnn.predict` needs no such store.
+        Memory grows with `num_samples`; :func:`~pyro_bnn.predict` uses draws without storing them.
 
         Args:
-            num_samples: How many, S.
-            seed: Makes the draws repeatable and leaves torch's generator as it was.
+            num_samples: Number S of draws.
+            seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
         """
         _checks.at_least("num_samples", num_samples, 1)
         with seeded(seed), torch.no_grad():
@@ -78,23 +78,23 @@ class Posterior(ABC):
 
 
 class EnsemblePosterior(Posterior):
-    r"""The mixture of several posteriors, each of the same weight.
+    r"""The mixture of several posteriors with equal weights.
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    Members fitted from different starts to :func:`~pyro_bnn.auto_delta` make a deep ensemble; other guides work as
-    well. Draws take the members in turn, so a number of draws that is a multiple of M weighs all of them exactly the
-    same; otherwise some have one draw more.
+    Fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too. Draws take
+    the members in turn, so if the number of draws is a multiple of M, all members have exactly the same weight;
+    otherwise some have one draw more.
 
-    The members must come from models of one architecture. A draw holds latent variables only: all else that was
-    learned, such as a noise scale that is a parameter, is that of the model given to `predict`. So let the noise be
-    fixed, latent, or an output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
+    The members must come from models of one architecture. A draw holds latent variables only. Learned parameters, such
+    as a learned noise scale, are those of the model given to `predict`. So the noise should be fixed, latent, or an
+    output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
         members: M posteriors over the same sites.
 
     Raises:
-        ValueError: If there is none, one is no posterior, or, when drawn from, their sites or shapes differ.
+        ValueError: If there is no member or one is not a posterior; in :meth:`draws`, if their sites or shapes differ.
 
     References:
         Lakshminarayanan, Pritzel and Blundell (2017), Deep Ensembles, https://arxiv.org/abs/1612.01474.
@@ -110,13 +110,13 @@ class EnsemblePosterior(Posterior):
 
     @property
     def num_stored(self) -> int | None:
-        """What the shortest store allows, all members being drawn from equally; None if none is a store."""
+        """M times the smallest store of a member, since members are drawn from in turn; None if there is no store."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 
     @property
     def seconds(self) -> float | None:
-        """Of all members together; None if one does not know."""
+        """Wall time of the inference of all members together; None if that of one is unknown."""
         seconds = [member.seconds for member in self.members]
         return None if None in seconds else sum(value for value in seconds if value is not None)
 

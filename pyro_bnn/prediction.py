@@ -1,4 +1,4 @@
-"""Prediction: the average of the network over draws from a posterior, and what it says about uncertainty."""
+"""Prediction: the mean over draws from a posterior, and its uncertainty."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -30,32 +30,32 @@ def predict(
     keep_draws: bool = False,
     seed: int | None = None,
 ) -> Prediction:
-    r"""The posterior predictive distribution at x, by averaging over weight draws.
+    r"""The posterior predictive distribution at x, as a mean over weight draws.
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Draws are used one at a time and summed up, so memory does not grow with `num_samples` unless `keep_draws`. All
-    rows of x see the same draws. The network runs in eval mode; its mode is put back afterwards.
+    Draws are used one after the other and summed up, so memory grows with `num_samples` only with `keep_draws`. All
+    rows of x get the same draws. The network runs in eval mode and is then put back into the mode that it had.
 
     Args:
-        model: The model, whose learnable parameters are used too.
-        posterior: What a fit returned, or any Pyro guide.
-        x: Inputs, shape (N, ...), or a loader of inputs or of (inputs, targets) batches; a loader's targets are used
-            for the log-density, and its batches are moved to the model's device.
-        num_samples: Number of weight draws, S; by default 100, or as many as a posterior holds that holds fewer.
-        y: Targets, shape (N, ...), for the log-density; not with a loader.
-        batch_size: Rows per run of the network.
-        keep_draws: Keep each draw's prediction too: logits for classes, mixture components (and so quantiles,
-            densities and draws) for numbers. Memory is then S times as large.
-        seed: Makes the prediction repeatable and leaves torch's generators as they were.
+        model: The model; its learnable parameters are used too.
+        posterior: Result of a fit, or any Pyro guide.
+        x: Inputs, shape (N, ...), or a loader of inputs or of (inputs, targets) batches. The targets of a loader are
+            used for the log-density. Its batches are moved to the model's device.
+        num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
+        y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
+        batch_size: Number of rows in each run of the network.
+        keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
+            components, from which quantiles, densities and draws are computed. Memory is then S times as large.
+        seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
-        :class:`~pyro_bnn.uncertainty.RegressionPrediction`; of a mixture density network, a
+        :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
         :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
 
     Raises:
-        ValueError: If x or y has a wrong shape, device, dtype or value, or a loader is empty.
+        ValueError: If x or y has a wrong shape, device, dtype or value, or if a loader is empty.
     """
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
@@ -81,15 +81,15 @@ def predict_point(
     Args:
         model: The model.
         values: A value for every latent variable, ``{site: shape (*event)}``.
-        x: As for :func:`predict`.
-        y: As for :func:`predict`.
-        batch_size: Rows per run of the network.
+        x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
+        y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
+        batch_size: Number of rows in each run of the network.
 
     Returns:
-        A prediction with one draw: what needs an epistemic part is refused.
+        A prediction with one draw. It has no epistemic part; properties that need one raise an error.
 
     Raises:
-        ValueError: If a latent variable has no value, or as for :func:`predict`.
+        ValueError: If a latent variable has no value, or for any reason for which :func:`predict` raises it.
     """
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, False, None)
 
@@ -115,13 +115,13 @@ def _predict(
         if isinstance(x, tuple) or not isinstance(x, Iterable):
             raise ValueError(f"`x` must be a tensor or a loader, got {type(x).__name__}; targets go to `y`.")
         if y is not None:
-            raise ValueError("`y` goes with a tensor x; a loader brings its own targets.")
+            raise ValueError("`y` is for a tensor `x`; leave it out, since a loader has its own targets.")
         parts = [
             _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
             for inputs, targets in _loader_batches(x, model.device)
         ]
     if not parts:
-        raise ValueError("the loader is empty: it has no inputs to predict.")
+        raise ValueError("the loader is empty; pass one with at least one batch.")
     return concatenate(parts)
 
 

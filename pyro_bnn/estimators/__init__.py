@@ -1,4 +1,4 @@
-"""Gradient estimators: noise drawn for each row of data instead of once for all, so that gradients vary less."""
+"""Gradient estimators: they draw noise for each row of data instead of once per batch, so that gradients vary less."""
 
 from ._applied import ELBOS as ELBOS
 from ._applied import Applied as Applied

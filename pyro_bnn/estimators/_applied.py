@@ -1,4 +1,4 @@
-"""An estimator in any loop of Pyro's: it takes part in the calls of guide and model."""
+"""An estimator in any training loop with Pyro: it changes the calls of guide and model."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ._base import Estimator
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""Those that are means of a sum of terms. RenyiELBO weighs whole draws against each other; TraceGraph_ELBO is
-Trace_ELBO here, but wraps the draws, so that they could not be recognised."""
+"""The ELBOs that work with an estimator: each is a mean of a sum of terms. RenyiELBO does not work, because it weighs
+whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, which then cannot be recognised."""
 
 
 class _Gaussian(dist.Normal):
-    """The guide's distribution of one parameter, which remembers its value: a draw or, on demand, its mean."""
+    """The guide's Gaussian of one parameter. It remembers the last value: a draw, or the mean if it is not drawn."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
@@ -46,20 +46,23 @@ class _Gaussian(dist.Normal):
 
     def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
         raise ValueError(
-            f"draws of `{self.name}` are vectorised over a plate, which an estimator cannot serve: its noise belongs "
-            "to rows. Use `num_particles` without `vectorize_particles`, and `Predictive` outside of the context."
+            f"draws of `{self.name}` are vectorised over a plate, but an estimator draws its noise for each row; use "
+            "`num_particles` without `vectorize_particles`, and `Predictive` outside of the context."
         )
 
 
 class Applied(AbstractContextManager[None]):
-    """A context in which an estimator takes part in the calls of guide and model.
+    """A context in which an estimator changes the calls of guide and model.
 
     Args:
         estimator: The estimator.
         model: The model.
         guide: Its guide.
-        closed_form: Whether the ELBO in the context is known to be `TraceMeanField_ELBO`. Weights that neither the
-            estimator nor the divergence looks at are then not drawn, but stand at their means.
+        closed_form: Whether the ELBO in the context is known to be `TraceMeanField_ELBO`. Weights whose draws neither
+            the estimator nor the divergence uses then have their means as values.
+
+    Raises:
+        ValueError: If model and guide are of another kind, or do not belong together.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Applied(AbstractContextManager[None]):
         _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
         missing = sorted(set(model.site_names) - set(guide.locations()))
         if missing:
-            raise ValueError(f"the guide was made for another model: it lacks {missing}; use MeanFieldGuide(model).")
+            raise ValueError(f"the guide was made for another model and lacks {missing}; use MeanFieldGuide(model).")
         self._estimator, self._model, self._guide = estimator, model, guide
         can_skip = closed_form and estimator.noise is Noise.VARIANCE
         self._undrawn = _with_closed_form(model) if can_skip else set()
@@ -88,7 +91,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """What the guide samples for a site; of a network's real-valued site the Gaussian is kept."""
+        """The distribution that the guide samples for a site; keeps the Gaussians of weights for the network's call."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
@@ -97,13 +100,13 @@ class Applied(AbstractContextManager[None]):
 
     @contextmanager
     def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
-        """Around the network's call: its layers with Gaussian parameters are replaced."""
+        """A context for the network's call, in which the estimator replaces layers with Gaussian parameters."""
         noise, random = self._estimator.noise, {}
         for name, value in weights.items():
             gaussian = self._gaussians.get(name, MISSING)
             if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
                 raise ValueError(
-                    f"the value of `{name}` is not what the guide drew last; an estimator serves an ELBO, which calls "
+                    f"the value of `{name}` is not what the guide drew last; an estimator is for an ELBO, which calls "
                     "the guide and then the model. Leave its context for anything else."
                 )
             if isinstance(gaussian, _Gaussian):
@@ -119,8 +122,11 @@ def random_layers(estimator: "Estimator", random: Mapping[int, RandomParameter],
 
     Args:
         estimator: The estimator.
-        random: The random parameters, by the identity of the tensors that the network is given for them.
-        num_rows: Rows of data.
+        random: The random parameters, by the `id` of the tensors that the network gets for them.
+        num_rows: Number of rows of data.
+
+    Raises:
+        ValueError: If the network uses a random parameter in a way that the estimator does not support.
     """
     layers = RandomLayers(estimator.output, type(estimator).__name__, random, num_rows)
     with layers:

@@ -16,27 +16,27 @@ from ._layers import Layer
 
 
 class Estimator(ABC):
-    """Decides how the weights' noise enters the layers of a network while it is being fitted.
+    """Decides how the noise of the weights enters the layers of a network during a fit.
 
     Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. The noise of the
-    rows is then correlated, and averaging over a large batch does not average it out. An estimator gives each row
-    noise of its own with the same law. The expectation of the ELBO stays what it is, its gradient varies less.
+    rows is then correlated, and the mean over a large batch does not reduce it. An estimator gives each row noise of
+    its own with the same law. The expectation of the ELBO stays the same, and its gradient varies less.
 
-    Pass one to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in :meth:`applied`. It
-    needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and changes the layers
-    `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` that have a random weight or bias. Whatever else
-    uses a random parameter is refused, never silently sampled otherwise, as are layers whose input does not have the
-    rows of data as its first axis. Rows that look at each other (attention over the batch) cannot be recognised and
-    must not be there; batch normalisation in training mode is recognised and refused.
+    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in
+    :meth:`applied`. It needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and changes
+    the calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. Any other
+    use of a random parameter raises an error, and so does a layer whose input does not have the rows of data as its
+    first axis. The rows must not depend on each other: batch normalisation in training mode is recognised and raises
+    an error, but attention over the batch cannot be recognised.
 
-    A new estimator says what it asks for, in :attr:`noise`, and computes the output of a layer from that, in
-    :meth:`output`.
+    A new estimator defines the form of the noise that it asks for, :attr:`noise`, and computes the output of a layer
+    from it, :meth:`output`.
     """
 
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What is known of random parameters besides their means: the deviation of a draw, or the variance."""
+        """Form of the noise that the estimator asks for, in addition to the means: deviation of a draw, or variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -46,26 +46,27 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            The shape of the layer's own output. Given the input, each row must have the law of the layer's output with
-            weights drawn from the guide; rows may share noise or not.
+            A tensor of the shape of the layer's own output. Given the input, each row must have the law of the layer's
+            output with weights drawn from the guide; rows may share noise or not.
 
         Raises:
-            ValueError: If the estimator cannot serve the layer.
+            ValueError: If the estimator does not support the layer.
         """
 
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
         """A context in which calls of the guide and then of the model, as an ELBO makes them, use this estimator.
 
-        It is for training steps with `Trace_ELBO` or `TraceMeanField_ELBO` alone. `RenyiELBO` weighs whole draws, which
-        a noise of rows is none of. The context may be entered many times, but not within itself.
+        It is only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. `RenyiELBO` weighs whole draws, but an
+        estimator draws noise for each row. The context may be entered many times, but not inside itself.
 
         Args:
             model: The model.
             guide: Its guide.
 
         Raises:
-            ValueError: Here, if the estimator cannot serve the arguments; in the context, if it cannot serve a layer,
-                if draws are vectorised, or if the model is run with weights that are not the guide's last draw.
+            ValueError: In this call, if the estimator does not support the arguments. In the context, if it does not
+                support a layer, if draws are vectorised, or if the model runs with weights that are not the guide's
+                last draw.
 
         Example:
             >>> from pyro.infer import SVI, Trace_ELBO
@@ -85,13 +86,13 @@ class LocalReparameterization(Estimator):
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
               \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
 
-    two products of matrices, with noise of its own for every element of the output.
+    which takes two products of matrices, and one noise number for every element of the output.
 
     For linear layers this is the exact law of each row. For convolutions the mean and variance of every output are
-    exact, but the noise of two positions of a row, which share weights, is drawn as if it were independent: the usual
-    approximation, under which the ELBO of a network that mixes positions is not exactly that of the sampled weights.
-    :class:`Flipout` is exact there. Linear layers applied to several positions of a row, with inputs of more than two
-    dimensions, are refused.
+    exact, but the noise of two positions of a row is drawn as if it were independent, although they share weights. This
+    is the usual approximation; for a network that mixes positions the ELBO is then not exactly that of sampled weights.
+    :class:`Flipout` is exact for convolutions. A linear layer applied to several positions of a row (an input of more
+    than two dimensions) raises an error.
 
     References:
         Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
@@ -99,16 +100,16 @@ class LocalReparameterization(Estimator):
 
     @property
     def noise(self) -> Noise:
-        """Variances: no weight is drawn for the network."""
+        """Variances, since no weight is drawn for the network; see :attr:`Estimator.noise`."""
         return Noise.VARIANCE
 
     def output(self, layer: Layer) -> Tensor:
-        """A draw of the outputs; see :meth:`Estimator.output`."""
+        """A draw of the layer's output; see :meth:`Estimator.output`."""
         if layer.is_linear and layer.input.dim() > 2:
             raise ValueError(
                 f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
-                "local reparameterisation would give positions of a row independent noise although they share the "
-                "weight; flatten the input to (N, D), or use Flipout(), which is exact here."
+                "local reparameterisation needs shape (N, D), since positions of a row that share weights would get "
+                "independent noise; flatten the input, or use Flipout(), which is exact here."
             )
         mean, variance = layer.mean(), layer.variance()
         output: Tensor = _Noisy.apply(mean, variance.expand_as(mean), torch.randn_like(mean))
@@ -116,7 +117,7 @@ class LocalReparameterization(Estimator):
 
 
 class _Noisy(torch.autograd.Function):
-    """Mean plus root of variance times noise. The derivative of the root at 0 is taken to be 0, not infinite."""
+    """Mean plus square root of the variance times noise; the root's derivative at 0 is set to 0 instead of infinity."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
@@ -137,8 +138,8 @@ class Flipout(Estimator):
     .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
 
-    The signs are shared by the positions of a row, so that each row has exactly the law of sampled weights, in linear
-    layers and convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
+    The positions of a row share their signs, so each row has exactly the law of sampled weights, in linear layers and
+    in convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
     independent.
 
     References:
@@ -147,11 +148,11 @@ class Flipout(Estimator):
 
     @property
     def noise(self) -> Noise:
-        """Deviations of one draw for all rows."""
+        """Deviations of one draw, the same for all rows; see :attr:`Estimator.noise`."""
         return Noise.DEVIATION
 
     def output(self, layer: Layer) -> Tensor:
-        """The deviations with signs of each row's own; see :meth:`Estimator.output`."""
+        """The output with the deviations' signs flipped for each row; see :meth:`Estimator.output`."""
         mean = layer.mean()
         deviation = layer.deviation(layer.input * layer.signs(layer.input))
         return torch.addcmul(mean, layer.signs(mean), deviation)

@@ -1,4 +1,4 @@
-"""The layers of a network whose parameters are Gaussian, found while the network runs."""
+"""The layers with Gaussian parameters of a network; they are found while it runs."""
 
 import inspect
 import math
@@ -16,7 +16,7 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""The layers that can be replaced, and the dimensions of their inputs, rows and channels included."""
+"""The functions of layers that can be replaced, with the number of axes of their inputs, rows and channels included."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
@@ -26,7 +26,7 @@ METADATA = {
     Tensor.numel,
     Tensor.size,
 }
-"""What a network may ask of a weight without using its value."""
+"""Functions of a weight that a network may call freely, since they do not use its value."""
 
 
 Parameter = Tensor | RandomParameter | None
@@ -38,11 +38,11 @@ class Layer:
 
     Args:
         op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
-        input: Shape (N, ..., D) for linear, (N, D, ...) for convolutions.
-        weight: A tensor, or a :class:`~pyro_bnn.RandomParameter`.
-        bias: The same, or None.
+        input: The input, shape (N, ..., D) for linear, (N, D, ...) for convolutions.
+        weight: The weight: a tensor, or a :class:`~pyro_bnn.RandomParameter`.
+        bias: The bias: a tensor, a :class:`~pyro_bnn.RandomParameter`, or None.
         options: Further positional arguments of the call.
-        keywords: Its keyword arguments.
+        keywords: Keyword arguments of the call.
     """
 
     op: Callable[..., Tensor]
@@ -54,12 +54,12 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a linear layer, not a convolution."""
+        """Whether the layer is linear, not a convolution."""
         return self.op is LINEAR
 
     @property
     def names(self) -> str:
-        """The sites, for messages."""
+        """Names of the random parameters, for messages."""
         return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
 
     def mean(self) -> Tensor:
@@ -92,7 +92,7 @@ class Layer:
         return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
 
     def signs(self, like: Tensor) -> Tensor:
-        """A random sign for each row and channel of a tensor, of a shape that broadcasts to it."""
+        """A random sign for each row and channel of a tensor, in a shape that broadcasts to that of the tensor."""
         shape = [1] * like.dim()
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
@@ -100,7 +100,7 @@ class Layer:
 
 
 def random_signs(shape: list[int], like: Tensor) -> Tensor:
-    """Independent signs, from the 64 bits of each random integer: far cheaper than one random number for each."""
+    """Independent signs from the 64 bits of random integers; a random number for each sign would take far longer."""
     count = math.prod(shape)
     words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
     bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
@@ -108,13 +108,13 @@ def random_signs(shape: list[int], like: Tensor) -> Tensor:
 
 
 class RandomLayers(TorchFunctionMode):
-    """Sees every torch function of a network's call, replaces those layers that it can, and refuses other uses.
+    """A context that replaces layers with random parameters, and raises an error for other uses of such parameters.
 
     Args:
-        output: Output of a layer with random parameters.
-        name: Of the estimator, for messages.
-        random: The random parameters, by the identity of the tensors that the network is given for them.
-        num_rows: Rows of data.
+        output: Function from a layer with random parameters to its output.
+        name: Name of the estimator, for messages.
+        random: The random parameters, by the `id` of the tensors that the network gets for them.
+        num_rows: Number of rows of data.
     """
 
     def __init__(
@@ -131,9 +131,8 @@ class RandomLayers(TorchFunctionMode):
         used = [self._random[id(t)] for t in _tensors((args, kwargs)) if id(t) in self._random]
         if func is F.batch_norm and inspect.signature(func).bind(*args, **kwargs).arguments.get("training"):
             raise ValueError(
-                f"the network has batch normalisation in training mode, which mixes rows; {self._name} gives rows "
-                "noise of their own. Use LayerNorm or GroupNorm, put the layer into eval mode, or fit without an "
-                "estimator."
+                f"the network has batch normalisation in training mode, which mixes rows, but {self._name} draws noise "
+                "for each row; use LayerNorm or GroupNorm, put the layer into eval mode, or fit without an estimator."
             )
         if not used or func in METADATA:
             return func(*args, **kwargs)
@@ -160,7 +159,7 @@ class RandomLayers(TorchFunctionMode):
             if gaussian.name not in self._unused:
                 raise ValueError(
                     f"`{gaussian.name}` is used twice in one call of the network (tied weights, recurrence), and "
-                    f"{self._name} would draw independent noise for each use. Leave it out of `where`, or fit without "
+                    f"{self._name} would draw independent noise for each use; leave it out of `where`, or fit without "
                     "an estimator."
                 )
             self._unused.remove(gaussian.name)
@@ -168,23 +167,23 @@ class RandomLayers(TorchFunctionMode):
         if not has_dims or len(input) != self._num_rows:
             raise ValueError(
                 f"{layer.names} is used in {_name(func)} with an input of shape {_checks.shape(input)}, but "
-                f"{self._name} needs the {self._num_rows} rows of data as first axis of {INPUT_DIMS[func]} dimensions; "
+                f"{self._name} needs the {self._num_rows} rows of data as the first of {INPUT_DIMS[func]} axes; "
                 "do not merge rows with other axes, leave the layer out of `where`, or fit without an estimator."
             )
         return self._output(layer)
 
     def _misuse(self, func: Callable, used: list[RandomParameter]) -> str:
         return (
-            f"`{used[0].name}` is used in {_name(func)}, but {self._name} knows only the weights and biases of linear, "
-            "conv1d, conv2d and conv3d layers. Leave it out of `where`, or fit without an estimator."
+            f"`{used[0].name}` is used in {_name(func)}, but {self._name} supports only the weights and biases of "
+            "linear, conv1d, conv2d and conv3d layers; leave it out of `where`, or fit without an estimator."
         )
 
     def require_all_used(self) -> None:
-        """Raise if a weight has bypassed the layers, which would have been run with the guide's value."""
+        """Raise if a random parameter was used in no replaced layer: a hidden use would have no noise for each row."""
         if self._unused:
             raise ValueError(
-                f"{sorted(self._unused)} did not appear in the network's call: unused, or hidden in compiled code, "
-                f"where {self._name} has no effect. Leave such parameters out of `where`, or fit without an estimator."
+                f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
+                f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."
             )
 
 

@@ -1,8 +1,9 @@
-"""Pyro's autoguides, set up so that their known traps cannot bite.
+"""Pyro's autoguides, made so that their known traps are avoided.
 
-A plain autoguide first called without targets takes the observed site for a latent one, and has no parameters to load
-a state dict into before that call. These look at the latent variables alone and are complete at once; they start where
-`init` says, and never from a namesake in Pyro's global store.
+A plain autoguide makes its parameters at its first call: before that call no state dict can be loaded into it, and if
+the call has no targets, the observed site becomes a latent one. The guides of this module see the latent variables
+only and are complete at once. They start where `init` says, never from parameters of the same name in Pyro's global
+store.
 """
 
 from typing import TypeVar
@@ -23,14 +24,14 @@ from ._init import Init, NetworkInit
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 
 Start = tuple[Site, Tensor, Tensor]
-"""A latent variable, with its first location and rho in unconstrained space."""
+"""A latent variable with its first location and its first rho (scale = softplus(rho)), in unconstrained space."""
 
 
 def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal:
     """Pyro's `AutoNormal`: one independent Gaussian per element, in unconstrained space.
 
-    With any AutoNormal use `Trace_ELBO`: its divergences are not closed-form, and `TraceMeanField_ELBO` gets those of
-    constrained variables wrong. :class:`~pyro_bnn.MeanFieldGuide` is the same distribution without that limit.
+    Use `Trace_ELBO` with any AutoNormal: its divergences have no closed form, and `TraceMeanField_ELBO` computes wrong
+    ones for constrained variables. :class:`~pyro_bnn.MeanFieldGuide` is the same distribution without that limit.
 
     Args:
         model: The model to guide.
@@ -38,32 +39,38 @@ def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal
 
     Returns:
         A guide that takes the model's arguments and is complete at once.
+
+    Raises:
+        ValueError: If an argument is of another type.
     """
     starts = _starts(model, init)
     guide = _complete(AutoNormal(model.sample_latents))
     for site, loc, rho in starts:
         _set(guide, f"locs.{site.name}", loc)
-        _set(guide, f"scales.{site.name}", rho)  # its scale is softplus of it too
+        _set(guide, f"scales.{site.name}", rho)  # AutoNormal, too, computes its scale as softplus(rho)
     return guide
 
 
 def auto_delta(model: BayesianModel, *, init: Init | None = None) -> DeltaGuide:
-    r"""A point: maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
+    r"""A guide that is one point: maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w),
 
-    which is what a fit records; the entropy of a point, minus infinity, is left out, so a KL can be negative and none
-    compares with another guide's. The mode is that of the density in *constrained* space, as is the way of Pyro's
-    `AutoDelta`: for a latent noise scale the maximum of p(scale | y), not of the density of its logarithm, which has
-    another mode. Weights are real numbers anyway.
+    are the numbers that a fit records. They leave out the entropy of a point, which is minus infinity: so a KL can be
+    negative, and cannot be compared with the KL of another guide. The point is the mode of the density in *constrained*
+    space, as in Pyro's `AutoDelta`: for a latent noise scale it is the maximum of p(scale | y). The density of the
+    logarithm of the scale has another mode. For weights, which are real numbers, the two are the same.
 
     Args:
         model: The model to guide.
-        init: First locations, of which the scales are not used; by default the network's own weights.
+        init: First locations (its scales are not used); by default the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments. All its draws are the same; what `predict` then calls epistemic is
-        zero, unless the network itself draws (:class:`~pyro_bnn.nets.MCDropout`).
+        A guide that takes the model's arguments. All its draws are the same, so the epistemic part of a prediction is
+        zero, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
+
+    Raises:
+        ValueError: If an argument is of another type.
     """
     return DeltaGuide(model, init=init)
 
@@ -73,8 +80,8 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
 
     .. math:: q(w) = N(\mu, D L L^\top D), \qquad D = \mathrm{diag}(\sigma), \; L \text{ unit lower triangular}.
 
-    It starts uncorrelated. P latent numbers take P^2 parameters, and as many gradients and optimizer states: fine for
-    a thousand, hopeless for a hundred thousand, for which there is :func:`auto_low_rank_multivariate_normal`.
+    It starts uncorrelated. P latent numbers take P^2 parameters, and as many gradients and optimizer states: this works
+    for a thousand numbers, but not for a hundred thousand; for these use :func:`auto_low_rank_multivariate_normal`.
 
     Args:
         model: The model to guide.
@@ -82,6 +89,9 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
 
     Returns:
         A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+
+    Raises:
+        ValueError: If an argument is of another type.
     """
     starts = _starts(model, init)
     guide = _complete(AutoMultivariateNormal(model.sample_latents))
@@ -97,8 +107,8 @@ def auto_low_rank_multivariate_normal(
 
     .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
 
-    The factor F starts random (zero would be a saddle point) and the same for every guide of one shape; the first
-    marginal standard deviations are exactly those of `init`.
+    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
+    shape. The first marginal standard deviations are exactly those of `init`.
 
     Args:
         model: The model to guide.
@@ -120,14 +130,14 @@ def auto_low_rank_multivariate_normal(
         )
     guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
     with torch.no_grad():
-        spread = (1 + guide.cov_factor.square().sum(-1)).sqrt()
+        stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # how much wider F makes the marginals
     _set(guide, "loc", loc)
-    _set(guide, "scale", Softplus().inverse(softplus(_flat([rho for _, _, rho in starts])) / spread))
+    _set(guide, "scale", Softplus().inverse(softplus(_flat([rho for _, _, rho in starts])) / stretch))
     return guide
 
 
 def _starts(model: BayesianModel, init: Init | None) -> list[Start]:
-    """In the order in which the model draws its latent variables, which is also that of a guide's flat vector."""
+    """The starts of all latent variables, in the order in which the model draws them: that of a guide's flat vector."""
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     init = NetworkInit() if init is None else init
     _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
@@ -135,14 +145,14 @@ def _starts(model: BayesianModel, init: Init | None) -> list[Start]:
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:
-    """Let a guide make its parameters now, which it otherwise does at its first call."""
+    """Call a guide once, so that it makes its parameters now."""
     with own_parameters(guide), seeded(0):
         guide()
     return guide
 
 
 def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
-    """Give a parameter its unconstrained value; Pyro marks the names of those that have a constraint."""
+    """Write an unconstrained value into a parameter; Pyro adds `_unconstrained` to the name if it has a constraint."""
     parameters = dict(guide.named_parameters())
     parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
     assert parameter is not None

@@ -1,4 +1,4 @@
-"""One point as a guide."""
+"""The guide that is one point."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ class DeltaGuide(FlatGuide):
 
     Args:
         model: The model to guide.
-        init: First locations, of which the scales are not used; by default the network's own weights.
+        init: First locations (its scales are not used); by default the network's own weights.
     """
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None) -> None:
@@ -35,7 +35,7 @@ class DeltaGuide(FlatGuide):
         self.loc = tree({site.name: init(site)[0] for site in self.sites})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value; the arguments are those of the model and are not looked at."""
+        """Give every latent variable its value; the arguments are those of the model and are ignored."""
         values = {}
         for site in self.sites:
             free = local_param(self._pyro_get_fullname(f"loc.{site.name}"), self._free(site.name))
@@ -44,35 +44,35 @@ class DeltaGuide(FlatGuide):
         return values
 
     def _free(self, site: str) -> nn.Parameter:
-        loc = self._modules["loc"]  # not `self.loc`: that would put the parameters into Pyro's global store
+        loc = self._modules["loc"]  # `self.loc` would put the parameters into Pyro's global store
         assert loc is not None
         return loc.get_parameter(site)
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """The point, again and again."""
+        """The point, `num_samples` times."""
         for _ in range(num_samples):
             yield self.median()
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """The point, ``{site: shape (*event)}``; the arguments are not looked at."""
+        """The point, ``{site: shape (*event)}``; the arguments are ignored."""
         pairs = [(site, self._free(site.name).detach()) for site in self.sites]
         return {site.name: free.clone() if site.transform is None else site.transform(free) for site, free in pairs}
 
     def joint(self, model: BayesianModel) -> Joint:
-        """The joint density without the Jacobian of constrained variables: the mode is that in constrained space."""
+        """The joint density without the Jacobian of constrained variables, maximal at the mode in constrained space."""
         return Joint(model, jacobian=False)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
-            raise ValueError("a point has no noise for an estimator to work on; leave `estimator` out.")
+            raise ValueError("`estimator` needs random weights, but this guide is a point; leave `estimator` out.")
         loc = self._modules["loc"]
         assert loc is not None
         return lent(DeltaState(joint, ParameterVector(loc, joint.layout.shapes)))
 
 
 class DeltaState(FlatState):
-    r"""The loss is :math:`L - \lambda \log p(w)`, with L minus the log-likelihood, and so its gradient.
+    r"""Gradients of the loss :math:`L - \lambda \log p(w)`, with minus log-likelihood L and KL weight :math:`\lambda`.
 
     Args:
         joint: The joint density.
@@ -88,11 +88,11 @@ class DeltaState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """With respect to the point."""
+        """Gradients with respect to the point."""
         return [self.value_grad]
 
     def update(self) -> None:
-        """Nothing is shared by draws."""
+        """Do nothing: the draws of a step share no computation."""
 
     def draw(self) -> Mapping[str, Tensor]:
         """The point; see :meth:`FlatState.draw`."""

@@ -1,4 +1,4 @@
-"""Guides that can be fitted without effect handlers, and what such a guide does during a step."""
+"""Guides that can be fitted without effect handlers, and their state during a step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -20,23 +20,23 @@ from ._parameters import ParameterVector
 
 
 class Noise(Enum):
-    """What an estimator wants to know of the noise of a Gaussian weight, besides its mean."""
+    """Form in which an estimator gets the noise of a Gaussian weight, in addition to the mean."""
 
     DEVIATION = "deviation"
-    """How far the weight that was drawn is from its mean."""
+    """A draw of the weight minus its mean."""
     VARIANCE = "variance"
-    """The variance; nothing is drawn."""
+    """The variance of the weight, without a draw."""
 
 
 @dataclass(frozen=True)
 class RandomParameter:
-    """A Gaussian parameter of a layer, as an estimator sees it.
+    """A Gaussian parameter of a layer, in the form that an estimator gets.
 
     Args:
-        name: Its site.
-        loc: Its mean.
-        deviation: A draw minus the mean, for estimators that ask for it.
-        variance: Its variance, for the others.
+        name: Site name of the parameter.
+        loc: Mean, of the parameter's shape.
+        deviation: A draw minus the mean, of the same shape; None for estimators that ask for the variance.
+        variance: Variance, of the same shape; None for estimators that ask for the deviation.
     """
 
     name: str
@@ -46,19 +46,19 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """With its deviation or its variance, as the noise says."""
+        """A parameter whose `value` is its deviation or its variance, as `noise` says."""
         return cls(name, loc, **{noise.value: value})
 
 
 Choice = Callable[[Site, dist.Normal], dist.Normal]
-"""From a site and the guide's Gaussian to the distribution that is sampled in its place."""
+"""Function from a site and the guide's Gaussian to the distribution that is sampled instead."""
 
 
 class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """A guide whose ELBO can be differentiated without effect handlers, all parameters in long vectors.
+    """A guide whose ELBO can be differentiated without effect handlers, with all parameters in long vectors.
 
-    It is a real Pyro guide as well, by its `forward`. A subclass also says how to fit it fast: :meth:`flat` lends its
-    parameters to a :class:`FlatState`. `forward` and `flat` must describe the same distribution.
+    A subclass is a real Pyro guide with its method `forward`. Its method :meth:`flat` makes a fast fit possible: it
+    lends the parameters to a :class:`FlatState`. `forward` and `flat` must describe the same distribution.
     """
 
     sites: tuple[Site, ...]
@@ -66,32 +66,36 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
 
     @abstractmethod
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager["FlatState"]:
-        """A context in which the parameters lie in vectors, and steps can be made.
+        """A context in which the parameters lie in vectors, and whose state makes steps.
 
         Args:
             joint: The model's joint density over the same sites.
-            noise: What the network is given for its random parameters: values, or means and what an estimator asks for.
-            closed_form: Use closed-form divergences, where the prior has them.
+            noise: Form of the noise that an estimator asks for, which the network gets with the means of its random
+                parameters; None gives the network drawn values.
+            closed_form: Whether to use closed-form divergences where the prior has them.
+
+        Returns:
+            A context that yields the state of the guide.
 
         Raises:
-            ValueError: If the family cannot serve an estimator.
+            ValueError: If `noise` is given but the family of guides does not work with an estimator.
         """
 
     @abstractmethod
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws of every latent variable, one at a time, without effect handlers, ``{site: shape (*event)}``."""
+        """Draws of every latent variable, one after the other, without effect handlers, ``{site: shape (*event)}``."""
 
     @abstractmethod
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; the arguments are not looked at."""
+        """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
 
     def joint(self, model: BayesianModel) -> Joint:
-        """The joint density that :meth:`flat` works on."""
+        """The joint density for which :meth:`flat` computes gradients."""
         return Joint(model)
 
     @property
     def changes(self) -> str | None:
-        """What makes a call of this guide more than its family's `forward`, in words; None if nothing does."""
+        """Why a call of this guide does more than the `forward` of its family, in words; None if it does not."""
         hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
         if any(hooks) or "forward" in vars(self):
             return "the model or the guide has hooks"
@@ -99,7 +103,7 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
-        """Why :meth:`flat` cannot serve a model, in words; None if it can."""
+        """Why :meth:`flat` does not work with a joint density, in words; None if it does."""
         if len(joint.sites) != len(self.sites) or not all(map(_are_alike, joint.sites, self.sites)):
             return "model and guide have different sites"
         if any(site.plates for site in self.sites):
@@ -120,12 +124,12 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
 
 
 def _family(kind: type) -> type:
-    """The class that says how to fit the guide fast."""
+    """The class among the bases of a guide that defines `flat`."""
     return next(base for base in kind.__mro__ if "flat" in vars(base))
 
 
 def overridden_names(kind: type, base: type) -> list[str]:
-    """The attributes of a class that its subclass replaces."""
+    """Names of the attributes of `base` that its subclass `kind` overrides."""
     subclasses = kind.__mro__[: kind.__mro__.index(base)]
     names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
     return sorted(name for name in names if not name.startswith("__") or name == "__call__")
@@ -139,21 +143,21 @@ def _are_alike(first: Site, second: Site) -> bool:
 
 
 class FlatState(ABC):
-    r"""What a flat guide does in a step: draw, and pull the network's gradients back to its parameters.
+    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into those of the guide.
 
-    A step calls :meth:`begin`; for each draw :meth:`draw`, the network's backward pass, and :meth:`pull_back`; and
-    :meth:`give_gradients` in the end.
+    A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, the network's backward pass, and
+    :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
 
     Args:
         joint: The model's joint density.
-        vectors: The guide's parameters.
+        vectors: The guide's parameters, by a name for each vector.
     """
 
     value: Tensor
-    """What was drawn last, in unconstrained space, shape (P,)."""
+    """The last draw, in unconstrained space, shape (P,)."""
 
     value_grad: Tensor
-    """Where the backward pass adds the gradient of minus the log-likelihood with respect to `value`, shape (P,)."""
+    """Gradient of minus the log-likelihood in `value`, to which the backward pass adds, shape (P,)."""
 
     def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
         self.joint, self.vectors = joint, dict(vectors)
@@ -161,7 +165,7 @@ class FlatState(ABC):
     @property
     @abstractmethod
     def gradients(self) -> list[Tensor]:
-        """The gradients with respect to the parameters, as long vectors, after :meth:`pull_back`."""
+        """Gradients with respect to the parameters, as long vectors; valid after :meth:`pull_back`."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -169,22 +173,22 @@ class FlatState(ABC):
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self) -> None:
-        """Take over the parameters as they are now."""
+        """Start a step from the present values of the parameters."""
         for vector in self.vectors.values():
             vector.link()
         self.update()
 
     @abstractmethod
     def update(self) -> None:
-        """Compute what all draws of a step share, such as scales."""
+        """Compute the quantities that all draws of a step share, such as scales."""
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """What the network is given: a value for each site, whose gradient will be added up in `value_grad`."""
+        """Draw a value for each site, the input of the network; the backward pass adds its gradient to `value_grad`."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Turn the gradients in what was drawn into those in the parameters, and add those of the divergence.
+        """Turn the gradients in the draw into gradients in the parameters, and add those of the divergence.
 
         Args:
             weight: Weight of the divergence.
@@ -194,12 +198,12 @@ class FlatState(ABC):
         """
 
     def give_gradients(self) -> None:
-        """Let the parameters have their gradients."""
+        """Set the `grad` of every parameter."""
         for vector in self.vectors.values():
             vector.give_gradients()
 
     def bad_site(self) -> str | None:
-        """The first site, of the last draw, whose value or density is not finite, in words."""
+        """The first site whose value or log-density is not finite in the last draw, in words; None if there is none."""
         free = self.joint.layout.views(self.value)
         values = self.joint.constrained(free)
         for site in self.joint.sites:
@@ -212,11 +216,11 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale of a site is 0 or no number, so that there is no density."""
+        """Whether a scale of a site is 0 or NaN, so that the site has no density."""
         return False
 
     def close(self) -> None:
-        """Give everything back, scratch memory first, or more would be needed here than in a step."""
+        """Give the parameters memory of their own; scratch memory is freed first, to keep the peak of memory low."""
         self.release()
         for vector in self.vectors.values():
             vector.copy_gradients()
@@ -226,10 +230,10 @@ class FlatState(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Let go of all memory but that of the parameters and their gradients."""
+        """Free all memory except that of the parameters and their gradients."""
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Fresh leaves of autograd that lie in a vector, and whose gradients are added up in another."""
+        """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`."""
         result = {name: view.detach().requires_grad_() for name, view in self.joint.layout.views(vector).items()}
         for leaf, view in zip(result.values(), self.joint.layout.views(gradient).values(), strict=True):
             leaf.grad = view
@@ -238,7 +242,7 @@ class FlatState(ABC):
 
 @contextmanager
 def lent(state: FlatState) -> Iterator[FlatState]:
-    """A context with a state that is closed in the end."""
+    """A context that yields a state and closes it at the end."""
     try:
         yield state
     finally:
@@ -246,5 +250,5 @@ def lent(state: FlatState) -> Iterator[FlatState]:
 
 
 def scratch_for(pieces: list[Any], like: Tensor, rows: int = 4) -> Tensor:
-    """Memory for the longest piece, shape (rows, longest)."""
+    """Scratch memory for the longest piece, shape (rows, length of that piece)."""
     return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))

@@ -1,4 +1,4 @@
-"""Where a mean-field guide starts."""
+"""First locations and scales of a guide."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Init(ABC):
 
     @abstractmethod
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Location and rho, with scale = softplus(rho), both of the site's unconstrained shape."""
+        """First location and rho of a site, with scale = softplus(rho), both of the site's unconstrained shape."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class UniformInit(Init):
     def __post_init__(self) -> None:
         for name, (low, high) in (("loc", self.loc), ("rho", self.rho)):
             if not low <= high:
-                raise ValueError(f"`{name}` must be a range (low, high), got ({low}, {high}).")
+                raise ValueError(f"`{name}` must be a range (low, high) with low <= high, got ({low}, {high}).")
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Two uniform draws."""
+        """A uniform draw of the location and one of rho; see :meth:`Init.__call__`."""
         like = site.unconstrained_start
         return torch.empty_like(like).uniform_(*self.loc), torch.empty_like(like).uniform_(*self.rho)
 
@@ -62,21 +62,21 @@ class NormalInit(Init):
                 raise ValueError(f"`{name}` must be a number of at least 0, got {value!r}.")
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Two Gaussian draws."""
+        """A Gaussian draw of the location and one of rho; see :meth:`Init.__call__`."""
         like = site.unconstrained_start
         return self.loc_scale * torch.randn_like(like), self.rho + self.rho_scale * torch.randn_like(like)
 
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    """Centred on the network's own weights, fresh or pretrained.
+    """Locations at the network's own weights, fresh or pretrained, and one scale for all.
 
-    A latent variable that is no weight starts at its prior's median, estimated from a few draws.
+    A latent variable that is not a weight starts at its prior's median, estimated from a few draws.
 
     Args:
-        scale: Initial standard deviation of every weight.
-        prior_fraction: If given, the initial standard deviation is this fraction of the prior's instead, where the
-            prior's is finite.
+        scale: First standard deviation of every weight, above 0.
+        prior_fraction: Ratio, above 0, of the first standard deviation to that of the prior; it replaces `scale` where
+            the prior's standard deviation is finite. None uses `scale` everywhere.
     """
 
     scale: float = 0.01
@@ -88,7 +88,7 @@ class NetworkInit(Init):
             _checks.positive("prior_fraction", self.prior_fraction)
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """The network's weights and a small scale."""
+        """The network's weights and a small scale; see :meth:`Init.__call__`."""
         loc = site.unconstrained_start.clone()
         scale = torch.full_like(loc, self.scale)
         if self.prior_fraction is not None and site.transform is None:

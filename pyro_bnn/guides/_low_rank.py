@@ -1,4 +1,4 @@
-"""The Gaussian guide with a low-rank covariance plus a diagonal one."""
+"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal one."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -27,19 +27,20 @@ class LowRankGuide(FlatGuide):
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
-    A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P of them
-    :math:`\epsilon`. This is the distribution of Pyro's `AutoLowRankMultivariateNormal`, complete at once, and under
-    `TraceMeanField_ELBO` with divergences in closed form from priors that have one from Gaussians.
+    A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
+    normal numbers :math:`\epsilon`. This is the distribution of Pyro's `AutoLowRankMultivariateNormal`; this guide is
+    complete at once. Under `TraceMeanField_ELBO` its divergence has a closed form for every prior with a closed-form
+    divergence from Gaussians.
 
-    The factor F starts random (zero would be a saddle point) and the same for every guide of one shape; the first
-    marginal standard deviations are exactly those of `init`. Constrained variables are part of the vector, in
-    unconstrained space.
+    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
+    shape. The first marginal standard deviations are exactly those of `init`. Constrained variables are part of the
+    vector, in unconstrained space.
 
     Args:
         model: The model to guide.
         rank: Number of directions r, from 1 to P.
         init: First locations and marginal scales; by default centred on the network's own weights.
-        scale_map: How the free parameters become the scales :math:`\sigma`, and their name.
+        scale_map: Map from the free parameters to the scales :math:`\sigma`; also gives the parameters their name.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
@@ -77,7 +78,7 @@ class LowRankGuide(FlatGuide):
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are those of the model and are not looked at."""
+        """Draw every latent variable; the arguments are those of the model and are ignored."""
         loc, free, factor, layout = *self._statements(), self._layout()
         scale = self.scale_map(layout.pack(free))
         gaussian = dist.LowRankMultivariateNormal(
@@ -99,12 +100,12 @@ class LowRankGuide(FlatGuide):
         return Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 
     def _tree(self, kind: str) -> nn.Module:
-        found = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
+        found = self._modules[kind]  # `getattr` would put the parameters into Pyro's global store
         assert found is not None
         return found
 
     def _statements(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Pyro's statements of all parameters: locations and what scales are computed from by site, and the factor."""
+        """Pyro's statements of all parameters: locations by site, free parameters of scales by site, and the factor."""
 
         def declared(kind: str) -> dict[str, Tensor]:
             tree = self._tree(kind)
@@ -118,7 +119,7 @@ class LowRankGuide(FlatGuide):
         return declared("loc"), declared(self.scale_map.name), local_param(self._pyro_get_fullname("factor"), factor)
 
     def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Locations and scales by site, and the factor, without gradients."""
+        """Locations by site, scales by site, and the factor, without gradients."""
         loc, free = self._tree("loc"), self._tree(self.scale_map.name)
         names = [site.name for site in self.sites]
         locations = {name: loc.get_parameter(name).detach() for name in names}
@@ -126,7 +127,7 @@ class LowRankGuide(FlatGuide):
         return locations, scales, self.factor.detach()
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """What as many calls return, without effect handlers."""
+        """Draws from the distribution of a call, without effect handlers; see :meth:`FlatGuide.draws`."""
         loc, scale, factor = self._values()
         layout = self._layout()
         for _ in range(num_samples):
@@ -163,8 +164,8 @@ class LowRankGuide(FlatGuide):
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
             raise ValueError(
-                "the weights of a LowRankGuide are correlated, so that layers cannot have noise of their own; leave "
-                "`estimator` out, or use MeanFieldGuide."
+                "`estimator` needs independent weights, but those of a LowRankGuide are correlated; leave `estimator` "
+                "out, or use MeanFieldGuide."
             )
         loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
         factor = ParameterVector(self, ["factor"])
@@ -172,12 +173,12 @@ class LowRankGuide(FlatGuide):
 
 
 def _stretch(factor: Tensor) -> Tensor:
-    """How many times wider the columns of F make the marginals, shape (P,)."""
+    """Factor by which the columns of F widen the marginals, shape (P,)."""
     return (1 + factor.square().sum(0)).sqrt()
 
 
 class LowRankState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and the gradients.
+    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and computes the gradients.
 
     With :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v`, :math:`u = v -
     F^\top b` and, by the lemmas of Woodbury and Sylvester,
@@ -189,16 +190,16 @@ class LowRankState(FlatState):
               \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
 
     In closed form the divergence is that of the marginals, whose standard deviations are :math:`m_i = \sigma_i r_i`
-    with :math:`r_i^2 = 1 + \lVert F_i \rVert^2`, plus what they have in common,
+    with :math:`r_i^2 = 1 + \lVert F_i \rVert^2`, plus the mutual dependence of the latent numbers,
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
     Args:
         joint: The joint density.
-        loc: The locations.
-        free: What the scales are computed from.
-        factor: The matrix F.
-        scale_map: How scales are computed.
+        loc: The locations, P numbers.
+        free: The free parameters of the scales, P numbers.
+        factor: The matrix F, shape (r, P).
+        scale_map: Map from free parameters to scales.
         closed_form: Whether to use closed forms where the prior has them.
     """
 
@@ -217,12 +218,12 @@ class LowRankState(FlatState):
         self._factor = factor.value.view(-1, len(loc.value))  # (r, P)
         self._pieces = joint.pieces(lambda site: closed_form and joint.densities[site.name].is_closed)
         self._scale = torch.empty_like(self._loc)
-        # The gradients of the network and of drawn densities in v, and v: together, for one matrix product.
+        # Two rows for one matrix product: the gradient of network and drawn densities in v, and v itself.
         self._slopes_and_direction = self._loc.new_empty(2, len(self._loc))
         self._slopes, self._direction = self._slopes_and_direction
         self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
         self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
-        # The stretch r, what it adds to the rows of the gradient in F, and m; needed for closed forms alone.
+        # The stretch r, its part of the rows of the gradient in F, and m; only closed forms need them.
         self._stretch, self._stretch_slopes, self._marginal = self._loc.new_empty(3, len(self._loc) * closed_form)
         self._scratch = scratch_for(self._pieces, self._loc)
         self._noise = self._loc.new_empty(len(self._factor))
@@ -231,12 +232,12 @@ class LowRankState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """With respect to the locations, to what scales are computed from, and to F."""
+        """Gradients with respect to the locations, the free parameters of the scales, and F."""
         return [self.value_grad, self._scale_grad, self._factor_grad.view(-1)]
 
     @torch.no_grad()
     def update(self) -> None:
-        """Compute the scales and the small matrix C."""
+        """Compute the scales, and the inverse and determinant of the small matrix C."""
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
             self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
@@ -247,12 +248,12 @@ class LowRankState(FlatState):
         self._half_log_det = root.diagonal().log().double().sum()
         if self._closed_form:
             self._stretch.fill_(1)
-            for row in self._factor:  # one pass each: torch's norm over the first axis takes ten times as long
+            for row in self._factor:  # row by row: torch's norm over the first axis takes ten times as long
                 self._stretch.addcmul_(row, row)
             self._stretch.sqrt_()
 
     def draw(self) -> Mapping[str, Tensor]:
-        """Values; see :meth:`FlatState.draw`."""
+        """Draw values; see :meth:`FlatState.draw`."""
         with torch.no_grad():
             self._noise.normal_()
             self._direction.normal_()
@@ -263,7 +264,7 @@ class LowRankState(FlatState):
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """The gradients of the formulas above; see :meth:`FlatState.pull_back`."""
+        """Compute the gradients of the formulas above; see :meth:`FlatState.pull_back`."""
         divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
         if self._closed_form:
             torch.mul(self._noise.unsqueeze(-1), self._slopes, out=self._factor_grad)
@@ -280,7 +281,7 @@ class LowRankState(FlatState):
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
-        """Gradients of one piece in locations and scales; leaves those in v, and what the stretch r adds."""
+        """Compute one piece's gradients in locations, scales, v and the stretch r; returns its divergence."""
         part, density, is_closed = piece.part, piece.density, piece.kind
         gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
         slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
@@ -300,7 +301,7 @@ class LowRankState(FlatState):
             torch.mul(gradient, scale, out=self._slopes[part])
             torch.mul(gradient, self._direction[part], out=scale_grad)
             scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
-            constant = LOG_ROOT_TAU + (0.5 if self._closed_form else 0.0)  # of the entropy, or of log q
+            constant = LOG_ROOT_TAU + (0.5 if self._closed_form else 0.0)  # constant of the entropy, or of log q
             divergence = -log_p - torch.log(scale, out=slope).sum().double() - len(scale) * constant
             if self._closed_form:
                 self._stretch_slopes[part].zero_()
@@ -308,7 +309,7 @@ class LowRankState(FlatState):
         return divergence
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale is not above 0."""
+        """Whether a scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Gaussians of which some elements were removed and are exactly zero: for Pyro, and in flat vectors."""
+"""Gaussians with removed elements, which are exactly zero: as a Pyro distribution, and in flat vectors."""
 
 from collections.abc import Mapping
 
@@ -15,13 +15,14 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians, but exactly 0 where an element was removed.
 
-    A removed weight is no random variable any more, and costs no divergence: its density is taken to be the prior's at
-    zero, so that the two cancel, and the ELBO is that of a network without it. No gradient reaches its parameters.
+    A removed weight is not a random variable any more, and has no divergence: its density is defined as that of the
+    prior at zero, so the two cancel, and the ELBO is that of a network without the weight. Its parameters get no
+    gradient.
 
     Args:
         normal: The Gaussians.
-        keep: Which elements are random, boolean.
-        prior: What the elements are drawn from in the model.
+        keep: Mask of the elements that stay random, boolean, of the Gaussians' batch shape.
+        prior: Prior of the single elements.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -33,7 +34,7 @@ class PrunedNormal(TorchDistribution):
         super().__init__(normal.batch_shape, validate_args=False)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "PrunedNormal":
-        """The same with a larger batch shape."""
+        """The same distribution with a larger batch shape."""
         return PrunedNormal(self.normal.expand(batch_shape), self.keep.expand(batch_shape), self.prior)
 
     @property
@@ -51,12 +52,12 @@ class PrunedNormal(TorchDistribution):
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats; where removed, the prior's at zero."""
+        """Log-density in nats; for removed elements that of the prior at zero."""
         at_zero = self.prior.log_prob(torch.zeros_like(value))
         return torch.where(self.keep, self.normal.log_prob(value), at_zero)
 
     def or_zero(self, value: Tensor) -> Tensor:
-        """The value, 0 where an element was removed."""
+        """The value, with 0 in place of removed elements."""
         return torch.where(self.keep, value, torch.zeros_like(value))
 
 
@@ -68,13 +69,13 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 class FlatMask:
     """Removed weights in the flat vectors of a step.
 
-    A removed weight has location 0, its prior's scale and noise 0, so that its value is 0, and what it adds to the ELBO
-    is a constant, of which the sums over all weights lose few digits.
+    A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its part of the ELBO
+    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits.
 
     Args:
         joint: The joint density.
-        keep: Which elements are random, for each site of which some were removed.
-        is_closed: Whether the divergence of a site is computed in closed form.
+        keep: Mask of the elements that stay random, boolean, for each site with removed elements.
+        is_closed: For each site, whether its divergence is computed in closed form.
     """
 
     def __init__(self, joint: Joint, keep: Mapping[str, Tensor], is_closed: Mapping[str, bool]) -> None:
@@ -92,24 +93,24 @@ class FlatMask:
             self._scales = layout.pack(scales)
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Write a value wherever a weight was removed, into a vector that holds this part of all weights."""
+        """Write a value in place of removed weights, into a vector that holds the `part` of all weights."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
     def fill_scales(self, scale: Tensor) -> None:
-        """Write the prior's scale wherever a weight was removed."""
+        """Write the prior's scale in place of the scales of removed weights."""
         if self._removed is not None:
             torch.where(self._removed, self._scales, scale, out=scale)
 
 
 def _scale_of_removed(site: Site) -> Tensor:
-    """The scale that stands for that of a removed weight: the prior's, if it has one."""
+    """The scale given to removed weights of a site: that of the prior if it is finite, else 1."""
     scale = elementwise(site.name, site.prior, site.start.shape).stddev
     return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
-    """What a step counts for the removed weights of a site, which have no divergence."""
+    """The constant that a step counts for a site's removed weights. It is subtracted: they have no divergence."""
     prior = elementwise(site.name, site.prior, site.start.shape)
     zero = torch.zeros_like(site.start, dtype=torch.float64)
     scale = _scale_of_removed(site).to(site.start).double() + zero

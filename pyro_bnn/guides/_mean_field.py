@@ -27,22 +27,22 @@ class MeanFieldGuide(FlatGuide):
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
 
-    Another `scale_map` is the same family with other steps.
+    Another `scale_map` gives the same family of distributions; only the steps of an optimizer differ.
 
     A latent variable with constrained support, such as a noise scale, is a Gaussian pushed through Pyro's bijection
-    to that support. Every site is sampled from its real distribution, so that `Trace_ELBO` and `TraceMeanField_ELBO`
-    agree, the latter with closed-form divergences where the prior allows them.
+    to that support. Every site is sampled from its real distribution, so `Trace_ELBO` and `TraceMeanField_ELBO` agree;
+    the second uses closed-form divergences where the prior has them.
 
-    All parameters exist from the start, belong to the guide alone, and stay out of Pyro's global store: a state dict
-    can be loaded at once, and two guides never share anything.
+    All parameters exist from the start and are never in Pyro's global store: a state dict can be loaded at once, and
+    two guides share no parameter.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model together with the arguments it is called with.
         *args: Example arguments for a model of another kind; they must include the targets, or the observed site
             counts as latent.
-        init: First locations and scales.
-        scale_map: How the free parameters become standard deviations, and their name: ``rho.*`` for
-            :class:`~pyro_bnn.scale_maps.Softplus`.
+        init: First locations and scales; by default centred on the network's own weights.
+        scale_map: Map from the free parameters to standard deviations; also gives the parameters their name:
+            ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default.
         **kwargs: Example keyword arguments.
 
     Raises:
@@ -88,7 +88,7 @@ class MeanFieldGuide(FlatGuide):
         return rho if isinstance(self.scale_map, Softplus) else self.scale_map.inverse(Softplus()(rho))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are those of the model and are not looked at.
+        """Draw every latent variable; the arguments are those of the model and are ignored.
 
         Returns:
             ``{site: value}``.
@@ -101,7 +101,7 @@ class MeanFieldGuide(FlatGuide):
         return draws
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """What as many calls return, without effect handlers, and with the scales computed once."""
+        """Draws from the distribution of a call, without effect handlers and with the scales computed once."""
         locations, scales = self.locations(), self.scales()
         for _ in range(num_samples):
             draw = {}
@@ -121,7 +121,7 @@ class MeanFieldGuide(FlatGuide):
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
-        """A context in which each site is sampled from what `choice` makes of its Gaussian.
+        """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian.
 
         Raises:
             ValueError: If such a context is open already.
@@ -145,8 +145,8 @@ class MeanFieldGuide(FlatGuide):
         if self._choice is not None:
             if self.masks:
                 raise ValueError(
-                    "weights of the guide were removed, which an estimator in a loop of your own cannot serve; train "
-                    "it on with `fit_svi(..., estimator=...)`, or without an estimator."
+                    "weights of the guide were removed, and an estimator in a loop of your own does not work then; "
+                    "train it on with `fit_svi(..., estimator=...)`, or without an estimator."
                 )
             normal = self._choice(site, normal)
         elif site.name in self.masks:
@@ -159,18 +159,18 @@ class MeanFieldGuide(FlatGuide):
         return local_param(self._pyro_get_fullname(f"{kind}.{name}"), self._tree(kind).get_parameter(name))
 
     def _tree(self, kind: str) -> nn.Module:
-        found = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
+        found = self._modules[kind]  # `getattr` would put the parameters into Pyro's global store
         assert found is not None
         return found
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Which elements are random, boolean, for each site of which some were removed."""
+        """Mask of the elements that are random, boolean, for each site with removed elements."""
         keep = self._modules.get("keep")
         return {} if keep is None else dict(keep.named_buffers())
 
     def kept(self, site: str) -> Tensor:
-        """Which elements of a latent variable are random, boolean, of the site's shape; the others were removed.
+        """Mask of the elements of a site that are random, boolean, of the site's shape; the others were removed.
 
         See :func:`pyro_bnn.pruning.prune`.
         """
@@ -179,20 +179,20 @@ class MeanFieldGuide(FlatGuide):
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove all elements outside these masks, and none of the sites without one.
+        """Remove all elements outside these masks; sites without a mask keep all elements.
 
         Args:
-            masks: Which elements stay random, boolean, ``{site: shape (*event)}``.
+            masks: Elements that stay random, boolean, ``{site: shape (*event)}``.
         """
         self._modules.pop("keep", None)
         if masks:
             self.add_module("keep", tree(masks))
         for name, mask in masks.items():
-            for kind in ("loc", self.scale_map.name):  # whatever a scale was: a number without overflow
+            for kind in ("loc", self.scale_map.name):  # 0 is safe for every scale map, whatever the parameter was
                 self._tree(kind).get_parameter(name)[~mask] = 0
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As for any module, but a state that does not fit leaves the guide as it was."""
+        """Load a state as any module does; a state that does not fit leaves the guide as it was."""
         before = {name: value.clone() for name, value in self.state_dict().items()}
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -201,7 +201,7 @@ class MeanFieldGuide(FlatGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """The masks of all sites in the state become those of the state, whatever this guide's were."""
+        """Load a state with its masks: for every site in the state they replace the guide's masks."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self._tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -216,12 +216,12 @@ class MeanFieldGuide(FlatGuide):
         return torch.where(self.masks[site], value, 0) if site in self.masks else value
 
     def locations(self) -> dict[str, Tensor]:
-        """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 where a weight was removed."""
+        """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
         parameters = {site.name: self._tree("loc").get_parameter(site.name).detach() for site in self.sites}
         return {name: self._or_zero(name, parameter) for name, parameter in parameters.items()}
 
     def scales(self) -> dict[str, Tensor]:
-        """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 where removed."""
+        """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 if removed."""
         found = self._tree(self.scale_map.name)
         parameters = {site.name: found.get_parameter(site.name).detach() for site in self.sites}
         return {name: self._or_zero(name, self.scale_map(parameter)) for name, parameter in parameters.items()}

@@ -1,4 +1,4 @@
-"""A step on the mean-field Gaussian guide."""
+"""The state of the mean-field Gaussian guide during a step."""
 
 from collections.abc import Mapping
 
@@ -13,11 +13,11 @@ from ._parameters import ParameterVector
 
 
 class MeanFieldState(FlatState):
-    r"""Draws :math:`w = \mu + \sigma\epsilon`, and the gradients in :math:`\mu` and the parameter :math:`\rho`.
+    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the parameter :math:`\rho`.
 
     The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, with L minus the log-likelihood and :math:`\lambda` the
-    weight of the divergence. As a function of the parameters :math:`\log q(w) = -\tfrac12\epsilon^2 - \log\sigma` and a
-    constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
+    weight of the divergence. As a function of the parameters, :math:`\log q(w) = -\tfrac12\epsilon^2 - \log\sigma`
+    plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
@@ -25,17 +25,17 @@ class MeanFieldState(FlatState):
     Where the divergence has a closed form, :math:`g = \nabla_w L`, and :math:`\lambda` times the gradients of the
     closed form are added to :math:`\nabla_\mu, \nabla_\sigma`.
 
-    An estimator gives the network :math:`\mu` and the noise instead of w, and :math:`\nabla_\mu L` is what autograd
-    says. The noise is the deviation :math:`\delta = \sigma\epsilon`, so that :math:`\nabla_\sigma L = \nabla_\delta
-    L\,\epsilon`, or the variance v, so that :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
+    With an estimator, the network gets :math:`\mu` and the noise instead of w, and autograd computes
+    :math:`\nabla_\mu L`. If the noise is the deviation :math:`\delta = \sigma\epsilon`, then :math:`\nabla_\sigma L =
+    \nabla_\delta L\,\epsilon`; if it is the variance v, then :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
 
     Args:
         joint: The joint density.
-        loc: The locations.
-        free: What the scales are computed from.
-        scale_map: How.
-        mask: Which weights were removed.
-        noise: What an estimator asks for; None without one.
+        loc: The locations, P numbers.
+        free: The free parameters of the scales, P numbers.
+        scale_map: Map from free parameters to scales.
+        mask: The removed weights.
+        noise: Form of the noise that an estimator asks for; None without an estimator.
         is_closed: For each site, whether its divergence is computed in closed form.
     """
 
@@ -60,8 +60,8 @@ class MeanFieldState(FlatState):
         self.value = torch.empty_like(self._loc) if self._drawn else self._loc
         self.value_grad = torch.zeros_like(self._loc)
         self._asked = torch.empty_like(self._free) if noise is not None else None  # deviations or variances
-        # Without an estimator the noise is the factor by which the gradient in the scale differs from that in the
-        # weight. It is not needed after that product, and so the product takes its place.
+        # Without an estimator, the gradient in the scale is that in the weight times the noise. The noise is not needed
+        # after this product, so the product is written into the memory of the noise.
         self._scale_grad = self._noise if noise is None else torch.zeros_like(self._free)
         self._scratch = scratch_for(self._pieces, self._loc)
         loc.set_gradient(self.value_grad)
@@ -75,12 +75,12 @@ class MeanFieldState(FlatState):
 
     @property
     def gradients(self) -> list[Tensor]:
-        """With respect to the locations, and to what the scales are computed from."""
+        """Gradients with respect to the locations and to the free parameters of the scales."""
         return [self.value_grad, self._scale_grad]
 
     @torch.no_grad()
     def update(self) -> None:
-        """Compute the scales."""
+        """Compute the scales; see :meth:`FlatState.update`."""
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
             self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
@@ -88,7 +88,7 @@ class MeanFieldState(FlatState):
         self._mask.fill_scales(self._scale)
 
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Values, and for an estimator means and noise; see :meth:`FlatState.draw`."""
+        """Draw values, or means and noise for an estimator; see :meth:`FlatState.draw`."""
         for name in self._drawn:
             self._noises[name].normal_()
         with torch.no_grad():
@@ -112,7 +112,7 @@ class MeanFieldState(FlatState):
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """The gradients of the formula above, piece by piece; see :meth:`FlatState.pull_back`."""
+        """Compute the gradients of the formulas above, piece by piece; see :meth:`FlatState.pull_back`."""
         terms = [self._pull_back(piece, weight) for piece in self._pieces]
         return torch.stack(terms).sum() - self._mask.constant
 
@@ -146,7 +146,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """From the gradient in what the network was given to that in the scale; overwrites the noise without one."""
+        """Compute the gradient in the scale from that in the draw or the noise; may overwrite the noise."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:
@@ -155,7 +155,7 @@ class MeanFieldState(FlatState):
             scale_grad.mul_(scale).mul_(2)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale is not above 0."""
+        """Whether a scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Parameters of a guide: named after the sites, and one after the other in a vector while they are being fitted."""
+"""Parameters of a guide: they have the names of the sites, and lie one after the other in a vector during a fit."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from ..joint import Layout
 
 
 def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with a parameter (of a boolean tensor, a buffer) under each dotted name."""
+    """Nested modules with one parameter per dotted name; a boolean tensor becomes a buffer instead."""
     root = nn.Module()
     for name, value in values.items():
         *path, leaf = name.split(".")
@@ -26,7 +26,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
                 module.register_parameter(leaf, nn.Parameter(value))
         except KeyError as error:
             raise ValueError(
-                f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site, so that it is "
+                f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site: its name must be "
                 "neither an attribute of nn.Module nor the beginning of another site's name."
             ) from error
     return root
@@ -35,12 +35,12 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 class ParameterVector:
     """Parameters of a tree, one after the other in a vector, until :meth:`close` gives each its own memory again.
 
-    With its gradients written out, a step over all weights is some fifteen operations on long vectors, none of which
-    allocates: on a CPU, fresh memory often costs more than the arithmetic.
+    A step over all weights is then some fifteen operations on long vectors, and none of these allocates memory: on a
+    CPU, new memory often costs more time than the arithmetic.
 
     Args:
-        tree: What :func:`tree` made.
-        names: Which parameters, in this order.
+        tree: Nested modules made by :func:`tree`, or a module with these parameters.
+        names: Names of the parameters, in the order of the vector.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str]) -> None:
@@ -55,24 +55,24 @@ class ParameterVector:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters, as the guide holds them now."""
+        """The parameters that the guide has at present."""
         found = (owner._parameters[leaf] for owner, leaf in self._owners)  # `get_parameter` takes ten times as long
         return [parameter for parameter in found if parameter is not None]
 
     @torch.no_grad()
     def link(self) -> None:
-        """Let the parameters lie in the vector; if one has been given other memory, its values are taken over."""
+        """Make the parameters views of the vector; the values of a parameter that is not one are copied into it."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 view.copy_(parameter)
                 parameter.data = view
 
     def set_gradient(self, gradient: Tensor) -> None:
-        """Name the vector, shape (P,), in which all gradients will be found."""
+        """Set the vector, shape (P,), that holds the gradients of all parameters."""
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Let the parameters have their parts of that vector as gradients."""
+        """Set the `grad` of each parameter to its part of that vector."""
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
@@ -83,7 +83,7 @@ class ParameterVector:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give every parameter memory of its own, in the format that it had."""
+        """Give every parameter memory of its own, in the memory format that it had."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)

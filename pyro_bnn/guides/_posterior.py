@@ -15,15 +15,15 @@ from ._flat import FlatGuide
 
 
 class GuidePosterior(Posterior):
-    """Draws from a guide: one of ours, one of Pyro's, or a function.
+    """Draws from a guide: one of this package, one of Pyro's, or a function.
 
-    A guide that is a module uses its own parameters, whatever Pyro's global store holds under their names; so after
-    ``pyro.get_param_store().load(...)`` call such a guide once, which copies them over.
+    A guide that is a module uses its own parameters, even if Pyro's global store holds others under the same names. So
+    after ``pyro.get_param_store().load(...)`` call such a guide once, which copies the parameters from the store.
 
     Args:
-        guide: Called with the model's arguments, samples every latent variable. A fit changes it in place.
-        status: How its fit ended.
-        history: What happened during its fit; empty by default.
+        guide: Function of the model's arguments that samples every latent variable. A fit changes it in place.
+        status: How its fit ended; by default the status of a guide as it was given.
+        history: Record of its fit; empty by default.
     """
 
     def __init__(
@@ -59,6 +59,6 @@ class GuidePosterior(Posterior):
             ValueError: If the guide has no closed-form median.
         """
         if not isinstance(self.guide, (FlatGuide, AutoGuide)):
-            raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`.")
-        with own_parameters(self.guide), poutine.block():  # AutoDelta's calls the guide
+            raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`; use `sample` instead.")
+        with own_parameters(self.guide), poutine.block():  # the median of AutoDelta calls the guide
             return {name: value.detach() for name, value in self.guide.median().items()}

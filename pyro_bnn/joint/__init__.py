@@ -1,4 +1,4 @@
-"""The joint density of data and latent variables: its sites, the densities of their priors, the whole of it."""
+"""The joint density of data and latent variables: its sites, the densities of their priors, and their product."""
 
 from ._batched import draw_batches as draw_batches
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU

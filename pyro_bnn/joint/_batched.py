@@ -1,4 +1,4 @@
-"""Models run for many draws of their latent variables at once, without effect handlers."""
+"""Runs of a model for many draws of its latent variables at once, without effect handlers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +18,7 @@ class BatchedModel:
     Args:
         model: The model, in the state in which it will be evaluated.
         example: Two draws of all latent variables, ``{site: shape (2, *event)}``.
-        x: Example inputs.
+        x: Example inputs, shape (N, ...).
     """
 
     def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Tensor) -> None:
@@ -30,19 +30,32 @@ class BatchedModel:
         return {path: values[name] for path, name in self._paths.items()}
 
     def observation(self, values: Mapping[str, Tensor], x: Tensor) -> Distribution:
-        """The targets' elementwise distribution, batch shape ``(K, N, ...)``, for values of shape ``(K, *event)``."""
+        """The elementwise distribution of the targets, batch shape ``(K, N, ...)``; values: shape ``(K, *event)``."""
         output = self._network(self._weights(values), x)
         return self._model.observe(output, values)
 
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: enough for efficient batched products, few enough to bound memory."""
+"""Heuristic: number of draws that makes batched products efficient and keeps memory small."""
 
 
 def draw_batches(
     model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, seed: int | None = None
 ) -> Iterator[Distribution]:
-    """The targets' distribution at x for stored draws of shape (K, S, *event), chain after chain, in batches."""
+    """The distributions of the targets at x for stored draws, in batches of draws.
+
+    Args:
+        model: The model.
+        samples: Draws of all latent variables, ``{site: shape (K, S, *event)}``; K chains of S draws.
+        x: Inputs, shape (N, ...).
+        seed: Seed of what the network draws; None uses torch's generators as they are.
+
+    Yields:
+        Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.
+
+    Raises:
+        ValueError: If the draws or x do not fit the model.
+    """
     flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
     num_draws = len(next(iter(flat.values())))
     with torch.no_grad(), eval_mode(model), seeded(seed, model.device):

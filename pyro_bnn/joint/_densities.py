@@ -1,7 +1,7 @@
-"""One table of prior densities: the logarithm of each, its slope, and its divergence from Gaussians.
+"""Prior densities in one table: logarithm, slope, and divergence of Gaussians from each.
 
-A density is that of a run of latent variables in unconstrained space, one number after the other. Common ones have
-their gradients written out; :class:`AnyDensity` serves all others by autograd.
+A density is the prior of a run of consecutive numbers in the flat vector of latent variables, in unconstrained space.
+The gradients of common densities are written out; :class:`AnyDensity` computes those of all others by autograd.
 """
 
 import math
@@ -22,21 +22,21 @@ LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Density(ABC):
-    """The prior of a run of P numbers."""
+    """The prior density of a run of P numbers."""
 
     is_closed = False
-    """Whether the divergence of Gaussians from the prior is known, so that :meth:`divergence` may be called."""
+    """Whether :meth:`divergence` can be called: the divergence of Gaussians from the prior has a closed form."""
 
     key: tuple[object, ...] | None = None
-    """Neighbouring runs with equal keys can be evaluated as one; None if this run must stay alone and whole."""
+    """Neighbouring runs with equal keys are evaluated together; a run with key None is evaluated alone and whole."""
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """The log-density in nats, summed in double precision; its gradient is written into `slope`.
 
         Args:
-            value: Shape (P,).
-            slope: Shape (P,).
+            value: The numbers, shape (P,).
+            slope: Vector that receives the gradient, shape (P,).
             scratch: At least two vectors of shape (P,) that may be overwritten.
         """
 
@@ -48,19 +48,19 @@ class Density(ABC):
         Args:
             loc: Means, shape (P,).
             scale: Standard deviations, shape (P,).
-            loc_slope: Shape (P,).
-            scale_slope: Shape (P,).
+            loc_slope: Vector that receives the gradient in the means, shape (P,).
+            scale_slope: Vector that receives the gradient in the standard deviations, shape (P,).
             scratch: At least two vectors of shape (P,) that may be overwritten.
         """
         raise NotImplementedError
 
 
 class NormalDensity(Density):
-    """Gaussians with a mean and a scale for all weights or for each.
+    """Independent Gaussians; mean and scale are each one number for all weights, or one per weight.
 
     Args:
-        loc: Mean, a number or of shape (P,).
-        scale: Standard deviation, a number or of shape (P,).
+        loc: Mean, a number or shape (P,).
+        scale: Standard deviation, a number or shape (P,).
     """
 
     is_closed = True
@@ -80,7 +80,7 @@ class NormalDensity(Density):
         return value if is_zero else torch.sub(value, self._loc, out=scratch)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        r"""For each, :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi`."""
+        r"""The sum of :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi` over all numbers w."""
         deviation = self._centred(value, scratch[0])
         torch.mul(deviation, -self._precision, out=slope)
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
@@ -88,9 +88,9 @@ class NormalDensity(Density):
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        r"""With :math:`r = (\sigma / s)^2` and deviations d of the means, :math:`r - 1 - \log r + (d / s)^2` in halves.
+        r"""Half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
-        The summands are not negative, so that nothing cancels where guide and prior are close.
+        No summand is negative, so no digits cancel where guide and prior are close.
         """
         deviation = self._centred(loc, scratch[0])
         torch.mul(deviation, self._precision, out=loc_slope)
@@ -106,10 +106,10 @@ class ScaleMixtureDensity(Density):
 
     .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
 
-    with s the logistic function: softplus and its slope come from the same :math:`e^z`.
+    with s the logistic function; softplus and its slope are computed from the same :math:`e^z`.
 
     Args:
-        mixing: Weight of the first component.
+        mixing: Weight of the first component, strictly between 0 and 1.
         scale1: Standard deviation of the first component.
         scale2: Standard deviation of the second component.
     """
@@ -125,23 +125,23 @@ class ScaleMixtureDensity(Density):
         self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """Base, softplus of the log-odds, and the slope of both."""
+        """The log-density of the wider component plus the softplus of the log-odds, and the slope of the sum."""
         square, odds = torch.square(value, out=scratch[0]), scratch[1]
         base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
         torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
         one_plus = torch.add(odds, 1, out=scratch[0])
-        narrow_share = odds.div_(one_plus)
-        torch.mul(narrow_share, -self._excess, out=slope).sub_(self._precision).mul_(value)
+        narrow_probability = odds.div_(one_plus)
+        torch.mul(narrow_probability, -self._excess, out=slope).sub_(self._precision).mul_(value)
         return base + one_plus.log_().sum().double()
 
 
 class AnyDensity(Density):
-    """Any other prior, by autograd.
+    """Any other prior; its gradients come from autograd.
 
     Args:
-        site: A latent variable; where it is constrained, the density is that of the unconstrained value.
-        jacobian: Whether the density of a constrained variable counts the change of volume by its transform. A point
-            estimate leaves it out, and so finds the mode in constrained space.
+        site: A latent variable; if it is constrained, the density is that of the unconstrained value.
+        jacobian: Whether the density of a constrained variable includes the Jacobian determinant of its transform. A
+            point estimate leaves it out, and so finds the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -161,7 +161,7 @@ class AnyDensity(Density):
         return gaussian if self._transform is None else dist.TransformedDistribution(gaussian, [self._transform])
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
-        """The prior's own, plus the logarithm of the Jacobian determinant."""
+        """The log-density of the prior, plus the logarithm of the Jacobian determinant."""
         with torch.enable_grad():
             leaf = value.detach().requires_grad_()
             free = leaf.view(self._shape)
@@ -176,7 +176,7 @@ class AnyDensity(Density):
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
-        """In torch's closed form."""
+        """The divergence in torch's closed form."""
         with torch.enable_grad():
             pair = loc.detach().requires_grad_(), scale.detach().requires_grad_()
             result = kl_divergence(self._gaussian(*pair), self._prior).sum()
@@ -204,14 +204,14 @@ def density_of(site: Site, *, jacobian: bool = True) -> Density:
 
 
 def elementwise_prior(site: Site) -> Distribution | None:
-    """The prior of single numbers behind that of a site on the real line; None if its elements are not independent."""
+    """The prior of a site's single elements; None if the site is constrained or its elements are dependent."""
     base = unwrap(site.prior)
     return base if site.transform is None and base.event_shape == () else None
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
-    """A number, if it is the same for all weights."""
-    argument = argument.detach()  # of a prior that is learned, which goes no further than the question
+    """One number if all weights have the same, else a vector with one number per weight."""
+    argument = argument.detach()  # a learned prior gets this far only for the question whether it has a closed form
     first = argument.reshape(-1)[0]
     if bool((argument == first).all()):
         return float(first)

@@ -1,4 +1,4 @@
-"""The joint density of a model's data and latent variables, over flat vectors."""
+"""The joint density of a model's data and latent variables, with the latent variables in a flat vector."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ._layout import Layout
 from ._sites import Site, find_sites
 
 CHUNK = 2**20
-"""Heuristic: elements worked on at once on a CPU, so that a chunk of every vector stays in the cache."""
+"""Heuristic: length of a chunk on a CPU, at which a chunk of every vector fits in the cache."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Piece:
     """Consecutive numbers of a flat vector that are evaluated together.
 
     Args:
-        part: Where they lie.
-        density: Their prior's.
-        kind: What a guide said of their sites.
+        part: Position of the numbers in the vector.
+        density: Prior density of the numbers.
+        kind: Label that a guide gave to their sites; see :meth:`Joint.pieces`.
     """
 
     part: slice
@@ -40,7 +40,7 @@ class Joint:
 
     Args:
         model: The model.
-        jacobian: See :class:`AnyDensity`.
+        jacobian: Whether the density of constrained variables includes the Jacobian; see :class:`AnyDensity`.
     """
 
     def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
@@ -53,10 +53,10 @@ class Joint:
         self._watched = [(tensor, tensor._version) for site in self.sites for tensor in tensors_of(site.prior)]
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None) -> list[Piece]:
-        """The priors of the whole vector: neighbours of one kind and density are joined, and long runs cut into chunks.
+        """The priors of the whole vector, in pieces: neighbours of one kind and density are joined, long runs are cut.
 
         Args:
-            kind: What else must be equal for two sites to be evaluated together.
+            kind: Function from a site to a label; only sites with equal labels are evaluated together.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -69,7 +69,7 @@ class Joint:
         return [piece for run in runs for piece in _cut(run, self.model.device)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Values of the sites from unconstrained ones, differentiable."""
+        """Values of the sites from their unconstrained values, differentiable."""
         pairs = ((site, free[site.name]) for site in self.sites)
         return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
 
@@ -78,15 +78,15 @@ class Joint:
         return self.model.log_likelihood(values, *batch)
 
     def require_same_priors(self) -> None:
-        """Raise a `ValueError` if a prior of the model is not any more what it was when this was made."""
+        """Raise a `ValueError` if a prior of the model was changed since this object was made."""
         now, before = self.model.sample_statements, self._statements
         is_same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
         if not is_same or any(tensor._version != version for tensor, version in self._watched):
-            raise ValueError("a prior was changed during the fit; make a fit for each, one after the other.")
+            raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
 
 
 def _cut(run: Piece, device: torch.device) -> Iterable[Piece]:
-    """Chunks of a long run; a density without a key has one number for each weight, and stays whole."""
+    """Chunks of a long run; a density without a key may have one number per weight, so its run stays whole."""
     size = CHUNK if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

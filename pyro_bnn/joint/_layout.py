@@ -1,4 +1,4 @@
-"""Where each variable lies in a flat vector."""
+"""Positions of variables in a flat vector."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Layout:
-    """Tensors of given names and shapes, one after the other in a vector of P numbers.
+    """Positions of tensors with given names and shapes, one after the other in a vector of P numbers.
 
     Args:
         shapes: The shape of each variable, in order.
@@ -24,12 +24,12 @@ class Layout:
         self.num_elements = end
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """The parts of a vector of shape (..., P) as ``{name: shape (..., *shape)}``, without a copy."""
+        """The parts of a vector of shape (..., P), without a copy: ``{name: shape (..., *shape)}``."""
         lead, pieces = vector.shape[:-1], vector.split(self._sizes, -1)
         return {n: piece.view(lead + shape) for (n, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
 
     def pack(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`views`, as a new vector of shape (..., P)."""
+        """A new vector of shape (..., P) from the parts: the inverse of :meth:`views`."""
         parts = []
         for name, shape in self.shapes.items():
             value = values[name]

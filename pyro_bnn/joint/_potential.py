@@ -1,6 +1,7 @@
-"""The posterior as one function of one flat vector: what samplers and Laplace's method evaluate again and again.
+"""The posterior as one function of a flat vector, for samplers and Laplace's method.
 
-No effect handler runs inside, and many points are evaluated as one batch.
+It is evaluated many times. So many points are evaluated as one batch and, for a :class:`BayesianModel`, without effect
+handlers.
 """
 
 import copy
@@ -34,6 +35,9 @@ class Potential(ABC):
     .. math:: U(z) = -\log p(y \mid w) - \log p(w) - \log \left| \det \frac{dw}{dz} \right|, \qquad w = w(z).
 
     Points are rows: z has shape (K, P), with the sites' unconstrained values one after the other.
+
+    Args:
+        sites: The latent variables.
     """
 
     def __init__(self, sites: list[Site]) -> None:
@@ -41,8 +45,8 @@ class Potential(ABC):
         starts = {site.name: site.unconstrained_start for site in sites}
         self.layout = Layout({name: start.shape for name, start in starts.items()})
         self.start = self.layout.pack(starts)
-        """The sites' starts, such as a network's own weights, shape (P,)."""
-        self.like = self.start[:0]  # carries device and dtype
+        """First values of all sites, such as a network's own weights, unconstrained, shape (P,)."""
+        self.like = self.start[:0]  # an empty tensor with the device and dtype
 
     @property
     def num_dimensions(self) -> int:
@@ -77,7 +81,7 @@ class Potential(ABC):
             got = values.get(site.name)
             if got is None or got.shape[1:] != site.start.shape:
                 raise ValueError(
-                    f"the start belongs to another model: `{site.name}` needs a value of shape "
+                    f"the start belongs to another model: `{site.name}` must have a value of shape "
                     f"{_checks.shape(site.start)}, got {'none' if got is None else _checks.shape(got[0])}."
                 )
             value = got.to(self.like)
@@ -94,7 +98,7 @@ class NetworkPotential(Potential):
     """The potential of a :class:`BayesianModel` on all of its data.
 
     Args:
-        model: The model, in the state in which it will be evaluated.
+        model: The model, in the mode and dtype in which it is evaluated.
         x: All inputs, shape (N, ...).
         y: All targets, shape (N, ...).
     """
@@ -117,11 +121,11 @@ class NetworkPotential(Potential):
         return -self.log_likelihood(values) - self.log_prior(z, values)
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-likelihood of all data, shape (K,), by one batched run of the network; values have shape (K, *event)."""
+        """Log-likelihood of all data in nats, shape (K,), in one batched run; values have shape (K, *event)."""
         return _rowwise_sum(self._batched.observation(values, self._x).log_prob(self._y))
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Log-density of z under the prior, shape (K,); sites with the same kind of prior at once."""
+        """Log-density of z under the prior in nats, shape (K,); sites with one kind of prior are evaluated together."""
         total = z.new_zeros(len(z))
         for group in self._groups:
             total = total + group.log_prob(z)
@@ -133,7 +137,7 @@ class NetworkPotential(Potential):
         return total
 
     def from_prior(self, num_rows: int) -> Tensor:
-        """Independent draws from the prior, unconstrained, shape (K, P): parents first, then what depends on them."""
+        """Independent draws from the prior, unconstrained, shape (K, P); parents come before their children."""
         draws: Draw = {}
         for site in self.sites:
             prior = self._prior_given(site, draws)
@@ -141,7 +145,7 @@ class NetworkPotential(Potential):
         return self.unconstrain(draws)
 
     def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site, for K rows of values at once if it depends on them."""
+        """The prior of a site; for K rows of values at once if it depends on other sites."""
         if site.name not in self._children:
             return site.prior
         prior: TorchDistributionMixin = _unvalidated(self._model.prior_given(site.name, values))
@@ -151,11 +155,18 @@ class NetworkPotential(Potential):
 def network_potential(
     model: BayesianModel, x: Tensor, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
 ) -> NetworkPotential:
-    """The potential of a copy of a model, in eval mode and in another dtype if one is given.
+    """The potential of a copy of a model in eval mode.
+
+    Args:
+        model: The model.
+        x: All inputs, shape (N, ...).
+        y: All targets, shape (N, ...).
+        dtype: Type of the copy; None keeps that of the model.
+        stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
 
     Raises:
-        ValueError: If the data do not fit the model, or are not all of it, or the network is random or hides a part of
-            its gradient.
+        ValueError: If the data do not fit the model, if they are not the whole data set, if the network is random, or
+            if it hides a part of its gradient.
     """
     _checks.kind("x", x, Tensor, "a tensor")
     _checks.kind("y", y, Tensor, "a tensor")
@@ -163,13 +174,13 @@ def network_potential(
     _checks.finite("x", x)
     if len(x) != model.num_data:
         raise ValueError(
-            f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; all of them are needed."
+            f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; pass the whole data set."
         )
     learnable = [name for name, _ in model.named_parameters()]
     if learnable:
         warnings.warn(
-            f"the model's learnable parameters {learnable} stay at their present values: only what has a prior is "
-            "inferred here.",
+            f"the model's learnable parameters {learnable} stay at their present values: only variables with a prior "
+            "are inferred here.",
             stacklevel=stacklevel + 1,
         )
     copied = copy.deepcopy(model).to(dtype or model.dtype).eval()
@@ -180,18 +191,18 @@ def network_potential(
         first, again = (potential.value(potential.start[None]) for _ in range(2))
     if bool((first != again).any()) and bool(first.isfinite().all()):
         raise ValueError(
-            "the model gives different densities for the same weights: it is random, as with dropout that stays on. A "
-            "fixed density is needed; remove the random layers."
+            "the model gives different densities for the same weights, so it is random, as with dropout that stays on, "
+            "but a fixed density is needed; remove the random layers."
         )
     return potential
 
 
 class TracePotential(Potential):
-    """The potential of any Pyro model, by tracing it at each point: slow, but it takes every model.
+    """The potential of any Pyro model, which is traced at each point: slow, but it works for every model.
 
     Args:
         model: A Pyro model.
-        args: What it is called with.
+        args: Arguments of the model.
     """
 
     def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
@@ -199,7 +210,7 @@ class TracePotential(Potential):
         self._model, self._args = model, args
 
     def value(self, z: Tensor) -> Tensor:
-        """Minus the log joint density of each row, and the Jacobian."""
+        """Minus the log joint density of each row, with the Jacobian."""
         values = self.constrain(z)
         density = torch.stack([self._log_joint(row) for row in _rows(values)])
         free = self.layout.views(z)
@@ -208,7 +219,7 @@ class TracePotential(Potential):
         return -density
 
     def from_prior(self, num_rows: int) -> Tensor:
-        """Draws of the whole model, whose priors may depend on each other."""
+        """Draws from a run of the whole model each, since its priors may depend on each other."""
         names = [site.name for site in self.sites]
         with own_parameters(self._model), torch.no_grad(), poutine.block():
             traces: list[Any] = [poutine.trace(self._model).get_trace(*self._args) for _ in range(num_rows)]
@@ -222,7 +233,7 @@ class TracePotential(Potential):
 
 
 def _unvalidated(distribution: Any) -> Any:
-    """A copy that does not check its values: reading them would stop a compiler, and z is never out of bounds."""
+    """A copy of a distribution that does not check values: a compiler cannot read them, and all z are valid."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}

@@ -1,4 +1,4 @@
-"""Prior densities of many points at once, one per row: differentiable, and without a branch on any value."""
+"""Prior densities of many points at once, one point per row: differentiable, and without branches on values."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from ._sites import Site
 
 @dataclass(frozen=True)
 class Group:
-    """Sites on the real line whose elements have independent priors of one kind, as one density of one slice."""
+    """Sites on the real line whose elements have independent priors of one kind, as one density of some columns."""
 
     names: tuple[str, ...]
-    columns: Tensor | None  # None: all of them
-    log_density: Callable[[Tensor], Tensor]  # (K, columns) to (K,)
+    columns: Tensor | None  # None means all columns
+    log_density: Callable[[Tensor], Tensor]  # from shape (K, columns) to shape (K,)
 
     def log_prob(self, z: Tensor) -> Tensor:
         return self.log_density(z if self.columns is None else z[:, self.columns])
 
 
 def groups_of(sites: Sequence[Site], layout: Layout, children: Collection[str]) -> Iterator[Group]:
-    """Group the sites whose priors are fixed, elementwise and of one of the common kinds; the others are left out.
+    """Group the sites with fixed, elementwise priors of the common kinds; all other sites are left out.
 
     Args:
         sites: All sites.
-        layout: Where they lie in a row.
-        children: The sites whose priors depend on others.
+        layout: Positions of the sites in a row.
+        children: Names of the sites whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}
@@ -45,14 +45,14 @@ def groups_of(sites: Sequence[Site], layout: Layout, children: Collection[str]) 
         arguments = []
         for name in kind.arg_constraints:
             joined = torch.cat([getattr(bases[s.name], name).expand(s.start.shape).flatten() for s in chosen])
-            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # taken once, not per weight
+            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # one number for all
         everything = len(columns) == layout.num_elements
         names = tuple(site.name for site in chosen)
         yield Group(names, None if everything else columns.to(chosen[0].start.device), density(*arguments))
 
 
 def _normal_density(loc: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
-    """Gaussians add up to one weighted square."""
+    """The log-density of independent Gaussians, computed as one weighted sum of squares."""
     is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
     log_constant = scale.log() + LOG_ROOT_TAU
 

@@ -1,4 +1,4 @@
-"""What a guide must know of each latent variable."""
+"""Latent variables of a model: what a guide or a sampler needs to know of each."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,11 +26,12 @@ class Site:
 
     Args:
         name: Site name.
-        prior: Its distribution in the model.
-        start: A value inside the support, constrained: the network's own where that is possible, else a prior median.
-        transform: From real numbers to the support; None where the support is the real line already.
-        plates: (name, size, dim) of the plates around it.
-        is_fixed: Whether the prior is the same whatever other variables are, and is not learned.
+        prior: Distribution of the site in the model.
+        start: First value, inside the support: the network's own value where that is possible, else a median of the
+            prior.
+        transform: Bijection from real numbers to the support; None if the support is the real line already.
+        plates: The plates around the site, as (name, size, dim).
+        is_fixed: Whether the prior depends on no other variable and is not learned.
     """
 
     name: str
@@ -42,16 +43,16 @@ class Site:
 
     @property
     def unconstrained_start(self) -> Tensor:
-        """The start on the real line."""
+        """The first value in unconstrained space."""
         return self.start if self.transform is None else self.transform.inv(self.start)
 
     @property
     def unconstrained_event_dim(self) -> int:
-        """Event dimensions of the unconstrained value, which a simplex or a Cholesky factor changes."""
+        """Event dimensions of the unconstrained value; a simplex or Cholesky factor has another number of them."""
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """A context inside the site's plates, which are made on first use and shared between the sites of a call."""
+        """A context inside the site's plates; a plate is made at its first use and kept in `plates` for other sites."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -63,36 +64,42 @@ class Site:
 def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     """The latent variables of a model, in the order in which it draws them.
 
-    Each starts where the network or its prior's median is, and the priors of those that follow are the ones given that
-    start. Under one draw of heavy-tailed parents the children would start far from where they have any density.
+    Each variable gets a first value: the network's own weights, or a median of the prior. The priors of later variables
+    are conditioned on these values, not on draws: given one draw of heavy-tailed parents, the first values of their
+    children would lie far outside the bulk of their density.
+
+    Args:
+        model: The model.
+        args: Arguments of the model.
+        kwargs: Keyword arguments of the model.
 
     Raises:
-        ValueError: If there is none, or one is discrete or lives in a subsampled plate.
+        ValueError: If there is no latent variable, or if one is discrete or inside a subsampled plate.
     """
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
     with own_parameters(model), torch.no_grad(), poutine.block():
-        with seeded(0):  # one seed, one start
+        with seeded(0):  # the same starts at every call
             started = _AtStart(model)(latents)
             trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
             sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
-            with seeded(1):  # another draw, which a prior that depends on others follows
+            with seeded(1):  # a prior that depends on other variables differs in another draw
                 again = poutine.trace(latents).get_trace(*args, **kwargs)
             sites = [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
     if not sites:
-        raise ValueError("the model has no latent variable to guide.")
+        raise ValueError("the model has no latent variable; it must have at least one `pyro.sample` without `obs`.")
     return sites
 
 
 class _AtStart(Messenger):
-    """Gives each latent variable its start in place of a draw, so that the next one's prior is the one given that."""
+    """Replaces the draw of each latent variable by its first value, so that later priors are conditioned on it."""
 
     def __init__(self, model: object) -> None:
         super().__init__()
         self._model = model
 
     def _pyro_sample(self, msg: Any) -> None:
-        is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # a plate draws indices; Pyro's own handlers ask so too
+        is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # a plate's indices; Pyro tests so too
         if msg["value"] is not None or is_subsample or msg["fn"].support.is_discrete:
             return
         if isinstance(self._model, BayesianModel) and msg["name"] in self._model.site_names:
@@ -100,20 +107,23 @@ class _AtStart(Messenger):
             if bool(msg["fn"].support.check(value).all()):
                 msg["value"] = value
                 return
-        msg["value"] = init_to_median(msg)  # of draws: too dear for all weights
+        msg["value"] = init_to_median(msg)  # a median of draws, which would take too long for all weights
 
 
 def _site(name: str, node: Any, model: object) -> Site:
     prior = node["fn"]
     support = prior.support
     if support.is_discrete:
-        raise ValueError(f"a Gaussian guide needs continuous latent variables, but `{name}` is {prior} on {support}.")
+        raise ValueError(
+            f"a Gaussian guide needs continuous latent variables, but `{name}` is {prior} on {support}; sum it "
+            "out of the model."
+        )
     frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
     for frame in frames:
         if (frame.full_size or frame.size) != frame.size:
             raise ValueError(
-                f"`{name}` has one value per row of the subsampled plate `{frame.name}`; this guide is for latent "
-                "variables shared by all data. If it is the observed site, pass the targets as an example argument."
+                f"`{name}` has one value per row of the subsampled plate `{frame.name}`, but latent variables must be "
+                "shared by all data; if it is the observed site, pass the targets as an example argument."
             )
     start: Tensor = node["value"]
     transform = None if _is_real(support) else biject_to(support)
@@ -124,7 +134,7 @@ def _site(name: str, node: Any, model: object) -> Site:
 
 
 def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
-    """Whether another trace has the same prior."""
+    """Whether a node of another trace has the same prior."""
     if node is None:
         return False
     first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))

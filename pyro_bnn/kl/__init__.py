@@ -1,8 +1,8 @@
-r"""Weights of the KL term, relative to the ELBO, and divergences between distributions.
+r"""Weights of the KL term relative to the ELBO, and divergences between distributions.
 
-The objective of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`, with the NLL a mean per data
-point. Weight 1 is the ELBO; a constant other than 1 is a temperature. Texts that sum the likelihood over a batch only
-write 1/M for what is weight 1 here, M being the number of batches (Graves, 2011).
+The objective of a batch b is :math:`N \cdot \mathrm{NLL}_b + \lambda\, \mathrm{KL}`, where the NLL is a mean per data
+point. The weight :math:`\lambda = 1` gives the ELBO; another constant is a temperature. Texts that sum the likelihood
+over a batch only, such as Graves (2011), use the weight 1/M for M batches; in this package that weight is 1.
 """
 
 from ._divergence import Divergence as Divergence

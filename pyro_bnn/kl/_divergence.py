@@ -13,7 +13,7 @@ from .. import _checks
 from .._scope import seeded
 
 CHUNK_NUMBERS = 2**22
-"""Heuristic: how many numbers a Monte Carlo estimate draws at once, 32 MB in float64."""
+"""Heuristic: how many numbers a Monte Carlo estimate draws at once; in float64 they take 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Divergence:
     """A Kullback-Leibler divergence, in nats.
 
     Args:
-        value: Of the batch shape. A Monte Carlo estimate of a small divergence can fall below 0 by its error.
-        standard_error: Of the value, same shape; 0 where the value is in closed form or infinite.
-        num_samples: Draws behind the value; 0 for a closed form.
+        value: The divergence, of the batch shape. A Monte Carlo estimate of a small one can be below 0 by its error.
+        standard_error: Standard error of the value, of the same shape; 0 for a closed form or an infinite value.
+        num_samples: Number of draws of the estimate; 0 for a closed form.
     """
 
     value: Tensor
@@ -44,30 +44,31 @@ def divergence(
     num_samples: int = 10_000,
     seed: int | None = None,
 ) -> Divergence:
-    r"""KL(p || q), what it costs to take q for p; not symmetric.
+    r"""KL(p || q), the divergence of p from its approximation q; not symmetric.
 
     .. math:: \mathrm{KL}(p \,\|\, q) = E_{w \sim p}[\log p(w) - \log q(w)] \ge 0, \quad 0 \text{ iff } p = q.
 
-    With an approximation a of a target t, ``divergence(t, a)`` is the *forward* KL, whose minimum covers all of the
-    target, and ``divergence(a, t)`` the *reverse* KL, that of variational inference, whose minimum settles on a mode.
+    For a target t and its approximation a, ``divergence(t, a)`` is the *forward* KL; an approximation that minimises it
+    covers all of the target. ``divergence(a, t)`` is the *reverse* KL, that of variational inference; an approximation
+    that minimises it stays close to one mode.
 
-    In closed form where torch or Pyro has one, also under ``to_event``; otherwise the mean over draws from p. The
-    value can be differentiated, by the reparameterised draws of p where it has them.
+    The value has a closed form if torch or Pyro has one, also under ``to_event``; otherwise it is a mean over draws
+    from p. It can be differentiated: an estimate if p has reparameterised draws.
 
     Args:
-        p: The distribution that is averaged over.
-        q: The distribution it is compared with, of the same batch and event shape.
-        closed_form: Use a closed form where there is one; if false, sample always.
-        num_samples: Draws of a Monte Carlo estimate, S. They are made in chunks, so memory grows with S only when
-            there are gradients to keep.
-        seed: Makes the estimate repeatable and leaves torch's generators as they were.
+        p: The distribution over which the mean is taken.
+        q: The distribution that p is compared with, of the same batch and event shape.
+        closed_form: Whether to use a closed form if there is one; if false, the value is always estimated.
+        num_samples: Number S of draws of a Monte Carlo estimate. They are made in chunks, so memory grows with S only
+            if gradients must be kept.
+        seed: Seed of the draws, which makes the estimate repeatable and leaves torch's generators as they were.
 
     Returns:
-        One value per element of the batch shape; infinite where p has draws outside q's support.
+        One value per element of the batch shape; it is infinite if p has draws outside the support of q.
 
     Raises:
-        ValueError: If the shapes differ, if `num_samples` is below 2, or if the value would need a gradient through
-            draws of p that are not reparameterised.
+        ValueError: If the shapes differ, if `num_samples` is below 2, if p or q has no density, or if a gradient
+            would need draws of p that are not reparameterised.
 
     References:
         Bishop (2006), Pattern Recognition and Machine Learning, section 10.1.2, on the two directions.
@@ -87,7 +88,7 @@ def divergence(
             f"{tuple(q.event_shape)}; use `.expand(batch_shape)` and `.to_event(num_dims)`."
         )
     if isinstance(_unwrap(p)[0], (Delta, MaskedDistribution)) or isinstance(_unwrap(q)[0], (Delta, MaskedDistribution)):
-        raise ValueError("`p` and `q` must have densities: a Delta has none, and a masked distribution not all of it.")
+        raise ValueError("`p` and `q` must have densities, got a Delta, which has none, or a masked distribution.")
     if closed_form:
         with suppress(NotImplementedError):
             value = _closed_form(p, q)
@@ -97,7 +98,7 @@ def divergence(
 
 
 def _closed_form(p: Distribution, q: Distribution) -> Tensor:
-    """By way of the distributions inside `to_event`, however often it was applied."""
+    """The closed form of torch or Pyro for the distributions inside `to_event`, summed over the event."""
     (base_p, dims_p), (base_q, dims_q) = _unwrap(p), _unwrap(q)
     if dims_p != dims_q:
         return kl_divergence(p, q)
@@ -114,7 +115,7 @@ def _unwrap(distribution: Distribution) -> tuple[Distribution, int]:
 
 
 def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergence:
-    """Mean and variance chunk by chunk, merged as in Chan et al. (1979), which does not cancel."""
+    """Mean and variance, merged chunk by chunk as in Chan et al. (1979), without cancellation."""
     chunk = max(1, CHUNK_NUMBERS // max(1, (p.batch_shape + p.event_shape).numel()))
     count = 0
     mean: Tensor | float = 0.0
@@ -125,7 +126,7 @@ def _monte_carlo(p: Distribution, q: Distribution, num_samples: int) -> Divergen
         new_mean = log_ratio.mean(0)
         shift, total = (new_mean - mean).detach(), count + size
         squares = squares + (log_ratio - new_mean).detach().square().sum(0) + shift.square() * (count * size / total)
-        mean, count = mean * (count / total) + new_mean * (size / total), total  # once infinite, it stays so
+        mean, count = mean * (count / total) + new_mean * (size / total), total  # an infinite mean stays infinite
     value, error = torch.as_tensor(mean), torch.as_tensor(squares).sqrt() / math.sqrt(num_samples * (num_samples - 1))
     return Divergence(value, error.masked_fill(value == math.inf, 0.0), num_samples)
 
@@ -142,5 +143,5 @@ def _log_ratio(p: Distribution, q: Distribution, size: int) -> Tensor:
     if bool(inside.all()):
         return log_p - q.log_prob(draws)
     mask = inside.reshape(inside.shape + (1,) * (draws.dim() - inside.dim()))
-    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # any value inside, its density unused
+    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # any value in the support, not used
     return log_p - log_q.masked_fill(~inside, -math.inf)

@@ -1,15 +1,15 @@
-"""Weights of the KL term in the course of a fit."""
+"""Weights of the KL term during a fit."""
 
 from collections.abc import Callable
 
 from .. import _checks
 
 KLWeight = Callable[[int, int, int], float]
-"""From (epoch, batch, num_batches), the first two counted from 0, to the weight of the KL term."""
+"""Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
 
 
 def constant(weight: float) -> KLWeight:
-    """The same weight always: 1 is the ELBO, below 1 a cold posterior, 0 no prior at all.
+    """The same weight at every step: 1 is the ELBO, below 1 a cold posterior, 0 ignores the prior.
 
     Example:
         >>> constant(0.1)(0, 3, 100)
@@ -20,7 +20,7 @@ def constant(weight: float) -> KLWeight:
 
 
 def check_weight(weight: float) -> float:
-    """Return a KL weight if it is one.
+    """Return the KL weight if it is a valid one.
 
     Raises:
         ValueError: If it is not a finite number of at least 0.
@@ -31,9 +31,9 @@ def check_weight(weight: float) -> float:
 
 
 def blundell() -> KLWeight:
-    r"""Halves from batch to batch, :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M; averages 1 over an epoch.
+    r"""A weight that halves from batch to batch, :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M; its mean is 1.
 
-    Computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
+    It is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.4.
@@ -46,12 +46,12 @@ def blundell() -> KLWeight:
 
 
 def per_weight(num_weights: int) -> KLWeight:
-    """One over the number of weights: a very cold posterior, offered because others use it."""
+    """The constant weight one over the number of weights: a very cold posterior, which other libraries use."""
     return constant(1 / _checks.at_least("num_weights", num_weights, 1))
 
 
 def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
-    """Grows in equal steps from just above 0 to `weight` over the first epochs, then stays.
+    """A weight that grows in equal steps from almost 0 to `weight` over the first `num_epochs` epochs, then stays.
 
     Example:
         >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)

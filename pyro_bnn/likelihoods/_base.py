@@ -1,4 +1,4 @@
-"""What a likelihood is."""
+"""The interface of likelihoods, and checks that they share."""
 
 from abc import ABCMeta, abstractmethod
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from ..uncertainty import Accumulator
 
 
 class _AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """PyroModule has a metaclass of its own, so that `ABC` alone does not mix in."""
+    """Metaclass of abstract modules: it combines those of PyroModule and of `ABC`."""
 
 
 @dataclass(frozen=True)
 class MovedPrior:
-    """What a `PyroSample` of a likelihood calls: a fixed prior, on the device and in the dtype of its buffer `like`."""
+    """Function of a `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood's buffer `like`."""
 
     prior: Distribution
 
@@ -33,44 +33,52 @@ class MovedPrior:
 class Likelihood(PyroModule, metaclass=_AbstractPyroModule):  # type: ignore[metaclass]
     """Maps the output of a network to the distribution of an observation.
 
-    A subclass says which distribution, which targets are allowed, and how draws of it become a prediction. It may own
-    a learnable parameter or a latent variable (a `PyroSample`).
+    A subclass defines the distribution, the targets that are allowed, and the prediction from many weight draws. It may
+    own a learnable parameter or a latent variable (a `PyroSample`).
     """
 
     @abstractmethod
     def forward(self, output: Tensor) -> TorchDistributionMixin:
-        """The observation distribution, elementwise.
+        """The elementwise distribution of the observations.
 
         Args:
-            output: Network output of shape ``(..., N, *rest)``, the leading axes being weight draws.
+            output: Network output, shape ``(*draws, N, *rest)``.
 
         Returns:
-            A distribution whose batch shape is that of the targets, with the same leading axes.
+            A distribution whose batch shape is ``draws`` followed by the shape of the targets.
 
         Raises:
-            ValueError: If the output's shape makes no sense for this likelihood.
+            ValueError: If the output does not have the shape that this likelihood needs.
         """
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise if a target has a dtype or value that cannot be observed; shapes are checked by the model."""
+        """Raise if a target has a wrong dtype or an impossible value; the model has checked the shape.
+
+        Args:
+            output: Network output, of at least one row.
+            y: Targets, shape (N, ...).
+
+        Raises:
+            ValueError: If a target cannot be observed.
+        """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets as the log-density wants them, given the dtype of the network's output."""
+        """The targets in the form that the log-density takes; `dtype` is that of the network's output."""
         return y
 
     def draw_shape(self) -> torch.Size:
-        """Leading axes of vectorised draws that the likelihood's own latent variables have; none by default."""
+        """Shape of the draw axes that the likelihood's own latent variables have in this call; empty by default."""
         return torch.Size()
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior of the likelihood's own latent variables depends on other variables."""
+        """Whether the priors of the likelihood's own latent variables depend on no other variable."""
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod
     def accumulator(self) -> Accumulator:
-        """A fresh sum over weight draws, which ends in a prediction."""
+        """An empty running sum over weight draws, which makes a prediction from them."""
 
 
 def require_counts(name: str, y: Tensor) -> None:
@@ -87,13 +95,13 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output has the axes that the likelihood reads."""
+    """Raise unless the output has at least `minimum` axes; `axes` is the expected shape, for the message."""
     if output.dim() < minimum:
         raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
 
 
 def lift(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
-    """Line up a latent of shape (*draws, *event) with an output of shape (*draws, N, *event)."""
+    """Insert axes into a latent of shape (*draws, *event) so that it broadcasts with an output (*draws, N, *event)."""
     num_lead = value.dim() - event_dim
     if num_lead == 0:
         return value
@@ -102,13 +110,13 @@ def lift(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
 
 
 def split_last(name: str, output: Tensor, parts: int) -> tuple[Tensor, ...]:
-    """Split the last axis into equal parts."""
+    """Split the last axis of the output into `parts` equal parts."""
     require_multiple(name, output, parts)
     return torch.chunk(output, parts, dim=-1)
 
 
 def require_multiple(name: str, output: Tensor, parts: int) -> None:
-    """Raise unless there is a last axis that can be split into equal parts."""
+    """Raise unless the output has a last axis that can be split into `parts` equal parts."""
     size = output.shape[-1] if output.dim() else 0
     if output.dim() < 2 or size % parts:
         raise ValueError(

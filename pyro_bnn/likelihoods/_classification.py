@@ -1,4 +1,4 @@
-"""Likelihoods of classes."""
+"""Likelihoods of class labels."""
 
 import pyro.distributions as dist
 import torch
@@ -21,7 +21,7 @@ class CategoricalLikelihood(Likelihood):
         return dist.Categorical(logits=output, validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Whole numbers from 0 to C - 1."""
+        """Raise unless targets are whole numbers from 0 to C - 1; see :meth:`Likelihood.check_values`."""
         num_classes = output.shape[-1]
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
             raise ValueError(f"class labels must be integers, got {y.dtype}; convert with `y.long()`.")
@@ -29,7 +29,7 @@ class CategoricalLikelihood(Likelihood):
         if low < 0 or high >= num_classes:
             raise ValueError(
                 f"class labels must lie in 0, ..., {num_classes - 1} (the network has {num_classes} outputs), "
-                f"got {low} to {high}."
+                f"got {low} to {high}; give the network one output per class."
             )
 
     def accumulator(self) -> Accumulator:
@@ -38,7 +38,7 @@ class CategoricalLikelihood(Likelihood):
 
 
 class BernoulliLikelihood(Likelihood):
-    """Yes or no; the network's output is the log-odds of yes, of the same shape as the targets.
+    """Yes or no; the network's output is the log-odds of yes, and has the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
     """
@@ -49,14 +49,14 @@ class BernoulliLikelihood(Likelihood):
         return dist.Bernoulli(logits=output, validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Zeros and ones."""
+        """Raise unless targets are zeros and ones; see :meth:`Likelihood.check_values`."""
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(
-                f"targets of BernoulliLikelihood must be 0 or 1, got {float(y.min())} to {float(y.max())}."
+                f"targets of BernoulliLikelihood must be 0 or 1, got values from {float(y.min())} to {float(y.max())}."
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Floating point, as the output."""
+        """The targets in the dtype of the output."""
         return y.to(dtype)
 
     def accumulator(self) -> Accumulator:

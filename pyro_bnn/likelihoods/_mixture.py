@@ -1,4 +1,4 @@
-"""Likelihoods with several answers to one question."""
+"""Likelihoods for targets with several plausible values at one input."""
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -12,28 +12,28 @@ from ._base import Likelihood, require_multiple, require_real
 
 
 class MixtureDensityLikelihood(Likelihood):
-    r"""A mixture of M Gaussians for each target, all of it from the network: a mixture density network.
+    r"""A mixture of M Gaussians for each target, with all parameters from the network: a mixture density network.
 
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
               \pi = \mathrm{softmax}(a), \quad \sigma_m = \epsilon + \log(1 + e^{\rho_m}).
 
-    Output of shape (N, 3 * O * M) goes with targets of shape (N, O). The last axis is three equal parts, in that
-    order: logits a, means :math:`\mu` and :math:`\rho`; each part holds the M components of the first target, then
+    Output of shape (N, 3 * O * M) goes with targets of shape (N, O). The last axis has three equal parts, in this
+    order: logits a, means :math:`\mu`, and :math:`\rho`. Each part holds the M components of the first target, then
     those of the second, and so on. Given x, targets are independent of each other.
 
-    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones, so
-    that neither a large :math:`\rho` overflows nor an uncertain one makes the mean of the variances explode; below,
-    it levels off at :math:`\epsilon`, which bounds what a component that sits on one point can gain. In single
+    Densities are summed in log space. The softplus is :math:`e^\rho` for small scales and linear for large ones: so a
+    large :math:`\rho` does not overflow, and the mean of the variances does not explode where :math:`\rho` is
+    uncertain. The lower bound :math:`\epsilon` limits the gain of a component that shrinks onto one point. In single
     precision and with the default :math:`\epsilon`, density and gradients are finite for all finite logits and
-    :math:`\rho`, as long as targets lie within :math:`10^{10}` of the means.
+    :math:`\rho` if targets lie within :math:`10^{10}` of the means.
 
-    Components that start alike first have to part: see :meth:`initial_bias`.
+    Equal components would get equal gradients; :meth:`initial_bias` lets them start apart.
 
     Args:
-        num_components: Number of Gaussians M; 1 is a :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` in
-            other coordinates.
-        min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets. The default is
-            far below the noise of targets near 1, and well above the rounding of single precision there.
+        num_components: Number of Gaussians M; 1 is a :class:`~pyro_bnn.HeteroscedasticGaussianLikelihood` with another
+            map from outputs to scales.
+        min_scale: Lower bound :math:`\epsilon` of the standard deviations, in units of the targets, above 0. The
+            default is far below the noise of targets near 1, and well above the rounding of single precision there.
 
     Raises:
         ValueError: If `num_components` is below 1 or `min_scale` not above 0.
@@ -61,19 +61,19 @@ class MixtureDensityLikelihood(Likelihood):
         return NormalMixture(logits, loc, self.min_scale + softplus(rho), validate_args=False)
 
     def initial_bias(self, y: Tensor) -> Tensor:
-        r"""Biases of the last layer from which components start apart: ``net[-1].bias.data = ...``.
+        r"""Bias of the last layer with which components start apart; set ``net[-1].bias.data`` to it.
 
-        The weights start equal, the means at the targets' quantiles :math:`(m - \tfrac12) / M`, the scales at their
-        standard deviation divided by M.
+        The weights of the components start equal, their means at the targets' quantiles :math:`(m - \tfrac12) / M`, and
+        their scales at the targets' standard deviation divided by M.
 
         Args:
             y: Training targets, shape (N, O).
 
         Returns:
-            Shape (3 * O * M,).
+            The bias, shape (3 * O * M,).
 
         Raises:
-            ValueError: If y has another number of axes, or a column of it is constant.
+            ValueError: If y does not have shape (N, O), or one of its columns is constant.
         """
         if y.dim() != 2 or len(y) < 2 or not bool((y.std(0) > 0).all()):
             raise ValueError(
@@ -85,9 +85,9 @@ class MixtureDensityLikelihood(Likelihood):
         return torch.stack([torch.zeros_like(loc), loc, scale + (-(-scale).expm1()).log()]).flatten()
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Finite numbers."""
+        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("MixtureDensityLikelihood", y)
 
     def accumulator(self) -> Accumulator:
-        """Averages means, and variances within and between components."""
+        """Averages means, variances within components, and variances between components."""
         return MixtureAccumulator()

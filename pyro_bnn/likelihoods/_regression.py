@@ -1,4 +1,4 @@
-"""Likelihoods of numbers."""
+"""Likelihoods of numbers and counts."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ class GaussianLikelihood(Likelihood):
     Output and targets have the same shape, (N, O) or (N,).
 
     Args:
-        scale: Standard deviation of the noise. A number fixes it; None makes it a learnable parameter that starts at
-            1; a distribution over positive numbers (scalar, or with event shape (O,)) makes it a latent variable
+        scale: Standard deviation of the noise. A number fixes it. None makes it a learnable parameter that starts at 1.
+            A distribution over positive numbers (scalar, or with event shape (O,)) makes it a latent variable
             ``likelihood.scale`` with that prior.
 
     Raises:
-        ValueError: If a number is not above 0, or a distribution's support is not positive.
+        ValueError: If a number is not above 0, or if the support of a distribution is not the positive numbers.
     """
 
     def __init__(self, scale: float | TorchDistributionMixin | None = None) -> None:
@@ -45,11 +45,11 @@ class GaussianLikelihood(Likelihood):
     def _add_latent_scale(self, prior: Distribution) -> None:
         prior = require_positive("scale", prior)
         self._scale_event_dim = prior.event_dim
-        self.register_buffer("like", torch.zeros(()))  # carries device and dtype
+        self.register_buffer("like", torch.zeros(()))  # has the device and dtype
         self.scale = PyroSample(MovedPrior(prior))
 
     def noise_scale(self) -> Tensor:
-        """The standard deviation of the noise, fixed or as learned so far.
+        """The standard deviation of the noise, fixed or learned so far, a tensor of shape ().
 
         Raises:
             ValueError: If it is a latent variable, which has no single value.
@@ -67,7 +67,7 @@ class GaussianLikelihood(Likelihood):
         return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale
 
     def draw_shape(self) -> torch.Size:
-        """That of a latent scale; vectorised particles add a 1 for the data axis, which is left out."""
+        """Draw axes of a latent scale, without the data axis of size 1 that vectorised particles have."""
         if "scale" not in self._pyro_samples:
             return torch.Size()
         lead = self.scale.shape[: self.scale.dim() - self._scale_event_dim]
@@ -79,7 +79,7 @@ class GaussianLikelihood(Likelihood):
         return dist.Normal(output, lift(self._scale(), self._scale_event_dim, output), validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Finite numbers."""
+        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("GaussianLikelihood", y)
 
     def accumulator(self) -> Accumulator:
@@ -88,7 +88,7 @@ class GaussianLikelihood(Likelihood):
 
 
 class HeteroscedasticGaussianLikelihood(Likelihood):
-    """N(mean, exp(log variance)), both from the network: its last axis is split into two halves, in that order.
+    """N(mean, exp(log variance)); the two halves of the network's last axis are the mean and the log variance.
 
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
     """
@@ -99,7 +99,7 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         return dist.Normal(mean, (0.5 * log_variance).exp(), validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Finite numbers."""
+        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("HeteroscedasticGaussianLikelihood", y)
 
     def accumulator(self) -> Accumulator:
@@ -116,11 +116,11 @@ class PoissonLikelihood(Likelihood):
         return dist.Poisson(output.exp(), validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Whole numbers of at least 0."""
+        """Raise unless targets are whole numbers of at least 0; see :meth:`Likelihood.check_values`."""
         require_counts("PoissonLikelihood", y)
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Floating point, as the output."""
+        """The targets in the dtype of the output."""
         return y.to(dtype)
 
     def accumulator(self) -> Accumulator:

@@ -33,7 +33,7 @@ def negative_log_likelihood(probs: Tensor, y: Tensor) -> float:
 
 
 def brier_score(probs: Tensor, y: Tensor) -> float:
-    """Mean over the data of the squared distance between probabilities and the one-hot label, in [0, 2].
+    """Squared distance between probabilities and the one-hot label, averaged over the data, in [0, 2].
 
     Args:
         probs: Class probabilities, shape (N, C).
@@ -52,13 +52,13 @@ def brier_score(probs: Tensor, y: Tensor) -> float:
 
 @dataclass(frozen=True)
 class CalibrationBins:
-    """Confidence and accuracy by bin of confidence.
+    """Mean confidence and accuracy of predictions, by bin of confidence.
 
     Args:
         edges: Bin edges, shape (B + 1,).
-        counts: Inputs in each bin, shape (B,).
-        confidence: Their mean confidence, NaN in empty bins, shape (B,).
-        accuracy: Their accuracy, NaN in empty bins, shape (B,).
+        counts: Number of inputs in each bin, shape (B,).
+        confidence: Mean confidence in each bin, NaN in empty bins, shape (B,).
+        accuracy: Accuracy in each bin, NaN in empty bins, shape (B,).
     """
 
     edges: Tensor
@@ -73,7 +73,7 @@ def calibration_bins(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> Calibra
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
-        num_bins: Number of bins; bin b holds confidences in (b / B, (b + 1) / B].
+        num_bins: Number of bins B; bin b holds confidences in (b / B, (b + 1) / B].
     """
     probs, y = class_inputs(probs, y)
     _checks.at_least("num_bins", num_bins, 1)
@@ -112,9 +112,9 @@ def adaptive_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
 
     For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of
-    rank r, from 0, goes to bin floor(r B / N). Where N is no multiple of B, sizes differ by one, and a bin's weight is
-    its share of the inputs instead of 1 / B. Inputs of equal probability count with the mean of their labels, so that
-    the order of the rows does not matter.
+    rank r, from 0, goes to bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one, and the
+    weight of a bin is its fraction of the inputs instead of 1 / B. Each of several inputs of equal probability gets the
+    mean of their labels, so the order of the rows does not matter.
 
     Args:
         probs: Class probabilities, shape (N, C).

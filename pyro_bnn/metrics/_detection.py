@@ -1,4 +1,4 @@
-"""Scores of telling unknown inputs from known ones."""
+"""Scores of the detection of unknown inputs."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from .. import _checks
 
 @dataclass(frozen=True)
 class OODScores:
-    """How well a score tells out-of-domain inputs (the positives) from in-domain ones.
+    """Quality of a score that separates out-of-domain inputs (the positives) from in-domain ones.
 
     Args:
-        auroc: Area under the ROC curve: the chance that an unknown input scores above a known one.
-        aupr: Average precision, out-of-domain being the positive class.
-        fpr95: Fraction of in-domain inputs taken for unknown when 95 % of the unknown are found.
+        auroc: Area under the ROC curve: the probability that an unknown input scores above a known one.
+        aupr: Average precision, with out-of-domain as the positive class.
+        fpr95: Fraction of in-domain inputs above the threshold that finds 95 % of the unknown inputs.
     """
 
     auroc: float
@@ -24,7 +24,7 @@ class OODScores:
 
 
 def ood_scores(in_domain: Tensor, out_of_domain: Tensor) -> OODScores:
-    """Rate any score that should be larger for unknown inputs.
+    """Quality of a score that should be larger for unknown inputs than for known ones.
 
     Args:
         in_domain: Scores of known inputs, shape (N,).
@@ -34,7 +34,7 @@ def ood_scores(in_domain: Tensor, out_of_domain: Tensor) -> OODScores:
         >>> ood_scores(torch.tensor([0.1, 0.2]), torch.tensor([0.9, 0.8]))
         OODScores(auroc=1.0, aupr=1.0, fpr95=0.0)
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # late: takes seconds
+    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # the import takes seconds
 
     for name, value in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
         if value.dim() != 1 or len(value) == 0:

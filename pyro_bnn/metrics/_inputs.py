@@ -1,4 +1,4 @@
-"""What a score may be computed from."""
+"""Checks of the inputs of scores."""
 
 import torch
 from torch import Tensor
@@ -9,8 +9,8 @@ from .. import _checks
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the last axis holds probabilities.
 
-    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``.
-    That of single precision is the least: probabilities of a float32 network are often handed over in float64.
+    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``, or
+    by that of single precision if it is larger: probabilities in float64 are often those of a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")
@@ -19,7 +19,7 @@ def probabilities(name: str, value: Tensor) -> None:
     if lowest < 0 or furthest > max(torch.finfo(value.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5:
         raise ValueError(
             f"each row of `{name}` must hold probabilities: none below 0, and a sum of 1; got values down to "
-            f"{lowest:.3g} and sums up to {furthest:.3g} away from 1. Logits become probabilities by `.softmax(-1)`."
+            f"{lowest:.3g} and sums up to {furthest:.3g} away from 1; turn logits into probabilities by `.softmax(-1)`."
         )
 
 
@@ -51,8 +51,8 @@ def number_inputs(y: Tensor, **predictions: Tensor) -> None:
     for name, value in predictions.items():
         if value.shape != y.shape or y.numel() == 0:
             raise ValueError(
-                f"`{name}` must have the same shape as the values that it goes with, at least one of them, got "
-                f"{_checks.shape(value)} and {_checks.shape(y)}."
+                f"`{name}` and the targets or parameters given with it must have one shape, with at least one element, "
+                f"got {_checks.shape(value)} and {_checks.shape(y)}."
             )
     for name, value in {**predictions, "y": y}.items():
         _checks.finite(name, value)

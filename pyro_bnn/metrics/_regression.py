@@ -22,13 +22,13 @@ def root_mean_squared_error(mean: Tensor, y: Tensor) -> float:
 
 
 def mixture_log_likelihood(log_probs: Tensor) -> float:
-    r"""Mean log predictive density, :math:`\frac1N\sum_n \log \frac1S\sum_s p_s(y_n)`, in nats.
+    r"""Log predictive density, averaged over the data, :math:`\frac1N\sum_n \log \frac1S\sum_s p_s(y_n)`, in nats.
 
     Args:
-        log_probs: Log-density of each target under each draw, shape (S, N); minus infinity where it is 0.
+        log_probs: Log-density of each target under each draw, shape (S, N); minus infinity for a density of 0.
     """
     if log_probs.dim() != 2 or log_probs.numel() == 0:
-        raise ValueError(f"`log_probs` must have shape (S, N), none of them 0, got {_checks.shape(log_probs)}.")
+        raise ValueError(f"`log_probs` must have shape (S, N) with S and N above 0, got {_checks.shape(log_probs)}.")
     _checks.finite("log_probs", log_probs[log_probs != -math.inf])
     return float((log_probs.double().logsumexp(0) - math.log(len(log_probs))).mean())
 
@@ -38,22 +38,23 @@ def interval_coverage(lower: Tensor, upper: Tensor, y: Tensor) -> float:
 
     Args:
         lower: Lower ends, shape ``(N, *O)``.
-        upper: Upper ends, same shape.
-        y: Targets, same shape.
+        upper: Upper ends, of the same shape.
+        y: Targets, of the same shape.
     """
     number_inputs(y, lower=lower, upper=upper)
     if bool((lower > upper).any()):
-        raise ValueError(f"`lower` must not exceed `upper`, got {int((lower > upper).sum())} intervals that end first.")
+        raise ValueError(f"`lower` must not exceed `upper`, got {int((lower > upper).sum())} intervals where it does.")
     return float(((lower <= y) & (y <= upper)).double().mean())
 
 
 def crps_from_draws(draws: Tensor, y: Tensor) -> float:
-    r"""Continuous ranked probability score, estimated from independent draws; mean over all targets, lower is better.
+    r"""Continuous ranked probability score, estimated from independent draws and averaged over all targets.
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
 
-    It is in the units of y, and the mean absolute error where the prediction is a point. This is the fair estimator:
-    its mean is the score of the distribution itself for any number of draws, so it may fall slightly below 0.
+    It is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. This is the fair
+    estimator: for any number of draws its expectation is the score of the distribution itself, so a value may be
+    slightly below 0.
 
     Args:
         draws: Independent draws from the predictive distribution, shape ``(S, N, *O)``, at least two.
@@ -81,14 +82,14 @@ def crps_from_draws(draws: Tensor, y: Tensor) -> float:
 
 
 def crps_of_normal_mixture(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> float:
-    """Continuous ranked probability score of a mixture of M Gaussians in closed form; mean over all targets.
+    """Continuous ranked probability score of a mixture of M Gaussians, in closed form and averaged over all targets.
 
-    It is in the units of y; lower is better. Time grows with the square of M, memory with M.
+    It is in the units of y; lower is better. Time grows with the square of M, and memory with M.
 
     Args:
         weights: Probabilities of the components, shape (..., M) or (M,).
-        loc: Their means, shape (..., M).
-        scale: Their standard deviations, above 0, shape (..., M).
+        loc: Means of the components, shape (..., M).
+        scale: Standard deviations of the components, above 0, shape (..., M).
         y: Targets, shape (...).
 
     References:

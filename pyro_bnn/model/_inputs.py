@@ -1,4 +1,4 @@
-"""Checks of what a model is called with."""
+"""Checks of the arguments of a model."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from .. import _checks
 
 
 def check_input(x: Tensor, like: Tensor) -> None:
-    """Raise unless x are rows on the device of the network's weights, and in their dtype if it is floating point."""
+    """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
     _checks.kind("x", x, Tensor, "a tensor")
     if x.device != like.device:
         raise ValueError(
@@ -23,7 +23,7 @@ def check_input(x: Tensor, like: Tensor) -> None:
 
 
 def check_shapes(expected: torch.Size, x: Tensor, y: Tensor, likelihood: str) -> None:
-    """Raise unless y has the shape that the likelihood expects, and is on the device of x."""
+    """Raise unless y has the expected shape and is on the device of x; `likelihood` is a name for the message."""
     if y.device != x.device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {x.device}; call `y.to(x.device)`.")
     _checks.same_rows(x, y)

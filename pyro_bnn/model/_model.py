@@ -1,4 +1,4 @@
-"""The model."""
+"""The Bayesian model: a network with priors and a likelihood."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from ._priors import NetworkPriors, ParentStatement, SiteStatement
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""From weights, ``{site: value}``, and the number of rows to a context in which the network is called."""
+"""Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
 
 
 class BayesianModel(PyroModule):
@@ -32,27 +32,26 @@ class BayesianModel(PyroModule):
     The model holds a private copy of `net`; the caller's is never changed. Each parameter selected by `where` becomes
     a `PyroSample` of the model under its site name, the module path: ``net.0.weight``. The others stay learnable
     parameters. A parameter used under several names (tied weights) is one site. The weights are drawn outside the
-    data plate, and an observed batch of B rows is weighted by ``num_data / B``, so that for every batch size the ELBO
-    is, in expectation, that of the whole data set. No indices are drawn.
-
-    The weights may carry leading draw axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
+    data plate, and an observed batch of B rows is weighted by ``num_data / B``. So for every batch size the expected
+    ELBO is that of the whole data set. No indices are drawn. The weights may have leading draw axes, as in
+    `Predictive(parallel=True)` and `vectorize_particles=True`.
 
     A prior may depend on latent variables of its own, such as a scale (:class:`~pyro_bnn.HierarchicalPrior`). They are
-    sites of the model, ``prior.0.scale``, drawn before the weights. What a prior learns is a parameter of the model.
+    sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
 
-    The padding row of a random embedding is no weight but a constant, the row that `net` had: the drawn one has no
-    effect on the likelihood, and its posterior is its prior.
+    The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
+    the likelihood, so its posterior is its prior.
 
     Args:
-        net: Maps x of shape (N, ...) to an output of shape (N, ...).
+        net: Network that maps x of shape (N, ...) to an output of shape (N, ...).
         prior: Prior of each selected parameter.
         likelihood: Distribution of y given the network's output; the model keeps a copy.
-        num_data: Size N of the whole data set.
-        where: Glob, or list of globs, on site names: ``*`` is one component of a name, ``**`` any number.
+        num_data: Number N of data points in the whole data set.
+        where: Glob, or list of globs, on site names: ``*`` is one component of a name, ``**`` any number of them.
 
     Raises:
-        ValueError: If `where` selects nothing or a glob of it matches nothing, if a prior has the wrong shape or draws
-            anything itself, if a layer would change a random weight or its gradient, or if `num_data` is not positive.
+        ValueError: If `where` selects no parameter or one of its globs matches none, if a prior has the wrong shape or
+            has Pyro statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -95,7 +94,7 @@ class BayesianModel(PyroModule):
         self.likelihood.to(self._like())
 
     def _declare(self) -> None:
-        """Make the sample statements, and the parameters of learned priors."""
+        """Declare the sample statements, and the parameters of learned priors."""
         for parent in self._priors.children:
             setattr(self, parent, PyroSample(ParentStatement(parent)))
         for name, (parents, learned) in self._priors.dependencies.items():
@@ -107,10 +106,13 @@ class BayesianModel(PyroModule):
             )
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
-        """What a site of the network, or a parent of such a site, is drawn from, on the model's present device.
+        """The prior of a site of the network, or of a parent of such a site, on the model's present device.
+
+        Args:
+            name: The site.
 
         Raises:
-            ValueError: If that depends on other latent variables.
+            ValueError: If the prior depends on other latent variables.
         """
         if name in self._priors.children:
             return self._priors.of_parent(name)
@@ -119,15 +121,15 @@ class BayesianModel(PyroModule):
         return self.prior_given(name, {})
 
     def parents_of(self, name: str) -> tuple[str, ...]:
-        """The latent variables on which the prior of one of the network's sites depends."""
+        """Names of the latent variables on which the prior of a site of the network depends."""
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of one of the network's sites, given its parents.
+        """The prior of a site of the network, given its parents.
 
         Args:
             name: The site.
-            values: A value, shape ``(*draws, *event)``, for each of its parents at least.
+            values: A value, shape ``(*draws, *event)``, for every parent; further entries are ignored.
 
         Returns:
             A distribution of batch shape ``draws``.
@@ -137,25 +139,25 @@ class BayesianModel(PyroModule):
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 
     def _prior_parameter(self, name: str) -> Tensor:
-        tree = self._modules["prior_parameters"]  # not an attribute: that would put it into Pyro's global store
+        tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
         assert tree is not None
         path = _without_prefix(name)
         return local_param(f"prior_parameters.{path}", tree.get_parameter(path))
 
     @property
     def sample_statements(self) -> tuple[object, ...]:
-        """What each latent variable is drawn from at present: a distribution, or a function that makes one."""
+        """Present prior of each latent variable: a distribution, or a function that makes one."""
         return (*self._pyro_samples.values(), *self._likelihood._pyro_samples.values())
 
     @property
     def has_fixed_priors(self) -> bool:
-        """Whether no prior depends on other variables, as one may that was set by hand, and none is learned here."""
+        """Whether no prior depends on other variables or is learned; a prior that the user replaced may do so."""
         statements = self._pyro_samples.values()
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
 
     def _like(self) -> Tensor:
-        """A tensor with the device and dtype of the network."""
+        """A tensor that has the device and dtype of the network."""
         path = next(iter(self._paths.values()))[0]
         return self.network.get_buffer(path)
 
@@ -163,7 +165,7 @@ class BayesianModel(PyroModule):
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with their initial values.
 
-        Not ``model.net``: read inside a call, that puts parameters into Pyro's global store.
+        Read inside a call, ``model.net`` would put parameters into Pyro's global store; this property does not.
         """
         net = self._modules["net"]
         assert net is not None
@@ -177,12 +179,12 @@ class BayesianModel(PyroModule):
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """Device of the network's random parameters, on which the model computes."""
         return self._like().device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The network's floating-point type."""
+        """Floating-point type of the network's random parameters."""
         return self._like().dtype
 
     @property
@@ -192,33 +194,33 @@ class BayesianModel(PyroModule):
 
     @property
     def parameter_paths(self) -> dict[str, tuple[str, ...]]:
-        """For each of the network's sites the names that its parameter has there: several if weights are tied."""
+        """Names in the network of each site's parameter, ``{site: paths}``; tied weights have several."""
         return {name: tuple(paths) for name, paths in self._paths.items()}
 
     @property
     def latent_names(self) -> tuple[str, ...]:
-        """Names of all latent variables: what priors depend on, the network's sites, the likelihood's variables."""
+        """Names of all latent variables: parents of priors, sites of the network, variables of the likelihood."""
         return (*self._priors.children, *self._paths, *self._likelihood_names())
 
     def _likelihood_names(self) -> list[str]:
         return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
     def initial_value(self, name: str) -> Tensor:
-        """The value that the parameter of a site had in the caller's network."""
+        """Value of a site's parameter in the caller's network."""
         return self.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
         """Draw every latent variable and nothing else; arguments are ignored.
 
-        A model in its own right, with all sample sites of the full model but `obs`: what a guide needs to know.
+        This is a Pyro model with all sample sites of the full model except `obs`; guides are built from it.
         """
         self._draw_weights()
         for name in self._likelihood._pyro_samples:
             getattr(self._likelihood, name)
 
     def _draw_weights(self) -> dict[str, Tensor]:
-        for parent in self._priors.children:  # before the weights, which find them in PyroModule's cache
+        for parent in self._priors.children:  # first, so that the weights find them in PyroModule's cache
             getattr(self, parent)
         return {name: getattr(self, name) for name in self._paths}
 
@@ -232,12 +234,12 @@ class BayesianModel(PyroModule):
             A distribution of batch shape ``(*draws, N, ...)``.
 
         Raises:
-            ValueError: If x is on another device or has another dtype or shape than the network expects.
+            ValueError: If x does not have the device, dtype or shape that the network expects.
         """
         return self._observe(x)[0]
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """The Pyro model: draws the weights, and observes y at the site ``obs`` or, without y, draws it.
+        """The Pyro model: draws the weights, runs the network, and observes y at the site ``obs``; without y, draws it.
 
         Args:
             x: Inputs, shape (B, ...).
@@ -258,19 +260,19 @@ class BayesianModel(PyroModule):
         return output
 
     def _checked_targets(self, expected: torch.Size, output: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The targets of a batch as the log-density wants them, once they are known to fit."""
+        """The checked targets of a batch, in the form that the log-density takes."""
         check_shapes(expected, x, y, type(self._likelihood).__name__)
         if len(y) > self.num_data:
             raise ValueError(
-                f"`num_data` is {self.num_data} but the batch has {len(y)} rows; `num_data` is the size of the "
+                f"`num_data` is {self.num_data} but the batch has {len(y)} rows; build the model with the size of the "
                 "whole data set."
             )
-        if not y.is_cuda:  # reading values of a CUDA tensor waits for the device; `fit_svi` does it once
+        if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
             self._likelihood.check_values(output, y)
         return self._likelihood.as_targets(y, output.dtype)
 
     def log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        """The log-likelihood of the whole data set as a batch estimates it, in nats, without Pyro's machinery.
+        """Estimate of the whole data set's log-likelihood from a batch, in nats, without Pyro's machinery.
 
         Args:
             values: One value for every latent variable, ``{site: shape (*event)}``.
@@ -281,7 +283,7 @@ class BayesianModel(PyroModule):
             The sum over the batch times ``num_data / B``, differentiable in the values.
 
         Raises:
-            ValueError: As a call of the model.
+            ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
         check_input(x, self._like())
         with self._noise_fixed(values):
@@ -294,7 +296,7 @@ class BayesianModel(PyroModule):
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: A value, shape ``(*draws, *event)``, for each latent variable of the likelihood at least.
+            values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood at least.
         """
         with self._noise_fixed(values):
             distribution: TorchDistributionMixin = self.likelihood(output)
@@ -302,7 +304,7 @@ class BayesianModel(PyroModule):
 
     @contextmanager
     def intercepted(self, interceptor: Interceptor) -> Iterator[None]:
-        """A context in which every call of the network is made inside a context of the interceptor's."""
+        """A context in which every call of the network runs inside a context made by `interceptor`."""
         if self._interceptor is not None:
             raise ValueError("an estimator is already applied to this model; leave its context first.")
         self._interceptor = interceptor
@@ -313,19 +315,19 @@ class BayesianModel(PyroModule):
 
     @property
     def is_intercepted(self) -> bool:
-        """Whether a context of :meth:`intercepted` is open."""
+        """Whether a context of :meth:`intercepted` is active."""
         return self._interceptor is not None
 
     @contextmanager
     def _noise_fixed(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """Within it, the likelihood's latent variables have the given values: they lie in PyroModule's own cache."""
+        """A context in which the likelihood's latent variables have the given values, by way of PyroModule's cache."""
         with self._pyro_context:
             for name in self._likelihood_names():
                 self._pyro_context.set(name, values[name])
             yield
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
-        """Raise a `ValueError` unless y are possible targets of x; runs the network on the first row only."""
+        """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
         with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
             distribution, output, num_lead = self._observe(x[:1])
         expected = torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]])
@@ -335,28 +337,28 @@ class BayesianModel(PyroModule):
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless there is a value of the right shape for every latent variable.
 
-        A variable without a value would be drawn from its prior, without a word.
+        Without this check a variable that has no value would silently be drawn from its prior.
         """
         missing = [name for name in self.latent_names if name not in values]
         if missing:
-            raise ValueError(f"the posterior lacks the latent variables {missing}; it has {list(values)}.")
+            raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
         expected = {name: self.initial_value(name).shape for name in self._paths}
         expected |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
         for name, shape in expected.items():
             if values[name].shape != shape:
                 raise ValueError(
                     f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's "
-                    f"{tuple(shape)}: it belongs to another model."
+                    f"{tuple(shape)}: it belongs to another model; pass its own model."
                 )
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the network's layers compute with, given a value of every site of the network.
+        """The weights that the layers use, given a value of every site of the network.
 
         Args:
             values: ``{site: shape (*event)}``.
 
         Returns:
-            ``{path: shape (*event)}``, tied weights under each of their paths. The padding row of an embedding
+            ``{path: shape (*event)}``, with tied weights under each of their paths. The padding row of an embedding
             is that of the caller's network.
         """
         pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
@@ -364,7 +366,7 @@ class BayesianModel(PyroModule):
 
     @pyro_method
     def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
-        """The distribution of the targets, the network's output, and how many leading axes are weight draws."""
+        """The distribution of the targets, the network's output, and the number of leading draw axes."""
         check_input(x, self._like())
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
@@ -372,7 +374,7 @@ class BayesianModel(PyroModule):
         return self._respond({name: self._without_data_axis(name, value) for name, value in weights.items()}, x)
 
     def _respond(self, weights: Mapping[str, Tensor], x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
-        """What :meth:`_observe` returns, given the weights."""
+        """The result of :meth:`_observe` for given weights."""
         net = self.network
         num_lead = max(value.dim() - self.initial_value(name).dim() for name, value in weights.items())
         tensors = {path: weights[name] for name, paths in self._paths.items() for path in paths}
@@ -384,12 +386,12 @@ class BayesianModel(PyroModule):
                 f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."
             )
         noise_draws = self._likelihood.draw_shape()
-        if len(noise_draws) > num_lead:  # the noise is drawn many times, the weights are not
+        if len(noise_draws) > num_lead:  # the noise has more draws than the weights
             output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
         return self._likelihood(output), output, num_lead
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """Vectorised particles have shape (S, 1, *parameter), the 1 for the data axis; `Predictive` leaves it out."""
+        """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 

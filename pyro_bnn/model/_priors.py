@@ -1,4 +1,4 @@
-"""The priors of a network's sites: what each depends on, and the distribution for given values of that."""
+"""The priors of a network's sites: what each depends on, and its distribution given those values."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class _NoStatements(Messenger):
-    """Refuses what a prior would draw or learn on the side: it is asked once, and its answer kept."""
+    """Raises an error at a Pyro statement in a prior: it would run only once, since the distribution is kept."""
 
     def _refuse(self, msg: Any) -> NoReturn:
         raise ValueError(
             f"the prior must be a distribution and draw nothing, but it has the statement `pyro.{msg['type']}("
-            f"{msg['name']!r}, ...)`, which would run once, when the model is built, and be frozen. For a prior that "
-            "depends on latent variables, or on numbers that are learned, use HierarchicalNormalPrior, HorseshoePrior "
-            "or LearnedNormalPrior, or subclass HierarchicalPrior."
+            f"{msg['name']!r}, ...)`, which would run only once, when the model is built; for a prior that depends on "
+            "latent variables or on learned numbers, use HierarchicalNormalPrior, HorseshoePrior or "
+            "LearnedNormalPrior, or subclass HierarchicalPrior."
         )
 
     def _pyro_sample(self, msg: Any) -> None:
@@ -35,33 +35,33 @@ class _NoStatements(Messenger):
         self._refuse(msg)
 
 
-def _asked(question: Callable[..., T], *args: object) -> T:
-    """The answer of a prior, which no handler of the caller's sees, and without statements of its own."""
+def _asked(method: Callable[..., T], *args: object) -> T:
+    """The result of a method of a prior, hidden from Pyro's handlers; statements inside raise an error."""
     with poutine.block(), _NoStatements():
-        return question(*args)
+        return method(*args)
 
 
 class NetworkPriors:
-    """A prior applied to a network's random parameters.
+    """A prior, applied to all random parameters of a network.
 
     Args:
         prior: The prior.
         net: The network, in which random parameters are buffers.
-        paths: The path of each site's parameter.
+        paths: Path of each site's parameter in the network.
 
     Raises:
-        ValueError: If a distribution has the wrong shape, or two sites mean different things by the same parent.
+        ValueError: If a distribution has the wrong shape, or two sites give one parent or number different priors.
     """
 
     def __init__(self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str]) -> None:
         self._prior, self._net, self._paths = prior, net, dict(paths)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
         self.first_values: dict[str, Tensor] = {}
-        """Of every learnable number."""
+        """First value of every learnable number."""
         self.children: dict[str, str] = {}
-        """For every parent a site whose prior depends on it."""
+        """For every parent, one site whose prior depends on it."""
         self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        """For every site its parents, and the learnable numbers of its prior."""
+        """For every site, the names of its parents and of the learnable numbers of its prior."""
         for name in paths:
             self._add(name)
 
@@ -91,8 +91,8 @@ class NetworkPriors:
 
     def _refuse_sharing(self, key: str, *names: str) -> NoReturn:
         raise ValueError(
-            f"the priors of {' and '.join(f'`{name}`' for name in names)} both depend on `{key}`, but mean different "
-            'things by it; give each its own, as with `per="parameter"`.'
+            f"the priors of {' and '.join(f'`{name}`' for name in names)} both depend on `{key}`, but define "
+            'it differently; give each its own, as with `per="parameter"`.'
         )
 
     def _check_shape(self, name: str, prior: TorchDistributionMixin) -> None:
@@ -104,18 +104,18 @@ class NetworkPriors:
             )
 
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site's parameter for given values of what it depends on."""
+        """The prior of a site's parameter, for given values of its parents and learnable numbers."""
         if any(self.dependencies[name]):
             return _asked(self._prior.given, values, *self._arguments(name))
         return self._cached(name, name, lambda: _asked(self._prior.given, {}, *self._arguments(name)))
 
     def of_parent(self, parent: str) -> TorchDistributionMixin:
-        """What a parent is drawn from."""
+        """The prior of a parent."""
         child = self.children[parent]
         return self._cached(parent, child, lambda: _asked(self._prior.parents, *self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """Made once for each device and dtype."""
+        """The distribution of `make`, made once for each device and dtype of the site's parameter."""
         parameter = self._net.get_buffer(self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
@@ -127,8 +127,8 @@ def _check_names(site: str, names: Iterable[str]) -> None:
     for name in names:
         if not name.startswith(f"{PRIOR_PREFIX}."):
             raise ValueError(
-                f"what the prior of `{site}` depends on must have a name that begins with `{PRIOR_PREFIX}.`, got "
-                f"`{name}`; `pyro_bnn.priors.prior_name` makes one."
+                f"each parent or learnable number of the prior of `{site}` must have a name that begins with "
+                f"`{PRIOR_PREFIX}.`, got `{name}`; make one with `pyro_bnn.priors.prior_name`."
             )
 
 
@@ -143,7 +143,7 @@ def _check_parent(name: str, distribution: object) -> None:
 
 
 def _are_equal(first: Iterable[object], second: Iterable[object]) -> bool:
-    """Whether distributions are of the same kind, with the same numbers."""
+    """Whether two lists of distributions are of the same types, with the same numbers."""
     return all(
         type(a) is type(b)
         and len(list(tensors_of(a))) == len(list(tensors_of(b)))
@@ -154,7 +154,7 @@ def _are_equal(first: Iterable[object], second: Iterable[object]) -> bool:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """What the `PyroSample` of a network's site calls: its prior, given the parents that this call has drawn."""
+    """The function of the `PyroSample` of a network's site: its prior given the parents drawn in the same call."""
 
     name: str
     parents: tuple[str, ...]
@@ -167,7 +167,7 @@ class SiteStatement:
 
 @dataclass(frozen=True)
 class ParentStatement:
-    """What the `PyroSample` of a parent calls."""
+    """The function of the `PyroSample` of a parent: its prior."""
 
     name: str
 

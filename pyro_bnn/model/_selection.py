@@ -1,4 +1,4 @@
-"""Which parameters of a network are random, and dotted names as nested modules."""
+"""Selection of the random parameters of a network, and nested modules from dotted names."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ SITE_PREFIX = "net"
 
 
 def select_sites(net: nn.Module, globs: list[str]) -> dict[str, list[str]]:
-    """The sites that globs choose, in the order of the network, with every path of each site's parameter.
+    """The sites that match globs, in the order of the network, with all paths of each site's parameter.
 
     Raises:
-        ValueError: If a glob matches nothing, or there is none.
+        ValueError: If a glob matches nothing, or `globs` is empty.
     """
     aliases: dict[int, list[str]] = {}
     for path, parameter in net.named_parameters(remove_duplicate=False):
@@ -31,7 +31,7 @@ def select_sites(net: nn.Module, globs: list[str]) -> dict[str, list[str]]:
 
 
 def parameter_tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Learnable numbers under dotted names, as nested modules."""
+    """Nested modules with a parameter under each dotted name."""
     root = nn.Module()
     for name, value in values.items():
         *path, leaf = name.split(".")

@@ -1,4 +1,4 @@
-"""Weight priors: each maps (name, parameter, layer) to a distribution, fixed or given scales that are inferred too."""
+"""Weight priors: each maps (name, parameter, layer) to a distribution, with fixed, inferred or learned scales."""
 
 from ._base import PRIOR_PREFIX as PRIOR_PREFIX
 from ._base import HierarchicalPrior as HierarchicalPrior

@@ -1,4 +1,4 @@
-"""What a prior is: the general interface, and its two kinds."""
+"""The interface of priors, and its two kinds: fixed and hierarchical."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ PRIOR_PREFIX = "prior"
 class WeightPrior(ABC):
     """The prior of a network's parameters, which may depend on latent variables and learnable numbers of its own.
 
-    This is what a model asks of a prior. To write one, subclass :class:`Prior` if the distribution is fixed, or
-    :class:`HierarchicalPrior` if it depends on something that is inferred.
+    This is the interface that a model uses. To write a prior, subclass :class:`Prior` if the distribution is fixed, or
+    :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
     """
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The latent variables on which the prior of a parameter depends, and what they are drawn from.
+        """The latent variables on which the prior of a parameter depends, with their own priors.
 
         Args:
             name: Site name of the parameter, such as ``net.0.weight``.
@@ -26,7 +26,8 @@ class WeightPrior(ABC):
             module: The layer that owns it.
 
         Returns:
-            ``{site name: distribution}``. Names begin with ``prior.``; parameters that name the same parent share it.
+            ``{site name: distribution}``. Names begin with ``prior.``. Two parameters with a parent of the same name
+            share that parent.
         """
         return {}
 
@@ -39,7 +40,8 @@ class WeightPrior(ABC):
             module: The layer that owns it.
 
         Returns:
-            ``{name: value}``, unconstrained. Names begin with ``prior.``; equal names are one learnable number.
+            ``{name: value}``, unconstrained. Names begin with ``prior.``. Two parameters with a number of the same name
+            share that number.
         """
         return {}
 
@@ -47,10 +49,10 @@ class WeightPrior(ABC):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The prior of the whole parameter for given values of what it depends on.
+        """The prior of the whole parameter, for given values of its parents and learnable numbers.
 
         Args:
-            values: Of every parent, shape ``(*draws, *event)``, and of every learnable number.
+            values: A value of every parent, shape ``(*draws, *event)``, and of every learnable number.
             name: Site name of the parameter.
             parameter: The parameter with its initial value.
             module: The layer that owns it.
@@ -66,8 +68,8 @@ class Prior(WeightPrior):
     A subclass implements :meth:`elementwise`; the base class gives the result the parameter's own shape, so that the
     prior of a whole tensor is one Pyro site.
 
-    The distribution is made once, when the model is built, and again when that moves to another device or dtype. So
-    nothing may be drawn in it: a prior with latent scales is a :class:`HierarchicalPrior`.
+    The distribution is made once, when the model is built, and again when the model moves to another device or dtype.
+    So :meth:`elementwise` must draw nothing: a prior with latent scales is a :class:`HierarchicalPrior`.
     """
 
     @abstractmethod
@@ -90,7 +92,7 @@ class Prior(WeightPrior):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The fixed distribution, whatever the values."""
+        """The fixed distribution; the values are ignored."""
         return self(name, parameter, module)
 
 
@@ -106,11 +108,11 @@ class HierarchicalPrior(WeightPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The prior of the elements of `parameter`, given what it depends on.
+        """The prior of the elements of `parameter`, given its parents and learnable numbers.
 
         Args:
-            values: Every parent and every learnable number. A value of event shape e comes with shape
-                ``(*draws, 1, ..., 1, *e)`` and so broadcasts with the parameter as e itself would.
+            values: A value of every parent and every learnable number. A value of event shape e has shape
+                ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter just as e would.
             name: Site name of the parameter.
             parameter: The parameter with its initial value.
             module: The layer that owns it.
@@ -129,7 +131,7 @@ class HierarchicalPrior(WeightPrior):
         }
         leads = {key: value.shape[: value.dim() - event_dims[key]] for key, value in values.items()}
         num_lead = max(map(len, leads.values()))
-        # Particles have the leading axes (S, 1) or just (S,), with the rows first in both: pad on the right.
+        # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
         leads = {key: torch.Size([*lead, *[1] * (num_lead - len(lead))]) for key, lead in leads.items()}
         lined_up = {}
         for key, value in values.items():
@@ -141,15 +143,16 @@ class HierarchicalPrior(WeightPrior):
 
 
 def prior_name(name: str, per: str, quantity: str) -> str:
-    """The name of something that the prior of a parameter depends on.
+    """The name of a latent variable or learnable number on which the prior of a parameter depends.
 
     Args:
         name: Site name of the parameter, such as ``net.0.weight``.
-        per: Whether all parameters of a "layer" share it, or each "parameter" has its own.
-        quantity: What it is.
+        per: "layer" if all parameters of a layer share it, "parameter" if each parameter has its own.
+        quantity: Last component of the name, such as ``scale``.
 
-    >>> prior_name("net.0.weight", "layer", "scale"), prior_name("net.0.weight", "parameter", "scale")
-    ('prior.0.scale', 'prior.0.weight.scale')
+    Example:
+        >>> prior_name("net.0.weight", "layer", "scale"), prior_name("net.0.weight", "parameter", "scale")
+        ('prior.0.scale', 'prior.0.weight.scale')
     """
     path = name.split(".")[1:]
     return ".".join([PRIOR_PREFIX, *(path[:-1] if per == "layer" else path), quantity])

@@ -15,7 +15,7 @@ class PriorByName(Prior):
     """Chooses a prior by the parameter's site name: the first glob that matches wins.
 
     Args:
-        priors: By globs in order of precedence; ``*`` stands for one component of a name, ``**`` for any number.
+        priors: Prior of each glob, in order of precedence; ``*`` is one component of a name, ``**`` any number of them.
 
     Raises:
         ValueError: When a parameter matches no glob.
@@ -28,29 +28,36 @@ class PriorByName(Prior):
     priors: Mapping[str, WeightPrior]
 
     def prior_of(self, name: str) -> WeightPrior:
-        """The first prior whose glob matches a site name."""
+        """The first prior whose glob matches a site name.
+
+        Args:
+            name: The site.
+
+        Raises:
+            ValueError: If no glob matches.
+        """
         for glob, prior in self.priors.items():
             if matches(glob, name):
                 return prior
         raise ValueError(f'no glob of {list(self.priors)} matches `{name}`; add a last entry "**" for all the rest.')
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The first matching prior's, which must be a fixed one."""
+        """The prior of the elements by the first matching prior, which must be a fixed one."""
         prior = self.prior_of(name)
         if not isinstance(prior, Prior):
             raise ValueError(f"the prior of `{name}` depends on other variables; call `given` with their values.")
         return prior.elementwise(name, parameter, module)
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The first matching prior's; see :meth:`WeightPrior.parents`."""
+        """The parents of the first matching prior; see :meth:`WeightPrior.parents`."""
         return self.prior_of(name).parents(name, parameter, module)
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
-        """The first matching prior's; see :meth:`WeightPrior.learned`."""
+        """The learnable numbers of the first matching prior; see :meth:`WeightPrior.learned`."""
         return self.prior_of(name).learned(name, parameter, module)
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """The first matching prior's; see :meth:`WeightPrior.given`."""
+        """The distribution of the first matching prior; see :meth:`WeightPrior.given`."""
         return self.prior_of(name).given(values, name, parameter, module)

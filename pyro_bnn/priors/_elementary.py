@@ -1,6 +1,6 @@
-"""Priors with the same few numbers for every parameter.
+"""Fixed priors with the same few numbers for every parameter.
 
-The numbers are checked once, here, and not every weight at every step.
+The numbers are checked once, when a prior is made, so that distributions need no checks at every step.
 """
 
 import math
@@ -20,7 +20,7 @@ class NormalPrior(Prior):
     """Independent N(0, scale^2) on every element.
 
     Args:
-        scale: Standard deviation.
+        scale: Standard deviation, above 0.
     """
 
     scale: float = 1.0
@@ -30,20 +30,23 @@ class NormalPrior(Prior):
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
-        r"""The prior that weight decay stands for, when the loss is a *mean* over the data.
+        r"""The prior to which weight decay corresponds if the loss is a *mean* over the data.
 
         .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
                   \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
 
-        The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient:
-        half the square, of every parameter it is given, biases too. If the loss is a *sum* over the data, pass
-        ``num_data=1``; if the penalty has no half, twice the `weight_decay`. A mean squared error is no
-        log-likelihood but :math:`2 \sigma^2` times one: divide its weight decay by that. The decoupled decay of
-        `AdamW` corresponds to no prior.
+        The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient. The
+        penalty is then half the square, for every parameter of the optimizer, biases included. If the loss is a *sum*
+        over the data, pass ``num_data=1``. If the penalty has no factor of one half, pass twice the `weight_decay`. If
+        the loss is a mean squared error, it is :math:`2 \sigma^2` times a negative log-likelihood: divide its weight
+        decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to no prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
-            num_data: Number of data points N that the loss is a mean over.
+            num_data: Number N of data points in the mean.
+
+        Raises:
+            ValueError: If an argument is out of range.
 
         Example:
             >>> NormalPrior.from_weight_decay(1e-2, num_data=100)
@@ -62,7 +65,7 @@ class LaplacePrior(Prior):
     r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
 
     Args:
-        scale: Mean absolute deviation, the b of ``exp(-|w| / b) / (2 b)``.
+        scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
     """
 
     scale: float = 1.0
@@ -80,9 +83,9 @@ class ScaleMixturePrior(Prior):
     """Independent :class:`~pyro_bnn.distributions.ScaleMixtureNormal` on every element.
 
     Args:
-        mixing: Weight of the first component.
-        scale1: Standard deviation of the first component.
-        scale2: Standard deviation of the second component.
+        mixing: Weight of the first component, strictly between 0 and 1.
+        scale1: Standard deviation of the first component, above 0.
+        scale2: Standard deviation of the second component, above 0.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, equation 7.
@@ -105,14 +108,15 @@ class ScaleMixturePrior(Prior):
 
 @dataclass(frozen=True)
 class FanInNormalPrior(Prior):
-    r"""N(0, gain^2 / fan_in), which keeps the prior variance of the pre-activations free of the layer's width.
+    r"""N(0, gain^2 / fan_in), under which the prior variance of pre-activations does not depend on the layer's width.
 
     The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
-    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` where there is one of at
-    least two dimensions, and otherwise has standard deviation `gain` (normalisation layers).
+    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if that has at least two
+    dimensions. Otherwise, as in normalisation layers, its standard deviation is `gain`.
 
     Args:
-        gain: :math:`\sqrt 2` keeps the second moment of ReLU activations.
+        gain: Standard deviation times the root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
+            activations.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 2.

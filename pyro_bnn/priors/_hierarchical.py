@@ -1,4 +1,4 @@
-"""Gaussian priors whose scales are latent variables of the model."""
+"""Gaussian priors with scales that are latent variables of the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ Per = Literal["layer", "parameter"]
 
 
 def check_per(per: str) -> None:
-    """Raise unless scales are per layer or per parameter."""
+    """Raise unless `per` is "layer" or "parameter"."""
     if per not in ("layer", "parameter"):
         raise ValueError(f'`per` must be "layer" or "parameter", got {per!r}.')
 
 
 def centred_normal(scale: Tensor) -> TorchDistributionMixin:
-    """N(0, scale^2); the scale is positive by construction, and not checked at every step."""
+    """N(0, scale^2); the scale is not checked, since it is positive by construction."""
     return dist.Normal(torch.zeros_like(scale), scale, validate_args=False)
 
 
@@ -34,14 +34,14 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
     The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
-    ``net.0.weight``. Its posterior says how large the weights of a layer are, in place of a number chosen by hand.
+    ``net.0.weight``. Its posterior says how large the weights are, so no number has to be chosen by hand.
 
     Args:
-        scale_prior: Prior p(s) over positive numbers, one of Pyro's distributions; by default HalfNormal(1).
-        per: Whether the parameters of a "layer" share a scale, or each "parameter" has its own.
+        scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
+        per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale_prior` is not a distribution of one positive number.
+        ValueError: If `scale_prior` is not a distribution of one positive number, or `per` is none of these.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
@@ -76,21 +76,21 @@ class HorseshoePrior(HierarchicalPrior):
     .. math:: \tau \sim C^+(0, b), \qquad \lambda_k \sim C^+(0, 1), \qquad
               w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
 
-    with half-Cauchy distributions :math:`C^+`. With a slab of scale c the Gaussian's scale is
-    :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2}`, which levels off at c: the regularised horseshoe.
+    with half-Cauchy distributions :math:`C^+`. With a slab of scale c (the regularised horseshoe) the Gaussian's scale
+    is :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2}`, which never exceeds c.
 
     The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
-    for the parameter ``net.0.weight``. The local ones always are ``prior.0.weight.local_scales``.
+    for the parameter ``net.0.weight``. The local scales are always the site ``prior.0.weight.local_scales``.
 
     Args:
-        global_scale: Median b of the global scale; smaller means that fewer weights matter.
-        local: Whether a "unit" (a row of a weight, all but its first axis) shares a local scale, as in Ghosh et al., so
-            that whole units can vanish, or each "weight" has its own. Each element of a bias has its own either way.
-        slab_scale: The scale c, or None for the plain horseshoe.
-        per: Whether the parameters of a "layer" share a global scale, or each "parameter" has its own.
+        global_scale: Median b of the global scale; smaller values mean that fewer weights matter.
+        local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
+            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own.
+        slab_scale: Scale c of the slab; None for the plain horseshoe.
+        per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If a number is not above 0, or a choice is none of these.
+        ValueError: If a number is not above 0, or `local` or `per` is none of these words.
 
     References:
         Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
@@ -114,7 +114,7 @@ class HorseshoePrior(HierarchicalPrior):
         return prior_name(name, self.per, "global_scale"), prior_name(name, "parameter", "local_scales")
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
-        """The global scale, and local scales that broadcast with the parameter."""
+        """The global scale, and local scales whose shape broadcasts with the parameter."""
         of_all, of_each = self._names(name)
         shape = parameter.shape if self.local == "weight" else (*parameter.shape[:1], *[1] * (parameter.dim() - 1))
         ones = parameter.new_ones(shape)
@@ -126,7 +126,7 @@ class HorseshoePrior(HierarchicalPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2) with the product of the scales, levelled off at the slab's."""
+        """N(0, scale^2) with the product of the two scales, limited by the scale of the slab."""
         of_all, of_each = self._names(name)
         scale = values[of_all] * values[of_each]
         if self.slab_scale is not None:

@@ -1,4 +1,4 @@
-"""Gaussian priors whose scales are learned: empirical Bayes."""
+"""Gaussian priors with learned scales: empirical Bayes."""
 
 import math
 from collections.abc import Mapping
@@ -18,20 +18,20 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s),
 
-    which with an exact guide maximises the evidence :math:`\log p(y \mid s)`. What is learned is :math:`\log s`, a
+    which for an exact guide maximises the evidence :math:`\log p(y \mid s)`. The learned number is :math:`\log s`, a
     parameter of the model: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
-    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. Steps in it change s by a factor.
+    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. Its steps change s by a factor.
 
-    Under a mean-field guide and an overparametrised network the learned scale can collapse towards 0, with weights that
-    follow it; :class:`HierarchicalNormalPrior` keeps the scale's uncertainty. MCMC and Laplace's method leave the scale
-    where it is.
+    Under a mean-field guide and an overparametrised network the learned scale can collapse towards 0, and the weights
+    with it; :class:`HierarchicalNormalPrior` keeps the scale's uncertainty. MCMC and Laplace's method do not change the
+    scale.
 
     Args:
-        scale: Where s starts.
-        per: Whether the parameters of a "layer" share a scale, or each "parameter" has its own.
+        scale: First value of s, above 0.
+        per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale` is not above 0.
+        ValueError: If `scale` is not above 0, or `per` is none of these words.
 
     References:
         MacKay (1992), Bayesian Interpolation, https://doi.org/10.1162/neco.1992.4.3.415.

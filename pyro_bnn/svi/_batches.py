@@ -1,4 +1,4 @@
-"""Batches from a loader or from tensors, under one interface."""
+"""One interface to the batches of a loader and to those of tensors."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 
@@ -15,9 +15,9 @@ class Batches:
 
     Args:
         data: A loader of (x, y) batches, or a tuple of tensors with the same number of rows.
-        batch_size: Rows per batch of tensors; None is one batch of all rows.
-        device: Where batches go; None leaves them.
-        generator: Orders the rows of tensors anew at each epoch.
+        batch_size: Number of rows in each batch of tensors; None makes one batch of all rows.
+        device: Device to which the batches are moved; None leaves them where they are.
+        generator: Generator of the random order of the rows, which is new in each epoch. A loader has its own order.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class Batches:
         else:
             self._loader = data
             if batch_size is not None:
-                raise ValueError("`batch_size` goes with a tuple of tensors; a loader has its own.")
+                raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
             self.num_batches = _length(data)
             if self.num_batches == 0:
-                raise ValueError("the loader is empty: it has no batch to learn from.")
+                raise ValueError("the loader is empty; pass one with at least one batch.")
 
     def _init_tensors(self, batch_size: int | None) -> None:
         assert self._tensors is not None
         if not self._tensors:
-            raise ValueError("`data` is an empty tuple; pass (x, y).")
+            raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         self.num_rows = len(self._tensors[0])
         if self.num_rows == 0:
-            raise ValueError("`data` has no rows to learn from.")
+            raise ValueError("`data` must have at least one row, got none.")
         for other in self._tensors[1:]:
             _checks.same_rows(self._tensors[0], other)
         size = self.num_rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
@@ -55,7 +55,7 @@ class Batches:
 
     @property
     def tensors(self) -> Batch | None:
-        """The whole data, where it is at hand."""
+        """The whole data, if it was given as tensors; None for a loader."""
         return self._tensors
 
     def __iter__(self) -> Iterator[Batch]:
@@ -67,18 +67,18 @@ class Batches:
             yield self._tensors
         else:
             order = torch.randperm(self.num_rows, generator=self._generator).to(self._tensors[0].device)
-            for rows in order.split(self._batch_size):
-                yield tuple(tensor.index_select(0, rows) for tensor in self._tensors)  # a third of the time of [rows]
+            for rows in order.split(self._batch_size):  # `index_select` takes a third of the time of `[rows]`
+                yield tuple(tensor.index_select(0, rows) for tensor in self._tensors)
 
 
 def _length(loader: object) -> int:
-    """Number of batches; a DataLoader over an iterable data set looks as if it had a length, but has none."""
+    """Number of batches; a DataLoader over an iterable data set counts as `Sized`, but its `len` raises TypeError."""
     try:
         if isinstance(loader, Sized):
             return len(loader)
     except TypeError:
         pass
     raise ValueError(
-        f"`data` must be a DataLoader or a tuple of tensors, got {type(loader).__name__}, which has no length: the "
-        "number of batches must be known."
+        f"`data` must be a DataLoader or a tuple of tensors, got {type(loader).__name__} without a length; the number "
+        "of batches must be known, so pass a loader with `len`."
     )

@@ -17,19 +17,19 @@ from ._step import GradientStep
 
 
 class DirectStep(GradientStep):
-    r"""A step on a :class:`BayesianModel` and a :class:`FlatGuide`; see :func:`obstacle` for when.
+    r"""A step on a :class:`BayesianModel` and a :class:`FlatGuide`; :func:`direct_joint` says when it can be used.
 
-    For each of S draws: draw; run the network; its backward pass, of minus the log-likelihood; pull the gradients back
-    to the guide's parameters and add those of the divergence. What drawing and pulling back mean for a family of guides
-    is in the file of its :class:`~pyro_bnn.guides.FlatState`.
+    Each of the S draws takes four operations: draw the weights; run the network; run the backward pass of minus the
+    log-likelihood; turn its gradients into those in the guide's parameters, and add the gradients of the divergence.
+    The :class:`~pyro_bnn.guides.FlatState` of a family of guides defines the first and the last of these.
 
     Args:
         joint: The model's joint density.
         guide: The guide.
-        parameters: What is learned.
-        optimizer: Over these.
-        elbo: The bound.
-        estimator: How the network gets the noise; None for drawn values.
+        parameters: Parameters to learn.
+        optimizer: Optimizer of these parameters.
+        elbo: The bound; its `num_particles` is S.
+        estimator: Way in which the noise enters the network; None gives the network drawn values.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class DirectStep(GradientStep):
         self._state = self._stack.enter_context(guide.flat(joint, noise=noise, closed_form=is_mean_field))
 
     def close(self) -> None:
-        """Give the parameters back."""
+        """Give the parameters memory of their own again."""
         self._stack.close()
 
     def _gradients(self) -> list[Tensor]:
-        guides = {id(parameter) for parameter in self._state.parameters}
-        others = [p.grad for p in self._learned if p.grad is not None and id(p) not in guides]
+        of_guide = {id(parameter) for parameter in self._state.parameters}
+        others = [p.grad for p in self._learned if p.grad is not None and id(p) not in of_guide]
         return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
@@ -76,17 +76,17 @@ class DirectStep(GradientStep):
         return weight * terms[1] - terms[0], terms
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
-        """Gradients of one draw, and its log-likelihood and divergence, shape (2,)."""
+        """Set the gradients of one draw; returns its log-likelihood and divergence in nats, shape (2,)."""
         given = self._state.draw()
         version = self._state.value._version
         log_likelihood = self._log_likelihood(given, batch)
         loss = -log_likelihood / self._num_draws
-        if loss.requires_grad:  # else no weight is used
+        if loss.requires_grad:  # else the network uses no weight
             loss.backward()
         if self._state.value._version != version:
             raise ValueError(
-                "the network changes its weights in place (`max_norm`, `clamp_`), so that they are no draw from the "
-                "guide any more; let it compute changed weights instead."
+                "the network changes its weights in place (`max_norm`, `clamp_`), and they are then no longer a draw "
+                "from the guide; compute the changed weights as new tensors."
             )
         self._last_log_likelihood = log_likelihood.detach()
         return torch.stack([self._last_log_likelihood.double(), self._state.pull_back(weight)])
@@ -107,10 +107,10 @@ class DirectStep(GradientStep):
 
 
 class _NoSites(Messenger):
-    """Refuses sites of the network's own, which would be left out of the ELBO."""
+    """Refuses sample statements inside the network, because the direct ELBO would leave them out."""
 
     def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
-            f"the site `{msg['name']}` appeared within the network, but not when it was tried out before the fit. "
-            "Make it appear always, or fit with `pyro.infer.SVI`."
+            f"the network has the sample site `{msg['name']}`, which it did not have in the trial call before the fit; "
+            "make the network sample it in every call, or fit with `pyro.infer.SVI`."
         )

@@ -1,4 +1,4 @@
-"""Stochastic variational inference: any model and guide, any ELBO of Pyro's, any optimizer of torch's."""
+"""Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
 
 import time
 import warnings
@@ -28,7 +28,7 @@ from ._step import NonFiniteError
 from ._svi_step import SVIStep, svi_step
 
 NOTABLE_FALL = 0.05
-"""Heuristic: an objective that ends lower than it began by this fraction is no Monte Carlo noise."""
+"""Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
 
 
 def fit_svi(
@@ -49,32 +49,33 @@ def fit_svi(
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
 
-    A loop over epochs and batches around the step of :func:`svi_step`, which has the formula and says how gradients are
-    computed: directly, or by Pyro. Every quantity recorded in the history is that of the whole data set, in nats.
+    This is a loop over epochs and batches around the step of :func:`svi_step`. The formula of the ELBO is there, and
+    when the gradients are computed directly or by Pyro. Every quantity in the history is that of the whole data set, in
+    nats.
 
     Args:
-        model: As for :func:`svi_step`, like `guide`, `elbo`, `estimator` and `cuda_graph`.
-        guide: Fitted in place.
+        model: The model; for `model`, `guide`, `elbo`, `estimator` and `cuda_graph` see :func:`svi_step`.
+        guide: The guide, which is fitted in place.
         data: A loader of (x, y) batches, or a tuple of tensors (x, y); batches are moved to the model's device.
-        optimizer: From parameters to a torch optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to
-            an optimizer and a learning-rate scheduler (:func:`scheduled`), which is stepped once an epoch. To clip
-            gradients, see :func:`clipped`.
-        num_epochs: Passes over the data.
-        batch_size: Rows per batch when `data` is tensors; None uses all rows at once.
-        elbo: The bound.
-        estimator: Less noisy gradients.
+        optimizer: Function from a list of parameters to a torch optimizer, such as
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to a pair of an optimizer and a learning-rate scheduler
+            (:func:`scheduled`), which is stepped once an epoch. To clip gradients, see :func:`clipped`.
+        num_epochs: Number of passes over the data.
+        batch_size: Number of rows in each batch when `data` is tensors; None uses all rows at once.
+        elbo: The bound; None is ``Trace_ELBO()``.
+        estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
-        callbacks: Called with the history after each epoch; a true result ends the fit.
-        progress: Show a progress bar with the ELBO and its two terms.
-        cuda_graph: Record steps on a GPU and replay them.
-        seed: Makes the fit repeatable and leaves torch's generators as they were.
+        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit.
+        progress: Whether to show a progress bar with the ELBO and its two terms.
+        cuda_graph: Whether to record steps on a GPU and replay them.
+        seed: Seed of the fit, which makes it repeatable and leaves torch's generators as they were; None uses them.
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
 
     Raises:
-        ValueError: If the arguments make no sense together.
-        NonFiniteError: If a loss or gradient is not finite; the last finite parameters stay in place.
+        ValueError: If the arguments do not fit each other.
+        NonFiniteError: If a loss or gradient is not finite; the parameters are then those of the last finite step.
     """
     _checks.at_least("num_epochs", num_epochs, 1)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
@@ -138,7 +139,7 @@ def _run(
                     schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
                 else:
                     schedule.step()
-            if sum(bool(callback(history)) for callback in callbacks):  # every one is called
+            if sum(bool(callback(history)) for callback in callbacks):  # a sum, so that every callback is called
                 stopped = True
                 break
     return GuidePosterior(step.guide, _status(history, num_epochs, stopped), history)
@@ -152,14 +153,14 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
     rows = sum(sizes)
     if rows > num_data or num_data - rows >= max(sizes):
         warnings.warn(
-            f"`num_data` is {num_data} but an epoch has {rows} rows: the ELBO is that of {num_data} rows. "
-            "Set `num_data` to the size of the training set.",
+            f"`num_data` is {num_data} but an epoch has {rows} rows, and the ELBO counts {num_data}; set `num_data` to "
+            "the size of the training set.",
             stacklevel=4,
         )
 
 
 def _record(history: History, results: list[Tensor], weights: list[float], epoch: int) -> None:
-    """Add an epoch's steps to the history: a GPU is waited for here, and not at each step."""
+    """Add an epoch's steps to the history. The program waits for a GPU here, once an epoch, and not at each step."""
     for index, (row, weight) in enumerate(zip(torch.stack(results).tolist(), weights, strict=True)):
         expected_log_likelihood, kl, is_finite = row
         if not is_finite:
@@ -196,7 +197,7 @@ def _require_maker(optimizer: object) -> None:
     if isinstance(optimizer, PyroOptim) or not callable(optimizer):
         raise ValueError(
             "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3); got {type(optimizer).__name__}."
+            f"lr=1e-3), got {type(optimizer).__name__}."
         )
 
 
@@ -207,18 +208,18 @@ def _check_data(model: nn.Module, batches: Batches) -> None:
             raise ValueError(f"`data` must be a tuple (x, y), got {len(batches.tensors)} tensors.")
         if len(x) != model.num_data:
             raise ValueError(
-                f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; the KL would be weighted "
-                "for the wrong size of data set."
+                f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows, and the KL would get the "
+                f"wrong weight; build the model with `num_data={len(x)}`."
             )
         _checks.finite("x", x)
 
 
 def _check_first_time(model: nn.Module, batch: Batch, batches: Batches) -> None:
-    """What is too dear for every step: NaN in the inputs, and on a GPU the values of the targets."""
+    """Checks that cost too much for every step: inputs must be finite and, on a GPU, targets must have right values."""
     if not isinstance(model, BayesianModel):
         return
     if len(batch) != 2:
-        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} parts.")
+        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} tensors.")
     if batches.tensors is None:
         _checks.finite("x", batch[0])
     if batch[1].is_cuda:

@@ -1,4 +1,4 @@
-"""Steps on a GPU, recorded once as a CUDA graph and replayed: a replay launches all kernels at once."""
+"""Steps on a GPU that are recorded once as a CUDA graph and then replayed; a replay launches all kernels at once."""
 
 from collections.abc import Callable
 
@@ -9,19 +9,19 @@ from ._batches import Batch
 from ._step import Step, StepTerms
 
 NUM_WARMUP = 3
-"""Ordinary steps before a recording, in which libraries set themselves up and the optimizer makes its state."""
+"""Number of ordinary steps before a recording; in these, libraries initialise and the optimizer makes its state."""
 
 MOST_GRAPHS = 4
-"""Heuristic: recordings kept; each has memory of its own. Steps beyond are ordinary ones."""
+"""Heuristic: largest number of recordings, each with memory of its own. Further kinds of steps are not recorded."""
 
 
 class GraphStep(Step):
     """Records each kind of step and replays it; a kind has one batch shape, KL weight and learning rate.
 
-    The batch is copied to where the recording reads it. Python code of the network runs in the recording alone.
+    Each batch is copied into the tensors that the recording reads. The network's Python code does not run in a replay.
 
     Args:
-        step: A step that waits for nothing.
+        step: The step to record; it must not wait for the GPU.
     """
 
     def __init__(self, step: Step) -> None:
@@ -35,13 +35,13 @@ class GraphStep(Step):
                 group["capturable"] = True
 
     def close(self) -> None:
-        """Give the parameters back."""
+        """Give the parameters memory of their own again."""
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters; see :meth:`Step.__call__`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        if rates != self._rates:  # a recording has them in it
+        if rates != self._rates:  # a recording contains the learning rates of its time
             self._recordings.clear()
         self._rates = rates
         kind = (kl_weight, *((part.shape, part.dtype) for part in batch))
@@ -63,7 +63,7 @@ class GraphStep(Step):
 
 
 def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
-    """Run on another stream than the present one, as what is to be recorded must have been."""
+    """Run a function on a new stream; torch requires that of the steps before a recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -73,7 +73,7 @@ def on_own_stream(function: Callable[[], Tensor]) -> Tensor:
 
 
 def record(function: Callable[[], object]) -> Callable[[], None]:
-    """Record what a function asks of the GPU, without doing it; the result of this call does it."""
+    """Record the kernels that a function launches, without running them; the function returned runs them."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         function()

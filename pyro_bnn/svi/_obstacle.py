@@ -1,4 +1,4 @@
-"""When the direct path may be taken: where it gives the numbers that Pyro's own machinery gives, up to rounding."""
+"""Conditions of the direct path: it is taken only if its numbers are those of Pyro's own machinery, up to rounding."""
 
 import copy
 from typing import Any
@@ -17,7 +17,7 @@ from ..model import BayesianModel
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> Joint | str:
-    """What the direct path works on, or why it is closed. A copy of the model is run once, on a batch of inputs x."""
+    """The joint density for the direct path, or why that path is closed. Runs a copy of the model once, on inputs x."""
     if not isinstance(model, BayesianModel):
         return f"the model is of type {type(model).__name__}"
     if overridden := overridden_names(type(model), BayesianModel):
@@ -62,9 +62,9 @@ def _of_priors(joint: Joint) -> str | None:
 def _of_network(model: BayesianModel, x: Tensor) -> str | None:
     try:
         with seeded(0, model.device), torch.no_grad(), poutine.block():
-            copied = copy.deepcopy(model)  # batch normalisation and the like change what they run in
+            copied = copy.deepcopy(model)  # a run changes the buffers of layers such as batch normalisation
             trace: Any = poutine.trace(copied.observation).get_trace(x)
-    except Exception as error:  # what is wrong with the data, the real step will say
+    except Exception as error:  # if the data are wrong, the real step raises the right error
         return f"the model could not be tried out ({type(error).__name__}: {error})"
     if {*trace.stochastic_nodes} != {*model.latent_names} or trace.observation_nodes:
         return "the network or the likelihood has sites of its own"

@@ -1,4 +1,4 @@
-"""Makers of optimizers, to be composed."""
+"""Functions that make optimizers from parameters, with clipped gradients or with a schedule."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,17 @@ ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
-    """An optimizer that clips the gradient of all its parameters together before each step.
+    """A maker of optimizers that clip the gradient of all their parameters together before each step.
 
     Args:
-        optimizer: From parameters to a torch optimizer.
-        max_norm: Largest Euclidean norm of the whole gradient.
+        optimizer: Function from a list of parameters to a torch optimizer.
+        max_norm: Largest Euclidean norm of the whole gradient, above 0.
+
+    Returns:
+        A function of the same kind as `optimizer`.
+
+    Raises:
+        ValueError: If `max_norm` is not above 0.
 
     Example:
         >>> import functools, torch
@@ -40,11 +46,14 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
 
 
 def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedule]) -> ScheduledMaker:
-    """An optimizer together with the learning-rate schedule that :func:`fit_svi` steps once an epoch.
+    """A maker of optimizers, each with a learning-rate schedule that :func:`fit_svi` steps once an epoch.
 
     Args:
-        optimizer: From parameters to a torch optimizer.
-        schedule: From that to one of torch's schedulers.
+        optimizer: Function from a list of parameters to a torch optimizer.
+        schedule: Function from an optimizer to one of torch's schedulers.
+
+    Returns:
+        A function from a list of parameters to the pair (optimizer, scheduler).
 
     Example:
         >>> import functools, torch

@@ -1,4 +1,4 @@
-"""A step by Pyro's own ELBOs, for any model and guide."""
+"""A step with one of Pyro's own ELBOs, for any model and guide."""
 
 import copy
 import warnings
@@ -20,22 +20,23 @@ from ._batches import Batch
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
-"""What a KL weight of 0 is computed with, so that the KL can still be read off; no gradient feels it."""
+"""Weight that replaces a KL weight of 0, so that the KL can still be computed; it is too small to change a gradient."""
 
 SMALLEST_DIVISOR = 1e-3
-"""Heuristic: with a smaller weight a closed-form KL is not divided out of the loss, which would magnify rounding."""
+"""Heuristic: below this KL weight the KL is not computed as part of the loss divided by the weight, since the division
+would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step by one of Pyro's ELBOs.
+    """A step with one of Pyro's ELBOs.
 
     Args:
         model: The model.
         guide: The guide.
-        parameters: What is learned.
-        optimizer: Over these.
+        parameters: Parameters to learn.
+        optimizer: Optimizer of these parameters.
         elbo: The bound.
-        estimator: Decides how the noise of weights enters their layers; None leaves it to the guide.
+        estimator: Way in which the noise of weights enters their layers; None leaves it to the guide.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class PyroStep(GradientStep):
         super().__init__(model, guide, parameters, optimizer)
         self._contexts = _contexts(estimator, model, guide, elbo)
         self._elbo: Any = copy.copy(elbo)
-        # Every ELBO of Pyro's gets its traces here; they hold the two terms, which its loss has already added up.
+        # Every ELBO of Pyro gets its traces from `_get_trace`. They hold the two terms; the loss is only their sum.
         self._traces: list[tuple[Trace, Trace]] = []
         get_trace = self._elbo._get_trace
 
@@ -62,7 +63,7 @@ class PyroStep(GradientStep):
         vars(self._elbo)["_get_trace"] = recorded
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: this step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters; see :meth:`Step.__call__`."""
@@ -101,7 +102,7 @@ class PyroStep(GradientStep):
 
 
 class _ScaleLatents(Messenger):
-    """Multiplies the weight of latent sites, and so of the KL term, in model and guide alike."""
+    """Multiplies the weight of all latent sites, in model and guide, and so the weight of the KL term."""
 
     def __init__(self, weight: float) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class _ScaleLatents(Messenger):
 def _contexts(
     estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
 ) -> Sequence[AbstractContextManager[None]]:
-    """The estimator's contexts: where the KL is also read off weights, which must then be draws, and where not."""
+    """Two contexts of the estimator: one that draws every weight, for a KL from draws, and one that need not."""
     if estimator is None:
         return nullcontext(), nullcontext()
     assert isinstance(model, BayesianModel)

@@ -1,4 +1,4 @@
-"""What an optimisation step is: gradients of the two terms of the ELBO, a check, an update."""
+"""One optimisation step: gradients of the two terms of the ELBO, a check that they are finite, and an update."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ class NonFiniteError(RuntimeError):
     """A loss or gradient was not finite; the parameters are still those of the last finite step.
 
     Args:
-        problem: What is not finite.
-        where: At which step.
-        more: What else is known.
+        problem: Name of the quantity that is not finite.
+        where: Name of the step.
+        more: Further text after the name of the step.
     """
 
     def __init__(self, problem: str, where: str, more: str = "") -> None:
@@ -31,7 +31,7 @@ class NonFiniteError(RuntimeError):
         self.problem, self.where, self.more = problem, where, more
 
     def at(self, where: str) -> "NonFiniteError":
-        """The same error with another name for the step."""
+        """A copy of the error with another name of the step."""
         return NonFiniteError(self.problem, where, self.more)
 
 
@@ -39,61 +39,62 @@ class NonFiniteError(RuntimeError):
 class StepTerms:
     """The ELBO of a step, in nats and for the whole data set, on the model's device.
 
-    Nothing here waits for a GPU; ``float(terms.elbo)`` does.
+    Its properties do not wait for a GPU; ``float(terms.elbo)`` does.
 
     Args:
-        values: Expected log-likelihood, KL divergence, and 1 if the step was made, 0 if a loss or gradient was not
-            finite, shape (3,).
+        values: Expected log-likelihood, KL divergence, and a flag, shape (3,). The flag is 1 if the step was made, 0 if
+            a loss or gradient was not finite.
     """
 
     values: Tensor
 
     @property
     def elbo(self) -> Tensor:
-        """Expected log-likelihood minus KL divergence, whatever the weight of the KL."""
+        """Expected log-likelihood minus KL divergence, without the KL weight."""
         return self.values[0] - self.values[1]
 
     @property
     def log_likelihood(self) -> Tensor:
-        """The data term."""
+        """Expected log-likelihood, the data term."""
         return self.values[0]
 
     @property
     def kl(self) -> Tensor:
-        """The complexity term, unweighted."""
+        """KL divergence, the complexity term, without its weight."""
         return self.values[1]
 
     @property
     def is_finite(self) -> Tensor:
-        """Whether loss and gradients were finite so far: a step where they are not, and all after it, do nothing."""
+        """Whether losses and gradients were finite up to this step; after one that was not, no step has an effect."""
         return self.values[2].bool()
 
 
 class Step(ABC):
-    """An optimisation step, to be called with a batch."""
+    """An optimisation step, called with a batch."""
 
     model: nn.Module
     guide: nn.Module
     optimizer: Optimizer
 
     waits: bool
-    """Whether a step looks at its loss, and so waits for a GPU."""
+    """Whether a step reads the value of its loss, and so waits for a GPU."""
 
     @abstractmethod
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters.
 
         Args:
-            batch: What model and guide are called with.
+            batch: Arguments of model and guide.
             kl_weight: Weight of the KL term in the objective.
 
         Raises:
-            NonFiniteError: If loss or gradient is not finite; where a GPU is not waited for, the terms say so.
+            NonFiniteError: If loss or gradient is not finite. A step that does not wait for a GPU sets
+                :attr:`StepTerms.is_finite` to false instead.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give the parameters back."""
+        """Give the parameters memory of their own again."""
 
 
 class GradientStep(Step):
@@ -102,8 +103,8 @@ class GradientStep(Step):
     Args:
         model: The model.
         guide: The guide.
-        parameters: What is learned, all on one device.
-        optimizer: Over these.
+        parameters: Parameters to learn, all on one device.
+        optimizer: Optimizer of these parameters.
     """
 
     def __init__(
@@ -121,17 +122,17 @@ class GradientStep(Step):
 
     @abstractmethod
     def _bad_site(self) -> str | None:
-        """The first site, in the last call of :meth:`_backward`, whose value or log-density is not finite."""
+        """The first site whose value or log-density was not finite in the last call of :meth:`_backward`, in words."""
 
     def _gradients(self) -> list[Tensor]:
-        """All gradients, as few tensors as possible."""
+        """All gradients, in as few tensors as possible."""
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters; see :meth:`Step.__call__`.
 
-        A GPU would have to be waited for to know whether all is finite. Where the optimizer can be told on the device
-        to do nothing, it is not waited for: after a step that is not finite no further one has an effect.
+        To learn whether all numbers are finite, the program would have to wait for a GPU. It does not wait if a flag on
+        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect.
         """
         self._count += 1
         with torch.enable_grad():
@@ -164,7 +165,7 @@ class GradientStep(Step):
 
 @contextmanager
 def _skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """A context in which a fused optimizer does nothing if the flag is set, by the means of torch's `GradScaler`."""
+    """A context in which a fused optimizer does nothing if the flag is set, as under torch's `GradScaler`."""
     optimizer.grad_scale, optimizer.found_inf = None, flag.float()
     try:
         yield

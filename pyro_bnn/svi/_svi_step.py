@@ -1,4 +1,4 @@
-"""The step for everybody's loop."""
+"""A step for training loops of your own, and for that of `fit_svi`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,16 +27,16 @@ from ._step import Step, StepTerms
 
 
 class SVIStep:
-    """An optimisation step on an ELBO; made by :func:`svi_step`.
+    """An optimisation step on an ELBO; :func:`svi_step` makes it.
 
     Args:
         model: The model.
         guide: The guide.
-        optimizer: A torch optimizer over parameters of theirs, or what makes one of all of them.
+        optimizer: A torch optimizer of parameters of model and guide, or a function from all of them to one.
         elbo: The bound.
-        estimator: How the noise of weights enters their layers.
-        kl_weight: Weight of the KL term, where a call names no other.
-        cuda_graph: Record steps and replay them.
+        estimator: Way in which the noise of weights enters their layers; None draws each weight once per step.
+        kl_weight: Weight of the KL term in calls that give none.
+        cuda_graph: Whether to record steps and replay them.
     """
 
     def __init__(
@@ -60,12 +60,15 @@ class SVIStep:
         """Update the parameters by one batch.
 
         Args:
-            *batch: What the model is called with: x, shape (B, ...), and y, shape (B, ...).
+            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...).
             kl_weight: Weight of the KL term in this step relative to the ELBO; None is that of :func:`svi_step`.
+
+        Returns:
+            The ELBO of the step and its two terms.
 
         Raises:
             ValueError: If the batch does not fit the model.
-            NonFiniteError: If loss or gradient is not finite; the last finite parameters stay in place.
+            NonFiniteError: If loss or gradient is not finite; the parameters are then those of the last finite step.
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
         return self.prepared(*batch)(batch, weight)
@@ -80,21 +83,27 @@ class SVIStep:
         """The optimizer.
 
         Raises:
-            ValueError: Before the first batch, if it is still to be made.
+            ValueError: If the optimizer is not made yet, which happens at the first batch.
         """
         if self._step is not None:
             return self._step.optimizer
         if isinstance(self._maker, Optimizer):
             return self._maker
-        raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, before.")
+        raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
     def prepared(self, *batch: Tensor) -> Step:
-        """Make all ready, by the example of a batch; happens by itself at the first one.
+        """Prepare the steps with an example batch; without this call, the first step does so.
 
-        Model and guide are tried out on it, and their parameters moved into long vectors.
+        Model and guide are run once on the batch, and the guide's parameters are moved into long vectors.
+
+        Args:
+            *batch: Arguments of the model, as in a call of the step.
+
+        Returns:
+            The step inside, which is called with a batch as a tuple and a KL weight.
 
         Raises:
-            ValueError: If the arguments make no sense together.
+            ValueError: If the arguments of :func:`svi_step` do not fit each other.
         """
         if self._step is None:
             self._step = self._prepare(batch)
@@ -121,8 +130,8 @@ class SVIStep:
             self._path = f"pyro: {joint}"
             if self._estimator and isinstance(self.guide, MeanFieldGuide) and self.guide.masks:
                 raise ValueError(
-                    f"an estimator serves a pruned guide on the direct path alone, which is closed because {joint}; "
-                    "leave the estimator out."
+                    f"an estimator with a pruned guide needs the direct path, which is closed because {joint}; leave "
+                    "the estimator out."
                 )
             step = PyroStep(self.model, self.guide, parameters, made, **options)
         else:
@@ -131,11 +140,11 @@ class SVIStep:
         if not self._cuda_graph:
             return step
         if isinstance(joint, str) or step.waits:
-            why = joint if isinstance(joint, str) else "this fit has no such optimizer there"
+            why = joint if isinstance(joint, str) else "this fit has no such optimizer"
             step.close()
             raise ValueError(
-                f"`cuda_graph` needs the direct path and an optimizer with `fused=True` on a GPU, but {why}; leave it "
-                "out."
+                f"`cuda_graph` needs the direct path and an optimizer with `fused=True` on a GPU, but {why}; leave "
+                "`cuda_graph` out."
             )
         return GraphStep(step)
 
@@ -151,37 +160,38 @@ def svi_step(
     kl_weight: float = 1.0,
     cuda_graph: bool = False,
 ) -> Iterator[SVIStep]:
-    r"""Optimisation steps for a loop of your own, each at the speed of :func:`fit_svi`, which is a loop around them.
+    r"""A context with an optimisation step for a loop of your own; :func:`fit_svi` is a loop around the same step.
 
     .. math:: \mathrm{ELBO} = E_q[\log p(y \mid w)] - \mathrm{KL}(q(w) \,\|\, p(w)),
 
-    in nats, for the whole data set whatever the batch.
+    in nats, and for the whole data set whatever the size of the batch.
 
     For a :class:`~pyro_bnn.BayesianModel` and one of our guides (:class:`~pyro_bnn.MeanFieldGuide`,
     :class:`~pyro_bnn.LowRankGuide`, :func:`~pyro_bnn.auto_delta`) under `Trace_ELBO` or `TraceMeanField_ELBO` the ELBO
-    and its gradients are computed directly, which gives the numbers of Pyro's own machinery, up to rounding, faster;
-    everything else goes through Pyro. :attr:`SVIStep.path` says which it is, and why.
+    and its gradients are computed directly: this is faster than Pyro's own machinery and gives the same numbers, up to
+    rounding. For everything else Pyro computes them. :attr:`SVIStep.path` says which of the two it is, and why.
 
-    Within the context the guide's parameters lie in long vectors; afterwards each has memory of its own again.
+    In the context the guide's parameters lie in long vectors; afterwards each has memory of its own again.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model that is a module, called as ``model(*batch)``.
         guide: Any Pyro guide that is a module and owns its parameters. It is fitted in place.
-        optimizer: A torch optimizer over parameters of the guide and the model, or what makes one of all of them, such
-            as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
-        elbo: One of Pyro's ELBOs, which also says how many draws a step takes, such as
-            ``Trace_ELBO(num_particles=2)``; None is ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form
-            divergences where they exist.
-        estimator: Less noisy gradients, such as ``LocalReparameterization()``; None draws each weight once per step.
-        kl_weight: Weight of the KL term relative to the ELBO, unless a step names another.
-        cuda_graph: Record steps on a GPU as CUDA graphs and replay them, which saves most of a small network's time.
-            Python code of the network then runs in the first few steps alone. Needs an optimizer with ``fused=True``.
+        optimizer: A torch optimizer of parameters of the guide and the model, or a function from all of these
+            parameters to an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
+        elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; None is
+            ``Trace_ELBO()``. `TraceMeanField_ELBO` uses closed-form divergences where they exist.
+        estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
+            weight once per step.
+        kl_weight: Weight of the KL term relative to the ELBO in steps that give none.
+        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of a small
+            network's time. The network's Python code then runs only in the first few steps. The optimizer must have
+            ``fused=True``.
 
     Yields:
-        A step, to be called with x and y; it returns the ELBO and its two terms without waiting for a GPU.
+        A step, which is called with x and y and returns the ELBO and its two terms without waiting for a GPU.
 
     Raises:
-        ValueError: If the arguments make no sense together, some of which shows at the first step.
+        ValueError: If the arguments do not fit each other; some errors are found only at the first step.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, MeanFieldGuide, NormalPrior
@@ -197,13 +207,13 @@ def svi_step(
     elbo = Trace_ELBO() if elbo is None else elbo
     if not isinstance(elbo, ELBO) or type(elbo).__name__.startswith("Jit"):
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
-        raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and no Jit one, got {got}.")
+        raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and not a Jit ELBO, got {got}.")
     _checks.at_least("num_particles", elbo.num_particles, 1)
     for name, module in (("model", model), ("guide", guide)):
         if not isinstance(module, nn.Module):
             raise ValueError(
-                f"`{name}` must be a module, got {type(module).__name__}: a plain function keeps its parameters in "
-                "Pyro's global store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
+                f"`{name}` must be a module, got {type(module).__name__}, which keeps its parameters in Pyro's global "
+                "store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
             )
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
@@ -219,10 +229,10 @@ def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, e
     if type(elbo) not in ELBOS:
         raise ValueError(
             f"`elbo` must be one of {[e.__name__ for e in ELBOS]} with {type(estimator).__name__}, got "
-            f"{type(elbo).__name__}: with noise for each row the mean of the log-likelihood is right, but not the "
-            "weight of a whole draw. Choose one of these, or fit without an estimator."
+            f"{type(elbo).__name__}, which weighs whole draws, while an estimator draws noise for each row; choose one "
+            "of these, or fit without an estimator."
         )
-    Applied(estimator, model, guide)  # type: ignore[arg-type]  # raises if they are of another kind
+    Applied(estimator, model, guide)  # type: ignore[arg-type]  # raises if model or guide is of another kind
 
 
 def _make_optimizer(
@@ -234,39 +244,39 @@ def _make_optimizer(
     if not isinstance(made, Optimizer):
         raise ValueError(
             "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3); got {type(maker).__name__}."
+            f"lr=1e-3), got {type(maker).__name__}."
         )
     return made
 
 
 def _checked(optimizer: Optimizer, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimizer, if all that it changes is the guide's or the model's."""
+    """The optimizer, once it is known to have parameters of guide and model only."""
     owned = {id(parameter) for parameter in parameters}
     given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = sum(id(parameter) not in owned for parameter in given)
     if foreign:
         raise ValueError(
-            f"`optimizer` has {foreign} of {len(given)} parameters that are neither the guide's nor the model's; make "
-            "it of `[*guide.parameters(), *model.parameters()]`, or pass what makes it."
+            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
+            "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
         )
     return optimizer
 
 
 def _parameters(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, *, is_direct: bool) -> list[nn.Parameter]:
-    """All parameters to learn, after a trial run of the guide that shows what kind it is."""
-    is_ready = any(True for _ in guide.parameters())  # if not, its first call makes them, with the fit's own seed
+    """All parameters to learn. The guide is run once, and what it samples must fit the ELBO."""
+    is_ready = any(True for _ in guide.parameters())  # if not, this call makes them, with the seed of the fit
     with seeded(0 if is_ready else None, batch[0].device), torch.no_grad(), poutine.block():
         trace: Any = poutine.trace(guide).get_trace(*batch)
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):
         raise ValueError(
-            "the guide draws the observed site `obs`: it was first called without targets. Build it with "
-            "`auto_normal`, or call it once as `guide(x, y)` before anything else."
+            "the guide draws the observed site `obs`, because it was first called without targets; build it with "
+            "`auto_normal`, or make `guide(x, y)` its first call."
         )
     if any(is_auxiliary(node) for node in latent) and isinstance(elbo, TraceMeanField_ELBO) and not is_direct:
         raise ValueError(
-            f"{type(guide).__name__} samples auxiliary variables, for which TraceMeanField_ELBO has no closed form and "
-            "loses the Jacobian of constrained sites; use `elbo=Trace_ELBO()`, or MeanFieldGuide."
+            f"{type(guide).__name__} samples auxiliary variables, but for these TraceMeanField_ELBO has no closed form "
+            "and loses the Jacobian of constrained sites; use `elbo=Trace_ELBO()`, or MeanFieldGuide."
         )
     owned = [p for module in (guide, model) for p in module.parameters() if p.requires_grad]
     parameters = list(dict.fromkeys(owned))
@@ -274,9 +284,9 @@ def _parameters(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, *,
     for name, node in trace.nodes.items():
         if node["type"] == "param" and id(node["value"].unconstrained()) not in known:
             raise ValueError(
-                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; declare it as a "
+                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
             )
     if not parameters:
-        raise ValueError("neither guide nor model has a parameter to learn.")
+        raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
     return parameters

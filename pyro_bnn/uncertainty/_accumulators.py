@@ -1,4 +1,4 @@
-"""Running sums over weight draws, which end in predictions."""
+"""Running sums over weight draws, from which predictions are made."""
 
 from abc import ABC, abstractmethod
 
@@ -15,17 +15,22 @@ from ._regression import MixtureDensityPrediction, RegressionPrediction
 
 
 class Accumulator(ABC):
-    """A running sum over weight draws: constant memory, whatever their number."""
+    """A running sum over weight draws; its memory does not grow with their number."""
 
     num_samples: int = 0
 
     @abstractmethod
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Take in one draw's observation distribution, batch shape ``(N, *O)``."""
+        """Add the prediction of one weight draw.
+
+        Args:
+            observation: Distribution of the observations, batch shape ``(N, *O)``.
+            keep: Whether to keep the prediction of this draw too; memory then grows with the number of draws.
+        """
 
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> Prediction:
-        """The result so far."""
+        """The prediction from all draws so far; `log_density` is that of the targets, shape (N,), or None."""
 
 
 class ClassAccumulator(Accumulator):
@@ -36,7 +41,7 @@ class ClassAccumulator(Accumulator):
         self._kept: list[Tensor] = []
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Take in one draw's class probabilities."""
+        """Add the class probabilities of one draw; see :meth:`Accumulator.add`."""
         log_probs = _at_least_single(_log_probs(observation))
         probs = self._entropies.add(log_probs)
         if self.num_samples == 0:
@@ -50,7 +55,7 @@ class ClassAccumulator(Accumulator):
             self._kept.append(log_probs)
 
     def prediction(self, log_density: Tensor | None) -> ClassificationPrediction:
-        """The class probabilities and their uncertainty."""
+        """The class probabilities and their uncertainty; see :meth:`Accumulator.prediction`."""
         return ClassificationPrediction(
             num_samples=self.num_samples,
             log_density=log_density,
@@ -70,7 +75,7 @@ class MomentAccumulator(Accumulator):
         self._kept: list[Distribution] = []
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Take in one draw's means and variances."""
+        """Add the means and variances of one draw; see :meth:`Accumulator.add`."""
         mean, variance = _at_least_single(observation.mean), _at_least_single(observation.variance)
         if self.num_samples == 0:
             self._mean, self._square = torch.zeros_like(mean), torch.zeros_like(mean)
@@ -82,7 +87,7 @@ class MomentAccumulator(Accumulator):
             self._kept.append(observation)
 
     def prediction(self, log_density: Tensor | None) -> RegressionPrediction:
-        """The mixture's moments."""
+        """The moments of the mixture; see :meth:`Accumulator.prediction`."""
         return RegressionPrediction(
             num_samples=self.num_samples,
             log_density=log_density,
@@ -94,13 +99,13 @@ class MomentAccumulator(Accumulator):
 
 
 class MixtureAccumulator(Accumulator):
-    """Mean and variances of numbers, the components' two parts of the variance apart."""
+    """Mean and variances of numbers; the variances within and between components are kept apart."""
 
     def __init__(self) -> None:
         self._moments = MomentAccumulator()
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
-        """Take in one draw's mixture, a :class:`~pyro_bnn.distributions.NormalMixture`."""
+        """Add one draw's mixture, a :class:`~pyro_bnn.distributions.NormalMixture`; see :meth:`Accumulator.add`."""
         self._moments.add(observation, keep=keep)
         within, between = (_at_least_single(getattr(observation, f"{part}_variance")) for part in ("within", "between"))
         if self.num_samples == 0:
@@ -110,7 +115,7 @@ class MixtureAccumulator(Accumulator):
         self._between += (between - self._between) / self.num_samples
 
     def prediction(self, log_density: Tensor | None) -> MixtureDensityPrediction:
-        """The mixture's moments and the parts of its variance."""
+        """The moments of the mixture and the parts of its variance; see :meth:`Accumulator.prediction`."""
         moments = vars(self._moments.prediction(log_density))
         return MixtureDensityPrediction(**moments, within_components=self._within, between_components=self._between)
 
@@ -123,7 +128,7 @@ def _welford(mean: Tensor, square: Tensor, value: Tensor, count: int) -> None:
 
 
 def _at_least_single(value: Tensor) -> Tensor:
-    """Sums of many half-precision numbers need more digits than they have."""
+    """The value in single precision at least: half precision has too few digits for sums of many numbers."""
     return value.to(single_at_least(value))
 
 

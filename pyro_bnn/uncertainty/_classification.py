@@ -10,18 +10,18 @@ from ._prediction import Prediction, require_variance
 
 @dataclass(frozen=True)
 class ClassificationPrediction(Prediction):
-    """Class probabilities averaged over weight draws, and where their uncertainty comes from.
+    """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
-    With several yes-or-no outputs, (N, C) reads ``(N, O, 2)`` and (N,) reads ``(N, O)``.
+    If there are several yes-or-no outputs, read ``(N, O, 2)`` for (N, C) and ``(N, O)`` for (N,).
 
     Args:
         num_samples: Number of weight draws, S.
-        log_density: Log-probability of the targets, in nats, shape (N,), joint over several outputs; None if no
+        log_density: Log-probability of the targets, in nats, shape (N,), jointly over several outputs; None if no
             targets were given.
-        targets: The labels that `log_density` belongs to, shape (N,); None if no targets were given.
+        targets: Targets of `log_density`, shape (N,); None if no targets were given.
         probs: Mean class probabilities, shape (N, C).
         aleatoric: Expected entropy, in nats, shape (N,).
-        votes: How many draws put each class first, shape (N, C).
+        votes: Number of draws whose most probable class is this one, shape (N, C).
         mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
         variance_of_logits: Variance over draws of the logits, centred over classes and averaged over them, shape (N,);
             None for a single draw.
@@ -52,7 +52,7 @@ class ClassificationPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Mutual information of label and weights, in nats, shape (N,); needs two draws."""
+        """Mutual information of label and weights, in nats, shape (N,); needs at least two draws."""
         return require_variance(self.mutual_information)
 
     @property
@@ -62,7 +62,7 @@ class ClassificationPrediction(Prediction):
 
     @property
     def logit_variance(self) -> Tensor:
-        """Variance over draws of the logits, centred over classes and averaged over them, shape (N,)."""
+        """Variance of the centred logits over draws, averaged over classes, shape (N,); needs at least two draws."""
         return require_variance(self.variance_of_logits)
 
     def as_classification(self) -> "ClassificationPrediction":
@@ -70,17 +70,17 @@ class ClassificationPrediction(Prediction):
         return self
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores of the mean probabilities against labels; several outputs count as that many inputs.
+        """Scores of the mean probabilities against labels; each of several outputs counts as an input.
 
         Args:
             y: Labels, shape (N,); by default those given to `predict`.
 
         Returns:
             ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins). All
-            come from `probs` and y, whatever the targets of `log_density`.
+            are computed from `probs` and y; `log_density` is not used.
 
         Raises:
-            ValueError: If there are no labels, or they do not fit the probabilities.
+            ValueError: If there are no labels, or if they do not fit the probabilities.
         """
         y = self._targets_for_score(y)
         if y.shape != self.probs.shape[:-1]:

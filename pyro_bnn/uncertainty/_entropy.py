@@ -1,13 +1,14 @@
-"""Entropies of class probabilities, and how they split."""
+"""Entropies of class probabilities, and their two parts."""
 
 import torch
 from torch import Tensor
 
 LOG_ZERO = -800.0
-"""Stands for the logarithm of 0: its exponential is 0 in double precision."""
+"""Finite number used as the logarithm of 0; its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Four terms of the series are then correct to a relative 1e-9; where the logarithms serve, they are to 1e-11 S."""
+"""Below this |u| the series is used, with a relative error of 1e-9 after four terms; above, the logarithms are, with a
+relative error of 1e-11 S."""
 
 
 def entropy(probs: Tensor) -> Tensor:
@@ -56,7 +57,7 @@ def mutual_information(logits: Tensor) -> Tensor:
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
-    It is not computed as this difference, which has no correct digit where the draws nearly agree, but as a sum of
+    The difference itself would have no correct digit if the draws nearly agree. So the value is computed as a sum of
     terms that are never negative, in double precision.
 
     Args:
@@ -66,7 +67,7 @@ def mutual_information(logits: Tensor) -> Tensor:
         Values in [0, log C], shape (N,).
 
     Raises:
-        ValueError: If S < 2, where the quantity is zero by construction.
+        ValueError: If S < 2, since the value of one draw is zero by construction.
 
     References:
         Houlsby et al. (2011), https://arxiv.org/abs/1112.5745.
@@ -86,7 +87,7 @@ class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
     The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`, which are known
-    only after the last draw. It grows by divergences between what is known, :math:`m_{S-1}` and the new draw p:
+    only after the last draw. With each new draw p it grows by divergences that are known by then:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -96,7 +97,7 @@ class RunningEntropies:
 
     .. math:: a\, h(p) + b\, h(m_{S-1}) - h(m_S) = m_S \big(a\, g(b u) + b\, g(-a u)\big) \ge 0.
 
-    The left-hand side serves where u is large. Elsewhere it would cancel, and the series of g serves.
+    The left-hand side is used if u is large. If u is small, its terms would cancel, and the series of g is used.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class RunningEntropies:
         """Take in a draw's log-probabilities, shape (..., C), normalised to their rounding; returns probabilities."""
         log_probs = log_probs.double()
         unnormalised = log_probs.exp()
-        total = unnormalised.sum(-1, keepdim=True)  # in single precision 1 to 1e-7 only
+        total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
         probs = unnormalised / total
         product = probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
         entropy = -product.sum(-1)
@@ -115,34 +116,34 @@ class RunningEntropies:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
             self.mutual_information = torch.zeros_like(entropy)
             return probs
-        share = 1 / self.num_samples
-        mean = torch.lerp(self.mean, probs, share)
+        weight = 1 / self.num_samples  # a in the formulas
+        mean = torch.lerp(self.mean, probs, weight)
         floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
         mean_product = mean * floor.log()
         difference = probs - self.mean
         u = difference / floor
         growth = torch.where(
             u.abs() < SERIES_BELOW,
-            difference * u * _series(u, share),
-            torch.lerp(self._mean_product, product, share) - mean_product,
+            difference * u * _series(u, weight),
+            torch.lerp(self._mean_product, product, weight) - mean_product,
         )
-        self.mutual_information = (1 - share) * self.mutual_information + growth.sum(-1)
-        self.expected_entropy = torch.lerp(self.expected_entropy, entropy, share)
+        self.mutual_information = (1 - weight) * self.mutual_information + growth.sum(-1)
+        self.expected_entropy = torch.lerp(self.expected_entropy, entropy, weight)
         self.mean, self._mean_product = mean, mean_product
         return probs
 
 
 def require_two(num_samples: int) -> None:
-    """Raise unless there are draws to disagree."""
+    """Raise unless there are at least two draws."""
     if num_samples < 2:
         raise ValueError(
-            f"an epistemic uncertainty needs at least 2 draws, got {num_samples}: a single one cannot disagree with "
-            "itself; call `predict` with a larger `num_samples`."
+            f"an epistemic uncertainty needs at least 2 draws, got {num_samples}, since it is their disagreement; call "
+            "`predict` with a larger `num_samples`."
         )
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """The dtype of results: that of the input, or single precision if that is coarser."""
+    """The dtype of results: that of the input, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Distributions as bundles of the tensors that they were made from."""
+"""Distributions taken apart into the tensors of their arguments, and put together again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from torch.distributions import Distribution
 
 
 def join_distributions(distributions: Sequence[Distribution], dim: int, join: Any = torch.stack) -> Distribution:
-    """One distribution of several of a kind, their tensors stacked or joined along an axis."""
+    """One distribution from several of one type; `join` stacks or concatenates their tensors along an axis."""
     first = distributions[0]
     parameters = {name: join([getattr(d, name) for d in distributions], dim) for name in _names(first)}
     return type(first)(**parameters, validate_args=False)
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:
-    """Some elements, by their numbers along an axis, of a tensor or distribution; anything else stays as it is."""
+    """The elements of a tensor or distribution with given indices along an axis; other objects stay unchanged."""
     if isinstance(value, Distribution):
         parameters = {name: getattr(value, name).index_select(dim, index) for name in _names(value)}
         return type(value)(**parameters, validate_args=False)
@@ -24,8 +24,10 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Names of the arguments that a distribution was made from; a Bernoulli has either probabilities or logits."""
+    """Names of the arguments with which a distribution was made; a Bernoulli has either probabilities or logits."""
     names = [name for name in distribution.arg_constraints if name in vars(distribution)]
     if not names:
-        raise ValueError(f"`keep_draws` cannot store distributions of type {type(distribution).__name__}.")
+        raise ValueError(
+            f"`keep_draws` cannot store distributions of type {type(distribution).__name__}; leave `keep_draws` out."
+        )
     return names

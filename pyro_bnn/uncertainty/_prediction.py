@@ -1,4 +1,4 @@
-"""What `predict` returns."""
+"""Predictions, the results of `predict`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Prediction")
 
 DRAWS_FIRST = ("logits", "components")
-"""Fields whose first axis is the draws, and whose second the data; the first axis of all others is the data."""
+"""Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
 
 
 @dataclass(frozen=True)
 class Prediction(ABC):
-    """What `predict` returns; its subclasses hold probabilities of classes, or moments of numbers.
+    """Result of `predict`; the subclasses hold probabilities of classes, or moments of numbers.
 
     ``prediction[rows]`` is the prediction for some of the inputs: `rows` is a boolean mask of shape (N,), a vector of
     row numbers, or a slice.
@@ -34,7 +34,7 @@ class Prediction(ABC):
         num_samples: Number of weight draws, S.
         log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,); None if no
             targets were given.
-        targets: The targets that `log_density` belongs to, N rows; None if no targets were given.
+        targets: Targets of `log_density`, N rows; None if no targets were given.
     """
 
     num_samples: int
@@ -44,7 +44,7 @@ class Prediction(ABC):
     @property
     @abstractmethod
     def expectation(self) -> Tensor:
-        """Mean of the predictive distribution: the class probabilities, shape (N, C), or the mean, ``(N, *O)``."""
+        """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
 
     @abstractmethod
     def score(self, y: Tensor | None = None) -> dict[str, float]:
@@ -54,14 +54,14 @@ class Prediction(ABC):
             y: Targets, one row per input; by default those given to `predict`.
 
         Raises:
-            ValueError: If there are no targets, or they do not fit the prediction.
+            ValueError: If there are no targets, or if they do not fit the prediction.
         """
 
     def as_classification(self) -> "ClassificationPrediction":
-        """The same prediction, typed; for code that needs classes.
+        """The same prediction with the type of a prediction of classes, for code that needs one.
 
         Raises:
-            ValueError: If it predicts numbers.
+            ValueError: If this is a prediction of numbers.
         """
         raise ValueError(
             "class probabilities are needed, got a prediction of numbers; use a model with a CategoricalLikelihood or "
@@ -69,18 +69,19 @@ class Prediction(ABC):
         )
 
     def as_regression(self) -> "RegressionPrediction":
-        """The same prediction, typed; for code that needs numbers.
+        """The same prediction with the type of a prediction of numbers, for code that needs one.
 
         Raises:
-            ValueError: If it predicts classes.
+            ValueError: If this is a prediction of classes.
         """
         raise ValueError(
-            "a prediction of numbers is needed, got class probabilities; use a model with a likelihood of numbers."
+            "a prediction of numbers is needed, got class probabilities; use a model with a likelihood of numbers, "
+            "such as GaussianLikelihood."
         )
 
     @property
     def nll(self) -> float:
-        """Mean over the data of the negative log predictive density, in nats."""
+        """Negative log predictive density, in nats, averaged over the data; needs targets."""
         if self.log_density is None:
             raise ValueError("the NLL needs targets; call `predict(..., y=y)`.")
         return float(-self.log_density.mean())
@@ -95,7 +96,7 @@ class Prediction(ABC):
 
     def _targets_for_score(self, y: Tensor | None) -> Tensor:
         if y is None and self.targets is None:
-            raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` before.")
+            raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` first.")
         y = self.targets if y is None else y
         _checks.kind("y", y, Tensor, "a tensor of targets")
         assert y is not None
@@ -103,7 +104,11 @@ class Prediction(ABC):
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
-    """What is None for a single draw."""
+    """The variance, if it is not None as for a single draw.
+
+    Raises:
+        ValueError: If it is None.
+    """
     if variance is None:
         require_two(1)
     assert variance is not None
@@ -111,7 +116,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[Prediction]) -> Prediction:
-    """Join predictions for successive batches of data that used the same draws."""
+    """One prediction from those for successive batches of data, all with the same weight draws."""
     first = predictions[0]
     joined: dict[str, Any] = {"num_samples": first.num_samples}
     for name, value in vars(first).items():

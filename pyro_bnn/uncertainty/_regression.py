@@ -16,17 +16,17 @@ from ._parameters import take
 from ._prediction import Prediction, require_variance
 
 CRPS_DRAWS = 1000
-"""Draws for a CRPS without a closed form; its error is then about 3 % of a standard deviation per target; heuristic."""
+"""Heuristic: draws for a CRPS without closed form; its error is about 3 % of a standard deviation per target."""
 
 
 @dataclass(frozen=True)
 class RegressionPrediction(Prediction):
-    """Mean and variances of the predictive mixture, one component per weight draw.
+    """Mean and variances of the predictive mixture, which has one component per weight draw.
 
     Args:
         num_samples: Number of weight draws, S.
         log_density: Log-density of the targets, in nats, shape (N,); None if no targets were given.
-        targets: The targets that `log_density` belongs to, shape ``(N, *O)``; None if no targets were given.
+        targets: Targets of `log_density`, shape ``(N, *O)``; None if no targets were given.
         mean: Predictive mean, shape ``(N, *O)``.
         aleatoric: Mean of the components' variances, shape ``(N, *O)``.
         variance_of_means: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single
@@ -46,12 +46,12 @@ class RegressionPrediction(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs two draws."""
+        """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs at least two draws."""
         return require_variance(self.variance_of_means)
 
     @property
     def total(self) -> Tensor:
-        """Variance of an observation: aleatoric plus epistemic, shape ``(N, *O)``."""
+        """Variance of an observation, shape ``(N, *O)``: aleatoric plus epistemic."""
         return self.aleatoric + self.epistemic
 
     def as_regression(self) -> "RegressionPrediction":
@@ -65,12 +65,12 @@ class RegressionPrediction(Prediction):
             y: Targets, shape ``(N, *O)``; by default those given to `predict`.
 
         Returns:
-            ``rmse`` always, in the units of y. ``crps``, in the units of y, with `keep_draws`. ``nll``, in nats per
-            row, with `keep_draws`, or if y equals the targets given to `predict`: the density of other targets is not
-            known without the components, and is left out.
+            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y. ``nll``, in nats per row,
+            with `keep_draws`, or if y equals the targets given to `predict`; the density of other targets cannot be
+            computed without the components.
 
         Raises:
-            ValueError: If there are no targets, or they are not finite or of another shape.
+            ValueError: If there are no targets, or if they are not finite or have another shape.
         """
         y = self._targets_for_score(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -83,13 +83,16 @@ class RegressionPrediction(Prediction):
         return scores
 
     def crps(self, y: Tensor) -> float:
-        """Continuous ranked probability score, mean over rows and outputs, in the units of y; lower is better.
+        """Continuous ranked probability score, averaged over rows and outputs, in the units of y; lower is better.
 
-        It is exact where the components are Gaussians or mixtures of Gaussians, in a time that grows with the square
-        of their number. Otherwise it is estimated from 1000 draws, always with the same seed.
+        It is exact if the components are Gaussians or mixtures of Gaussians; the time then grows with the square of the
+        number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed.
 
         Args:
             y: Targets, shape ``(N, *O)``.
+
+        Raises:
+            ValueError: If the components were not kept, or y does not fit.
 
         References:
             See :func:`~pyro_bnn.metrics.crps_of_normal_mixture` and :func:`~pyro_bnn.metrics.crps_from_draws`.
@@ -105,7 +108,7 @@ class RegressionPrediction(Prediction):
         return self.components
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Weights, means and scales of all Gaussians of the mixture, shape ``(N, *O, M)``; None for other families."""
+        """Weights, means and scales of all Gaussians in the mixture, shape ``(N, *O, M)``; None for other families."""
         components = self._kept_components()
         if not isinstance(components, Normal):
             return None
@@ -113,7 +116,7 @@ class RegressionPrediction(Prediction):
         return torch.full_like(loc, 1 / self.num_samples), loc, scale
 
     def _aligned(self, y: Tensor) -> Tensor:
-        """The values y with one for each row and output; further leading axes stay."""
+        """The values y, broadcast to the rows and outputs; further leading axes stay."""
         expected = f"(..., {', '.join(map(str, self.mean.shape))})"
         if not isinstance(y, Tensor):
             raise ValueError(f"`y` must be a tensor of shape {expected}, got {type(y).__name__}.")
@@ -130,18 +133,18 @@ class RegressionPrediction(Prediction):
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
-        At the targets this is `log_density`; with more leading axes it is a table, such as the density on a grid.
+        At the targets this is `log_density`. With more leading axes y can hold, for example, a grid.
 
         Args:
-            y: Shape ``(..., N, *O)`` or anything that broadcasts to it.
+            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
 
         Returns:
-            Shape ``(..., N)``.
+            Log-densities, shape ``(..., N)``.
         """
         components = self._kept_components()
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
-        rows = [  # one at a time: memory does not grow with the table
+        rows = [  # one at a time: memory does not grow with the leading axes
             components.log_prob(row).flatten(2).sum(-1) if row.dim() > 1 else components.log_prob(row)  # (S, N)
             for row in y.reshape(-1, *self.mean.shape)
         ]
@@ -149,14 +152,14 @@ class RegressionPrediction(Prediction):
         return torch.stack(densities).reshape(*lead, len(self)) if rows else self.mean.new_zeros(*lead, len(self))
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
-        """Independent draws from the mixture: each takes one of the kept weight draws, then one observation per row.
+        """Independent draws of observations: each draw takes one of the kept weight draws for all rows.
 
         Args:
-            num_samples: How many.
-            seed: Makes the draws repeatable and leaves torch's generators as they were.
+            num_samples: Number of draws.
+            seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
 
         Returns:
-            Shape ``(num_samples, N, *O)``; within a slice, all rows have the same weights.
+            Observations, shape ``(num_samples, N, *O)``; all rows of one slice have the same weights.
         """
         components = self._kept_components()
         _checks.at_least("num_samples", num_samples, 1)
@@ -166,10 +169,10 @@ class RegressionPrediction(Prediction):
             return take(components, index, 0).sample()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability of an observation no larger than y, element by element, under the mixture.
+        """Probability that an observation is no larger than y, element by element, under the mixture.
 
         Args:
-            y: Shape ``(N, *O)`` or anything that broadcasts to it.
+            y: Values, shape ``(N, *O)`` or anything that broadcasts to it.
 
         Returns:
             Values in [0, 1], shape ``(N, *O)``.
@@ -183,14 +186,14 @@ class RegressionPrediction(Prediction):
     def quantile(self, q: float | Sequence[float] | Tensor) -> Tensor:
         """Quantiles of the mixture, element by element, by bisection between its components' quantiles.
 
-        They are computed in double precision, so that probabilities close to 0 or 1 are served in single precision too.
+        They are computed in double precision, so probabilities close to 0 or 1 work for single-precision models too.
 
         Args:
-            q: A probability, strictly between 0 and 1, or Q of them.
+            q: A probability, strictly between 0 and 1, or a vector of Q probabilities.
 
         Returns:
-            Shape ``(N, *O)``, for several probabilities ``(Q, N, *O)``; for counts the smallest whole number whose cdf
-            reaches q.
+            Quantiles, shape ``(N, *O)``, or ``(Q, N, *O)`` for a vector. For counts a quantile is the smallest whole
+            number whose cdf is at least q.
 
         Raises:
             ValueError: If a probability is not strictly between 0 and 1.
@@ -234,7 +237,7 @@ class MixtureDensityPrediction(RegressionPrediction):
         + \underbrace{\mathrm{Var}_s[\bar\mu_s]}_\text{between draws}, \qquad
         \bar\mu_s = \sum_m \pi_{sm} \mu_{sm}.
 
-    The first two are `aleatoric` (noise, and several answers to one question), the last is `epistemic`.
+    The first two parts are `aleatoric` (noise, and several plausible values at one input), the last is `epistemic`.
 
     Args:
         within_components: Mean over draws of the variance within components, shape ``(N, *O)``.
@@ -249,7 +252,7 @@ class MixtureDensityPrediction(RegressionPrediction):
     between_components: Tensor
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
-        components = vars(self._kept_components())  # a NormalMixture, which lives one floor above
+        components = vars(self._kept_components())  # a NormalMixture, whose class is in a layer above this one
         weights = components["logits"].double().softmax(-1) / self.num_samples
         parts = (weights, components["loc"].double(), components["scale"].double())
         joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)
@@ -266,7 +269,7 @@ def _mean_cdf(components: Distribution, y: Tensor) -> Tensor:
 
 
 def _bracket(components: Distribution, q: float) -> tuple[Tensor, Tensor]:
-    """A value below the mixture's quantile and one above it."""
+    """A value below and a value above the quantile of the mixture."""
     if isinstance(components, Poisson):
         rate = components.rate.amax(0)
         return torch.full_like(rate, -1.0), (rate + (rate * q / (1 - q)).sqrt()).ceil() + 1  # Cantelli's inequality
