@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import pyro_bnn as pb
 from pyro_bnn.estimators import Applied
 
-from .cases import PRIORS, small_model
-from .layers import ESTIMATORS, LAYERS, exact_law, output, outputs, pair
+from .cases import ESTIMATORS, PRIORS, small_model
+from .layers import LAYERS, exact_law, output, outputs, pair
 from .tolerances import SINGLE, agrees_in_mean, assert_identical
 
 # --- the law of a layer's output --------------------------------------------------------------------------------------
