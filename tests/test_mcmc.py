@@ -16,7 +16,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.mcmc import Draws, Kernel, leapfrog
 
-from .cases import SAMPLERS, small_model
+from .cases import PRIORS, SAMPLERS, small_model
 from .chains import assert_from, effective, fit_briefly, hierarchy, moments_agree, quietly, z_scores
 from .test_exact import Problem
 from .tolerances import STANDARD_ERRORS
@@ -85,7 +85,7 @@ def test_every_sampler_finds_a_conjugate_posterior(name):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_conjugate_regression(name, seed):
     problem, (sampler, num_samples) = Problem(), SAMPLERS[name]
-    posterior, weights = fit_problem(problem, sampler, num_samples=num_samples + 200, seed=seed)
+    posterior, weights = fit_problem(problem, sampler, num_samples=2 * num_samples, seed=seed)
     assert posterior.status
     covariance = torch.linalg.inv(problem.precision)
     assert moments_agree(weights, problem.mean.flatten(), covariance)
@@ -123,6 +123,17 @@ def test_gaussian_guides_on_the_same_problem(seed):
     assert moments_agree(draws["mean"], problem.mean.flatten(), conditional)
     assert not moments_agree(draws["mean"], problem.mean.flatten(), covariance)
     assert (draws["mean"][0].var(0) < covariance.diagonal()).all()
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_every_prior_can_be_sampled_from(prior):
+    """The potential is compared with Pyro's in `test_joint.py`; here chains start, move and are kept."""
+    model, x, y = small_model(prior=PRIORS[prior], likelihood="gaussian-latent", num_data=6)
+    samples = fit_briefly(model, x, y, seed=0).samples
+    for site in (*model.site_names, "likelihood.scale"):
+        assert samples[site].shape[:2] == (2, 4)
+        assert samples[site].isfinite().all()
+        assert (samples[site].std(1) > 0).all()
 
 
 def test_nuts_beats_a_skewed_constrained_posterior():
