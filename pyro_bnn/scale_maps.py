@@ -64,8 +64,8 @@ class Softplus(ScaleMap):
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
 
     Example:
-        >>> Softplus()(torch.tensor([-3.0, 0.0])), Softplus().inverse(torch.tensor(0.6931))
-        (tensor([0.0486, 0.6931]), tensor(-9.4399e-05))
+        >>> Softplus()(torch.tensor([-3.0, 0.0])), Softplus().inverse(torch.tensor(1.0))
+        (tensor([0.0486, 0.6931]), tensor(0.5413))
     """
 
     name: ClassVar[str] = "rho"

@@ -34,21 +34,54 @@ LEARNED_PRIORS = {
 
 PRIORS = {**FIXED_PRIORS, **HIERARCHICAL_PRIORS, **LEARNED_PRIORS}
 
-# name -> (likelihood, number of network outputs, targets for n rows)
+
+def two_numbers(n):
+    return torch.randn(n, 2)
+
+
+def given_latent_scale(outputs, draws):
+    scale = torch.stack([draw["likelihood.scale"].reshape(1, -1) for draw in draws])
+    return dist.Normal(outputs, scale)
+
+
+def mixture_of_three(outputs, draws):
+    logits, loc, rho = outputs.unflatten(-1, (3, 2, 3)).unbind(2)  # (S, N, O, M)
+    gaussians = dist.Normal(loc, 1e-6 + nn.functional.softplus(rho))
+    return dist.MixtureSameFamily(dist.Categorical(logits=logits), gaussians)
+
+
+# name -> (likelihood, number of network outputs, targets for n rows, and by hand the distribution of a number, given
+# the outputs, shape (S, N, ...), and the S draws that they come from; None for classes)
 LIKELIHOODS = {
-    "categorical": (pb.CategoricalLikelihood(), 3, lambda n: torch.arange(n) % 3),
-    "bernoulli": (pb.BernoulliLikelihood(), 2, lambda n: torch.rand(n, 2).round()),
-    "gaussian-fixed": (pb.GaussianLikelihood(0.5), 2, lambda n: torch.randn(n, 2)),
-    "gaussian-learned": (pb.GaussianLikelihood(), 1, lambda n: torch.randn(n, 1)),
-    "gaussian-latent": (pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0)), 2, lambda n: torch.randn(n, 2)),
+    "categorical": (pb.CategoricalLikelihood(), 3, lambda n: torch.arange(n) % 3, None),
+    "bernoulli": (pb.BernoulliLikelihood(), 2, lambda n: torch.rand(n, 2).round(), None),
+    "gaussian-fixed": (pb.GaussianLikelihood(0.5), 2, two_numbers, lambda outputs, _: dist.Normal(outputs, 0.5)),
+    "gaussian-learned": (
+        pb.GaussianLikelihood(),
+        1,
+        lambda n: torch.randn(n, 1),
+        lambda outputs, _: dist.Normal(outputs, 1.0),
+    ),
+    "gaussian-latent": (pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0)), 2, two_numbers, given_latent_scale),
     "gaussian-latent-vector": (
         pb.GaussianLikelihood(dist.Gamma(torch.full((2,), 2.0), 1.0).to_event(1)),
         2,
-        lambda n: torch.randn(n, 2),
+        two_numbers,
+        given_latent_scale,
     ),
-    "heteroscedastic": (pb.HeteroscedasticGaussianLikelihood(), 4, lambda n: torch.randn(n, 2)),
-    "mixture-density": (pb.MixtureDensityLikelihood(3), 18, lambda n: torch.randn(n, 2)),
-    "poisson": (pb.PoissonLikelihood(), 1, lambda n: torch.randint(5, (n, 1)).double()),
+    "heteroscedastic": (
+        pb.HeteroscedasticGaussianLikelihood(),
+        4,
+        two_numbers,
+        lambda outputs, _: dist.Normal(outputs[..., :2], (outputs[..., 2:] / 2).exp()),
+    ),
+    "mixture-density": (pb.MixtureDensityLikelihood(3), 18, two_numbers, mixture_of_three),
+    "poisson": (
+        pb.PoissonLikelihood(),
+        1,
+        lambda n: torch.randint(5, (n, 1)).double(),
+        lambda outputs, _: dist.Poisson(outputs.exp()),
+    ),
 }
 
 SCALE_MAPS = {
@@ -71,9 +104,15 @@ GUIDES = {
     "auto-low-rank": lambda model: pb.auto_low_rank_multivariate_normal(model, rank=3),
 }
 
+ESTIMATORS = {
+    "lrt": pb.LocalReparameterization(),
+    "flipout": pb.Flipout(),
+}
+
+# name -> (sampler, draws of each of four chains that make a few hundred independent ones of a Gaussian)
 SAMPLERS = {
-    "NUTS": pb.NUTS(),
-    "HMC": pb.HMC(max_steps=8),
+    "NUTS": (pb.NUTS(), 600),
+    "HMC": (pb.HMC(max_steps=8), 600),
 }
 
 
@@ -83,7 +122,7 @@ def small_net(num_outputs=3):
 
 def small_model(*, prior=None, likelihood="categorical", num_data=20, net=None, **kwargs):
     """A model of four inputs, with six rows of data that fit it."""
-    member, num_outputs, targets = LIKELIHOODS[likelihood]
+    member, num_outputs, targets, _ = LIKELIHOODS[likelihood]
     model = pb.BayesianModel(
         net if net is not None else small_net(num_outputs),
         prior=prior or pb.NormalPrior(0.7),

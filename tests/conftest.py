@@ -17,6 +17,9 @@ from .fits import forbid_direct
 
 mpl.use("Agg")
 
+collect_ignore = ["recipes"]
+"""Members that `test_recipes.py` puts into copies of the package; here their imports lead nowhere."""
+
 SEED = int(os.environ.get("PYRO_BNN_TEST_SEED", "0"))
 
 

@@ -10,11 +10,11 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.svi import _svi_step
 
-from .cases import FIXED_PRIORS, small_model
+from .cases import ESTIMATORS, FIXED_PRIORS, small_model
 from .tolerances import assert_identical
 
 ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
-ESTIMATORS = {"plain": None, "lrt": pb.LocalReparameterization(), "flipout": pb.Flipout()}
+PLAIN_OR_ESTIMATOR = {"plain": None, **ESTIMATORS}
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 FUSED = functools.partial(torch.optim.Adam, lr=0.05, fused=True)
 FROZEN = functools.partial(torch.optim.SGD, lr=0.0)

@@ -6,9 +6,6 @@ from torch import nn
 
 import pyro_bnn as pb
 
-ESTIMATORS = {"lrt": pb.LocalReparameterization(), "flipout": pb.Flipout()}
-
-
 # name -> (layer, shape of one row of its input, which of its parameters are random)
 LAYERS = {
     "linear": (lambda: nn.Linear(4, 3), (4,), "**"),

@@ -11,9 +11,9 @@ from torch import nn
 
 import pyro_bnn as pb
 
-from .cases import small_model
+from .cases import ESTIMATORS, small_model
 from .fits import fit
-from .layers import ESTIMATORS, output, outputs, pair
+from .layers import output, outputs, pair
 from .tolerances import assert_identical
 
 

@@ -11,9 +11,9 @@ from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 import pyro_bnn as pb
 from pyro_bnn.estimators import Applied
 
-from .cases import PRIORS, small_model
+from .cases import ESTIMATORS, PRIORS, small_model
 from .fits import ELBOS, fit
-from .layers import ESTIMATORS, pair, standard_errors_apart
+from .layers import pair, standard_errors_apart
 from .test_exact import Problem, mean_field_at_its_optimum
 from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
 

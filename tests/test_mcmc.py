@@ -16,7 +16,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.mcmc import Draws, Kernel, leapfrog
 
-from .cases import SAMPLERS, small_model
+from .cases import PRIORS, SAMPLERS, small_model
 from .chains import assert_from, effective, fit_briefly, hierarchy, moments_agree, quietly, z_scores
 from .test_exact import Problem
 from .tolerances import STANDARD_ERRORS
@@ -61,7 +61,7 @@ class LangevinKernel(Kernel):
         return 0.5 * (r.square() * self.inverse_mass).sum(-1)
 
 
-ALL_SAMPLERS = {**SAMPLERS, "one's own": Langevin()}
+ALL_SAMPLERS = {**SAMPLERS, "one's own": (Langevin(), 6000)}
 
 
 def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
@@ -74,9 +74,9 @@ def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
 @pytest.mark.parametrize("name", ALL_SAMPLERS)
 def test_every_sampler_finds_a_conjugate_posterior(name):
     problem = Problem()
-    num_samples = 600 if name in SAMPLERS else 6000  # a single step does not go far
-    posterior, weights = fit_problem(problem, ALL_SAMPLERS[name], num_samples=num_samples)
-    assert posterior.status.message.startswith(f"{type(ALL_SAMPLERS[name]).__name__}: 4 chains of {num_samples} draws")
+    sampler, num_samples = ALL_SAMPLERS[name]
+    posterior, weights = fit_problem(problem, sampler, num_samples=num_samples)
+    assert posterior.status.message.startswith(f"{type(sampler).__name__}: 4 chains of {num_samples} draws")
     assert moments_agree(weights, problem.mean.flatten(), torch.linalg.inv(problem.precision))
 
 
@@ -84,8 +84,8 @@ def test_every_sampler_finds_a_conjugate_posterior(name):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_conjugate_regression(name, seed):
-    problem = Problem()
-    posterior, weights = fit_problem(problem, SAMPLERS[name], num_samples=800, seed=seed)
+    problem, (sampler, num_samples) = Problem(), SAMPLERS[name]
+    posterior, weights = fit_problem(problem, sampler, num_samples=2 * num_samples, seed=seed)
     assert posterior.status
     covariance = torch.linalg.inv(problem.precision)
     assert moments_agree(weights, problem.mean.flatten(), covariance)
@@ -123,6 +123,17 @@ def test_gaussian_guides_on_the_same_problem(seed):
     assert moments_agree(draws["mean"], problem.mean.flatten(), conditional)
     assert not moments_agree(draws["mean"], problem.mean.flatten(), covariance)
     assert (draws["mean"][0].var(0) < covariance.diagonal()).all()
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_every_prior_can_be_sampled_from(prior):
+    """The potential is compared with Pyro's in `test_joint.py`; here chains start, move and are kept."""
+    model, x, y = small_model(prior=PRIORS[prior], likelihood="gaussian-latent", num_data=6)
+    samples = fit_briefly(model, x, y, seed=0).samples
+    for site in (*model.site_names, "likelihood.scale"):
+        assert samples[site].shape[:2] == (2, 4)
+        assert samples[site].isfinite().all()
+        assert (samples[site].std(1) > 0).all()
 
 
 def test_nuts_beats_a_skewed_constrained_posterior():
@@ -191,7 +202,7 @@ def test_a_plain_pyro_model_with_a_hyperprior():
 
 @pytest.mark.parametrize("name", ALL_SAMPLERS)
 def test_a_seed_repeats_and_leaves_the_generator(name):
-    problem, sampler = Problem(), ALL_SAMPLERS[name]
+    problem, (sampler, _) = Problem(), ALL_SAMPLERS[name]
     before = torch.get_rng_state()
     first, again, other = (
         fit_problem(problem, sampler, num_samples=4, num_warmup=20, seed=seed)[1] for seed in (0, 0, 1)

@@ -154,25 +154,13 @@ def test_draws_that_are_the_same_or_impossible_have_finite_uncertainty():
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("likelihood", [n for n in LIKELIHOODS if n not in CLASSES])
+@pytest.mark.parametrize("likelihood", [name for name, (*_, by_hand) in LIKELIHOODS.items() if by_hand])
 def test_regression_moments_are_those_of_the_mixture(likelihood):
     model, x, y = small_model(likelihood=likelihood)
     guide = wide_guide(model)
-    prediction, outputs, draws = brute_force(model, guide, x, 25, 2, LIKELIHOODS[likelihood][1])
-    if likelihood == "poisson":
-        components = dist.Poisson(outputs.exp())
-    elif likelihood == "heteroscedastic":
-        components = dist.Normal(outputs[..., :2], (outputs[..., 2:] / 2).exp())
-    elif likelihood == "mixture-density":
-        logits, loc, rho = outputs.reshape(25, 6, 3, 2, 3).unbind(2)  # (S, N, O, M)
-        gaussians = dist.Normal(loc, 1e-6 + nn.functional.softplus(rho))
-        components = dist.MixtureSameFamily(dist.Categorical(logits=logits), gaussians)
-    else:
-        if likelihood == "gaussian-latent-vector" or likelihood == "gaussian-latent":
-            scale = torch.stack([d["likelihood.scale"].reshape(1, -1) for d in draws])
-        else:
-            scale = model.likelihood.noise_scale().detach()
-        components = dist.Normal(outputs, scale)
+    _, num_outputs, _, by_hand = LIKELIHOODS[likelihood]
+    prediction, outputs, draws = brute_force(model, guide, x, 25, 2, num_outputs)
+    components = by_hand(outputs, draws)
     assert_identical(prediction.mean, components.mean.mean(0))
     assert_identical(prediction.epistemic, components.mean.var(0))
     assert_identical(prediction.aleatoric, components.variance.mean(0))

@@ -11,8 +11,8 @@ class RunConfig:
 
     Args:
         dataset: ``fashion-mnist``, ``mnist`` or ``digits``.
-        prior: ``normal:SCALE``, ``mixture:MIXING,SCALE1,SCALE2``, ``laplace:SCALE`` or ``fan-in:GAIN``; or
-            ``GLOB=PRIOR;GLOB=PRIOR``, where the first glob that matches a parameter's name chooses its prior.
+        prior: A name and numbers, such as ``normal:0.1``; `specs.PRIORS` is the list. Or ``GLOB=PRIOR;GLOB=PRIOR``,
+            where the first glob that matches a parameter's name chooses its prior.
         guide: ``mean-field`` or ``auto-normal``.
         init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
             ``network:FRACTION*prior``.

@@ -10,10 +10,22 @@ from ..kl import KLWeight
 from ..nets import Standardize
 from ..priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
 
-__all__ = ["make_init", "make_inputs", "make_kl_weight", "make_prior"]
+__all__ = ["PRIORS", "PRIOR_CHOICES", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
+
+
+PRIORS: dict[str, tuple[type[Prior], str]] = {
+    "normal": (NormalPrior, "SCALE"),
+    "mixture": (ScaleMixturePrior, "MIXING,SCALE1,SCALE2"),
+    "laplace": (LaplacePrior, "SCALE"),
+    "fan-in": (FanInNormalPrior, "GAIN"),
+}
+"""Each prior by the name that is typed for it, with what its numbers are, in the order of its arguments."""
+
+PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
+"""All of them in a sentence."""
 
 
 def _numbers(spec: str, text: str, count: int) -> list[float]:
@@ -41,20 +53,14 @@ def make_prior(spec: str) -> Prior:
     if "=" in spec:
         pairs = [part.partition("=") for part in spec.split(";")]
         return PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
-    kinds: dict[str, tuple[type[Prior], int]] = {
-        "normal": (NormalPrior, 1),
-        "mixture": (ScaleMixturePrior, 3),
-        "laplace": (LaplacePrior, 1),
-        "fan-in": (FanInNormalPrior, 1),
-    }
     name, _, numbers = spec.partition(":")
-    if name not in kinds:
+    if name not in PRIORS:
         raise ValueError(
-            f"unknown prior {spec!r}; choose normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN, "
-            "or different ones by parameter name: GLOB=PRIOR;GLOB=PRIOR."
+            f"unknown prior {spec!r}; choose {PRIOR_CHOICES}, or different ones by parameter name: "
+            "GLOB=PRIOR;GLOB=PRIOR."
         )
-    prior, count = kinds[name]
-    return prior(*_numbers(spec, numbers, count)) if numbers else prior()
+    prior, names = PRIORS[name]
+    return prior(*_numbers(spec, numbers, len(names.split(",")))) if numbers else prior()
 
 
 def make_init(spec: str) -> Init:

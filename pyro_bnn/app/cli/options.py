@@ -6,6 +6,8 @@ from typing import Annotated, TypeVar
 import torch
 import typer
 
+from ..specs import PRIOR_CHOICES
+
 # --- of several commands ----------------------------------------------------------------------------------------------
 
 Run = Annotated[Path, typer.Argument(help="Folder that `train` wrote.")]
@@ -35,10 +37,7 @@ Recipe = Annotated[
 ]
 PriorSpec = Annotated[
     str | None,
-    typer.Option(
-        help="normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE or fan-in:GAIN; or by parameter name, "
-        "GLOB=PRIOR;GLOB=PRIOR."
-    ),
+    typer.Option(help=f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR."),
 ]
 GuideSpec = Annotated[str | None, typer.Option(help="mean-field or auto-normal.")]
 InitSpec = Annotated[str | None, typer.Option(help="uniform, normal, network:SCALE or network:FRACTION*prior.")]

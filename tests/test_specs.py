@@ -1,0 +1,41 @@
+"""What is typed for a prior: each by its name, with and without numbers, and in every list of them."""
+
+import pytest
+
+import pyro_bnn as pb
+from pyro_bnn.app import specs
+from pyro_bnn.app.cli import options
+
+from .cases import small_model
+from .fits import fit
+
+
+@pytest.mark.parametrize("name", specs.PRIORS)
+def test_every_prior_takes_its_numbers_in_order(name):
+    kind, names = specs.PRIORS[name]
+    numbers = [0.5 + 0.1 * index for index in range(len(names.split(",")))]
+    assert specs.make_prior(f"{name}:{','.join(map(str, numbers))}") == kind(*numbers)
+    assert specs.make_prior(name) == kind()
+    assert specs.make_prior(f"**.bias={name}") == pb.PriorByName({"**.bias": kind()})
+    with pytest.raises(ValueError, match=rf"needs {len(numbers)} number\(s\)"):
+        specs.make_prior(f"{name}:{','.join(map(str, [*numbers, 1]))}")
+
+
+@pytest.mark.parametrize("name", specs.PRIORS)
+def test_every_prior_that_can_be_typed_can_be_fitted(name):
+    model, x, y = small_model(prior=specs.make_prior(name), num_data=6)
+    assert fit(model, pb.MeanFieldGuide(model), x, y).history.path == "direct"
+
+
+@pytest.mark.parametrize("name", specs.PRIORS)
+def test_every_prior_is_in_the_help_and_in_the_error(name):
+    choice = f"{name}:{specs.PRIORS[name][1]}"
+    assert choice in specs.PRIOR_CHOICES
+    assert choice in options.PriorSpec.__metadata__[0].help
+    with pytest.raises(ValueError, match=choice):
+        specs.make_prior("no-such-prior")
+
+
+def test_the_choices_are_a_sentence():
+    assert specs.PRIOR_CHOICES.startswith("normal:SCALE, mixture:MIXING,SCALE1,SCALE2, laplace:SCALE")
+    assert " or " in specs.PRIOR_CHOICES.rsplit(", ", 1)[1]
