@@ -9,48 +9,49 @@ MOST_ACCESSES = 10
 ACCEPTED: dict[tuple[str, str], str] = {}
 """(file, private name of another file) -> why it is used all the same."""
 
-AMBIGUOUS = {"_parameters": "nn.Module's table of parameters, and a field of the class of steps in svi"}
+AMBIGUOUS: dict[str, str] = {}
 """Private names both of another library's classes and of the package's."""
 
 FOR_TYPES = {
     ("pyro_bnn/estimators/_applied.py", "pyro_bnn/estimators/_base.py"),
-    ("pyro_bnn/mcmc/_diagnostics.py", "pyro_bnn/mcmc/_posterior.py"),
+    ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_classification.py"),
+    ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_regression.py"),
 }
 """Imports (from, to) that only annotations need."""
 
 USED_IN_TESTS = {
-    "tests/test_direct.py": (
-        {
-            "pyro_bnn.svi._direct",  # its chunk size is made small
-            "pyro_bnn.svi._fit",  # closes the direct path
-            "pyro_bnn.svi._flat",  # the in-place softplus is compared with torch's
-            "pyro_bnn.svi._graph",  # stands in for a GPU's graph
-            "pyro_bnn.svi._steps",
-            "_sites",  # a guide that no constructor makes
-        },
-        "The fast path is compared with Pyro's: the same fit is run twice, with one path closed.",
+    "tests/fits.py": ({"pyro_bnn.svi._svi_step"}, "The direct path is closed, so that the same fit is run by Pyro's."),
+    "tests/test_direct_graph.py": (
+        {"pyro_bnn.svi._graph", "pyro_bnn.svi._step"},
+        "Recordings are played without a GPU, by a stand-in for its graphs.",
+    ),
+    "tests/test_direct_numbers.py": ({"pyro_bnn.joint._joint"}, "Chunks are made small enough for a test."),
+    "tests/test_distributions.py": (
+        {"pyro_bnn._reflection"},
+        "Copies of distributions on another device are the subject.",
+    ),
+    "tests/test_flat_guide.py": (
+        {"pyro_bnn._scope"},
+        "A family of guides of one's own declares its parameters to Pyro as those of the library do.",
+    ),
+    "tests/test_joint.py": (
+        {"pyro_bnn._scope"},
+        "Stored draws are evaluated in eval mode, as the library does.",
     ),
     "tests/test_kl.py": ({"pyro_bnn.kl._divergence"}, "The number of draws per chunk is made small enough for a test."),
-    "tests/test_mcmc.py": (
-        {
-            "_split",
-            "pyro_bnn._scope",
-            "pyro_bnn.mcmc._adaptation",
-            "pyro_bnn.mcmc._compiled",
-            "pyro_bnn.mcmc._diagnostics",
-            "pyro_bnn.mcmc._nuts",
-            "pyro_bnn.mcmc._nuts._checkpoint_tables",
-        },
-        "Step size, windows and the tree of NUTS are each compared with their definitions; no fit shows them alone.",
+    "tests/test_mcmc_adaptation.py": (
+        {"pyro_bnn.mcmc._adaptation"},
+        "Step size, mass and windows are compared with their definitions; no fit shows them alone.",
     ),
-    "tests/test_numpyro.py": (
-        {"pyro_bnn.mcmc._diagnostics"},
-        "Chains of another library are judged by the same diagnostics.",
+    "tests/test_mcmc_compiled.py": (
+        {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._nuts"},
+        "The compiled sampler is compared with the eager one step by step.",
     ),
-    "tests/test_pruning_elbo.py": (
-        {"pyro_bnn.svi._fit"},
-        "The ELBO without the removed weights is compared on both paths, with one path closed.",
+    "tests/test_mcmc_kernels.py": (
+        {"pyro_bnn.mcmc._nuts", "pyro_bnn.mcmc._tree"},
+        "A mutant of the sampler must be seen to be wrong.",
     ),
+    "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
 }
 """Test file -> the private files and names of the package that it uses, and why."""
 

@@ -122,7 +122,9 @@ class SVIStep:
         if isinstance(self.model, BayesianModel) and len(batch) == 2:
             check_gradients(self.model, *batch)
         joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
-        parameters = _parameters(self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str))
+        parameters = _learned_parameters(
+            self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str)
+        )
         made = _make_optimizer(self._maker, parameters)
         options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator}
         step: Step
@@ -262,7 +264,9 @@ def _checked(optimizer: Optimizer, parameters: list[nn.Parameter]) -> Optimizer:
     return optimizer
 
 
-def _parameters(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, *, is_direct: bool) -> list[nn.Parameter]:
+def _learned_parameters(
+    model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, *, is_direct: bool
+) -> list[nn.Parameter]:
     """All parameters to learn. The guide is run once, and what it samples must fit the ELBO."""
     is_ready = any(True for _ in guide.parameters())  # if not, this call makes them, with the seed of the fit
     with seeded(0 if is_ready else None, batch[0].device), torch.no_grad(), poutine.block():
