@@ -13,7 +13,6 @@ AMBIGUOUS: dict[str, str] = {}
 """Private names both of another library's classes and of the package's."""
 
 FOR_TYPES = {
-    ("pyro_bnn/estimators/_applied.py", "pyro_bnn/estimators/_base.py"),
     ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_classification.py"),
     ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_regression.py"),
 }

@@ -1,18 +1,25 @@
-"""The estimators."""
+"""What an estimator is, and the context in which it takes part in the calls of guide and model."""
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+import pyro.distributions as dist
 import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .. import _checks
-from ..guides import MeanFieldGuide, Noise
+from .._scope import seeded
+from ..distributions import Size
+from ..guides import MeanFieldGuide, Noise, RandomParameter
+from ..joint import Site, density_of, find_sites
 from ..model import BayesianModel
-from ._applied import Applied
-from ._layers import Layer
+from ._layers import Layer, RandomLayers
+
+ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
+"""The ELBOs that work with an estimator: each is a mean of a sum of terms. RenyiELBO does not work, because it weighs
+whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, which then cannot be recognised."""
 
 
 class Estimator(ABC):
@@ -70,7 +77,7 @@ class Estimator(ABC):
 
         Example:
             >>> from pyro.infer import SVI, Trace_ELBO
-            >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, MeanFieldGuide, NormalPrior
+            >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior, LocalReparameterization
             >>> net = torch.nn.Linear(4, 3)
             >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
             >>> guide = MeanFieldGuide(model)
@@ -80,79 +87,119 @@ class Estimator(ABC):
         return Applied(self, model, guide)
 
 
-class LocalReparameterization(Estimator):
-    r"""Draws a layer's outputs instead of its weights.
+class _Gaussian(dist.Normal):
+    """The guide's Gaussian of one parameter. It remembers the last value: a draw, or the mean if it is not drawn."""
 
-    .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
-              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
+    def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
+        super().__init__(base.loc, base.scale, validate_args=False)
+        self.name, self._is_drawn = name, is_drawn
+        self.value: Tensor | None = None
 
-    which takes two products of matrices, and one noise number for every element of the output.
+    def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        shape = self._extended_shape(sample_shape)
+        value: Tensor = super().rsample(sample_shape) if self._is_drawn else self.loc.expand(shape)
+        self.value = value
+        return value
 
-    For linear layers this is the exact law of each row. For convolutions the mean and variance of every output are
-    exact, but the noise of two positions of a row is drawn as if it were independent, although they share weights. This
-    is the usual approximation; for a network that mixes positions the ELBO is then not exactly that of sampled weights.
-    :class:`Flipout` is exact for convolutions. A linear layer applied to several positions of a row (an input of more
-    than two dimensions) raises an error.
+    def deviation(self) -> Tensor:
+        """Value minus mean."""
+        assert self.value is not None
+        return self.value - self.loc
 
-    References:
-        Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
+    def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
+        raise ValueError(
+            f"draws of `{self.name}` are vectorised over a plate, but an estimator draws its noise for each row; use "
+            "`num_particles` without `vectorize_particles`, and `Predictive` outside of the context."
+        )
+
+
+class Applied(AbstractContextManager[None]):
+    """A context in which an estimator changes the calls of guide and model.
+
+    Args:
+        estimator: The estimator.
+        model: The model.
+        guide: Its guide.
+        closed_form: Whether the ELBO in the context is known to be `TraceMeanField_ELBO`. Weights whose draws neither
+            the estimator nor the divergence uses then have their means as values.
+
+    Raises:
+        ValueError: If model and guide are of another kind, or do not belong together.
     """
 
-    @property
-    def noise(self) -> Noise:
-        """Variances, since no weight is drawn for the network; see :attr:`Estimator.noise`."""
-        return Noise.VARIANCE
+    def __init__(
+        self, estimator: Estimator, model: BayesianModel, guide: MeanFieldGuide, *, closed_form: bool = False
+    ) -> None:
+        name = type(estimator).__name__
+        _checks.kind("model", model, BayesianModel, f"a BayesianModel for {name}")
+        _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
+        missing = sorted(set(model.site_names) - set(guide.locations()))
+        if missing:
+            raise ValueError(f"the guide was made for another model and lacks {missing}; use MeanFieldGuide(model).")
+        self._estimator, self._model, self._guide = estimator, model, guide
+        can_skip = closed_form and estimator.noise is Noise.VARIANCE
+        self._undrawn = _with_closed_form(model) if can_skip else set()
+        self._gaussians: dict[str, _Gaussian | None] = {}
+        self._stack = ExitStack()
 
-    def output(self, layer: Layer) -> Tensor:
-        """A draw of the layer's output; see :meth:`Estimator.output`."""
-        if layer.is_linear and layer.input.dim() > 2:
-            raise ValueError(
-                f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
-                "local reparameterisation needs shape (N, D), since positions of a row that share weights would get "
-                "independent noise; flatten the input, or use Flipout(), which is exact here."
-            )
-        mean, variance = layer.mean(), layer.variance()
-        output: Tensor = _Noisy.apply(mean, variance.expand_as(mean), torch.randn_like(mean))
-        return output
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._model.intercepted(self._around_network))
+            stack.enter_context(self._guide.intercepted(self._choose))
+            self._stack = stack.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self._gaussians.clear()
+
+    def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
+        """The distribution that the guide samples for a site; keeps the Gaussians of weights for the network's call."""
+        if site.name not in self._model.site_names:
+            return base
+        gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
+        self._gaussians[site.name] = gaussian if site.transform is None else None
+        return gaussian if site.transform is None else base
+
+    @contextmanager
+    def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
+        """A context for the network's call, in which the estimator replaces layers with Gaussian parameters."""
+        noise, random = self._estimator.noise, {}
+        for name, value in weights.items():
+            gaussian = self._gaussians.get(name, MISSING)
+            if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
+                raise ValueError(
+                    f"the value of `{name}` is not what the guide drew last; an estimator is for an ELBO, which calls "
+                    "the guide and then the model. Leave its context for anything else."
+                )
+            if isinstance(gaussian, _Gaussian):
+                asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()
+                random[id(value)] = RandomParameter.of(noise, name, gaussian.loc, asked)
+        with random_layers(self._estimator, random, num_rows):
+            yield
 
 
-class _Noisy(torch.autograd.Function):
-    """Mean plus square root of the variance times noise; the root's derivative at 0 is set to 0 instead of infinity."""
+@contextmanager
+def random_layers(estimator: Estimator, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
+    """A context in which an estimator gives the output of every layer with random parameters.
 
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        scale = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_()
-        ctx.save_for_backward(scale, noise, variance == 0)
-        return torch.addcmul(mean, scale, noise)
+    Args:
+        estimator: The estimator.
+        random: The random parameters, by the `id` of the tensors that the network gets for them.
+        num_rows: Number of rows of data.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        scale, noise, is_zero = ctx.saved_tensors
-        return gradient, (gradient * noise).div_(scale).mul_(0.5).masked_fill_(is_zero, 0.0), None
-
-
-class Flipout(Estimator):
-    r"""Draws the weights once and flips the signs of their deviations, anew for every row n.
-
-    .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
-              r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
-
-    The positions of a row share their signs, so each row has exactly the law of sampled weights, in linear layers and
-    in convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
-    independent.
-
-    References:
-        Wen et al. (2018), https://arxiv.org/abs/1803.04386.
+    Raises:
+        ValueError: If the network uses a random parameter in a way that the estimator does not support.
     """
+    layers = RandomLayers(estimator.output, type(estimator).__name__, random, num_rows)
+    with layers:
+        yield
+    layers.require_all_used()
 
-    @property
-    def noise(self) -> Noise:
-        """Deviations of one draw, the same for all rows; see :attr:`Estimator.noise`."""
-        return Noise.DEVIATION
 
-    def output(self, layer: Layer) -> Tensor:
-        """The output with the deviations' signs flipped for each row; see :meth:`Estimator.output`."""
-        mean = layer.mean()
-        deviation = layer.deviation(layer.input * layer.signs(layer.input))
-        return torch.addcmul(mean, layer.signs(mean), deviation)
+MISSING = object()
+
+
+def _with_closed_form(model: BayesianModel) -> set[str]:
+    """The network's sites whose prior has a closed-form divergence from Gaussians."""
+    with seeded(0, model.device):
+        return {s.name for s in find_sites(model, (), {}) if s.name in model.site_names and density_of(s).is_closed}
