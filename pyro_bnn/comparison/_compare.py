@@ -112,7 +112,7 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Tensor) -> dict[str, Tensor]
         _checks.kind(f"regions[{name!r}]", mask, Tensor, "a boolean tensor")
         if mask.shape != (len(x),) or mask.dtype != torch.bool or not bool(mask.any()):
             raise ValueError(
-                f"the region {name!r} must be a boolean mask of shape ({len(x)},) with a true element, got "
+                f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element, got "
                 f"{mask.dtype} of shape {_checks.shape(mask)}."
             )
     return dict(regions)
