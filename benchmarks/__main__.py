@@ -13,9 +13,9 @@ from ._rows import Options, all_rows
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a run of a minute, whose figures mean little")
+    parser.add_argument("--quick", action="store_true", help="a run of about a minute; its figures mean little")
     parser.add_argument("--full", action="store_true", help="1000 draws where the memory of prediction is measured")
-    parser.add_argument("--threads", type=int, default=2, help="of torch")
+    parser.add_argument("--threads", type=int, default=2, help="number of threads of torch")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="measure there alone; without it, wherever possible")
     parser.add_argument(
         "--only", action="append", metavar="TEXT", help="rows whose name contains this; may be repeated"

@@ -20,7 +20,7 @@ from pyro_bnn.history import History
 from pyro_bnn.uncertainty import ClassificationPrediction
 
 FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
-"""Of all weights and biases, those with the smallest |mean| / standard deviation: what is removed."""
+"""Fractions of all weights and biases that are removed, those with the smallest |mean| / standard deviation first."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def build(setting: Setting, images: Images, units: int, seed: int) -> tuple[pb.B
                 nn.init.zeros_(layer.bias)
         model = pb.BayesianModel(
             net,
-            prior=specs.make_prior(setting.prior or "normal:1"),  # of a point it has no effect
+            prior=specs.make_prior(setting.prior or "normal:1"),  # without effect on a point estimate
             likelihood=pb.CategoricalLikelihood(),
             num_data=len(x),
         )
@@ -125,7 +125,7 @@ def train(
     )
     last = posterior.history.epochs[-1]
     terms = {"train_nll": -last.expected_log_likelihood / num_data}
-    if setting.is_bayesian:  # of a point the KL has no meaning
+    if setting.is_bayesian:  # the KL of a point estimate has no meaning
         terms["kl_per_image"] = last.kl / num_data
     return {"seconds": time.perf_counter() - start, **terms}
 

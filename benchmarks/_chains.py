@@ -8,9 +8,10 @@ import torch
 
 
 def milliseconds_per_ess(quick: bool, num_cores: int) -> dict[str, list[float]]:
-    """Of predictions, warm, for each seed: four compiled chains of ours, and NumPyro's. For a process of its own.
+    """Milliseconds per effective draw of predictions, warm, for each seed: four compiled chains, ours and NumPyro's.
 
-    No flag keeps NumPyro from using more cores than one, which is why the process is held on as many as it may use.
+    It must run in a process of its own. No flag keeps NumPyro from using several cores, so the process itself is bound
+    to the cores that it may use.
     """
     if hasattr(os, "sched_setaffinity"):  # Linux
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])

@@ -15,17 +15,17 @@ from ._steps import FitSVI, HandWritten, Setting
 NUM_LAYERS = 4
 BATCH_SIZE = 16
 BYTES_PER_WEIGHT = 8
-"""Location and scale in float32: what memory is measured in."""
+"""Bytes of a location and a scale in float32, the unit in which memory is given."""
 
 BYTES_NEEDED = 80
-"""Heuristic: with less memory than this for each weight a network is left out."""
+"""Heuristic: a network is left out if less memory than this is free for each weight."""
 
 SMALLEST_OF_SLOPE, SMALLEST_OF_MEMORY = 1e6, 1e7
 """Below, a step's time is that of its many small operations, and its memory that of the libraries."""
 
 
 def sizes(num_weights: float) -> tuple[int, ...]:
-    """Square layers that have about this many weights together."""
+    """Sizes of square layers that have about this many weights together."""
     return (math.isqrt(round(num_weights / NUM_LAYERS)),) * (NUM_LAYERS + 1)
 
 
@@ -58,7 +58,7 @@ def all_sizes(numbers: tuple[float, ...], device: str, threads: int, by_hand: bo
 
 
 def slope(numbers: tuple[float, ...], threads: int, by_hand: bool, device: str) -> Cell:
-    """Of log time over log weights, by least squares, for the larger networks."""
+    """Slope of log time over log weights, by least squares, for the larger networks."""
     results = all_sizes(numbers, device, threads, by_hand)
     upper = [r for r in results if r["num"] >= 0.9 * min(SMALLEST_OF_SLOPE, sorted(numbers)[-2])]
     line = statistics.linear_regression(*([math.log(r[key]) for r in upper] for key in ("num", "seconds")))

@@ -1,4 +1,4 @@
-"""Ratios of things timed in turn, what is asked of them, and the table of both."""
+"""Ratios of contenders that are timed in turn, their goals, and the table of both."""
 
 import json
 import statistics
@@ -22,7 +22,7 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Goal:
-    """What a median is to be; `text` is what the table shows."""
+    """Goal for a median; `text` is shown in the table."""
 
     text: str
     is_met: Callable[[float], bool]
@@ -42,7 +42,7 @@ def within(fraction: float) -> Goal:
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured: one value for each round, or the reason why there is none.
+    """Measured values, one for each round, or the reason why there is none.
 
     Args:
         values: Ratios, or figures in `unit`.
@@ -96,7 +96,7 @@ class Row:
     cells: dict[str, Cell] = field(default_factory=dict)
 
     def run(self, device: str) -> None:
-        """Measure; what cannot be measured says why, and the other rows go on."""
+        """Measure the row; if that fails, the row holds the reason, and the other rows go on."""
         try:
             self.cells[device] = self.measure(device)
         except Exception as error:  # a peer may fail in any way
@@ -104,7 +104,7 @@ class Row:
             self.cells[device] = Cell(reason=f"not run: {type(error).__name__}: {text[:200]}")
 
     def is_met(self, device: str) -> bool | None:
-        """Whether the median is what it is to be; None without a goal or a figure."""
+        """Whether the median meets the goal; None without a goal or a figure."""
         goal, cell = self.goal_on(device), self.cells.get(device)
         return goal.is_met(cell.median) if goal and cell and cell.values else None
 
@@ -112,7 +112,7 @@ class Row:
         return self.gpu_goal if device == "cuda" else self.goal
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Plain values, for JSON."""
         result: dict[str, object] = {"name": self.name}
         for device, cell in self.cells.items():
             goal = self.goal_on(device)
@@ -164,7 +164,7 @@ def in_new_process(function: str, *arguments: object, threads: int | None = None
 
 
 def import_seconds() -> float:
-    """Of `import pyro_bnn`, after what it needs. For a process of its own."""
+    """Seconds of `import pyro_bnn` after its dependencies were imported; for a process of its own."""
     import pyro
     import torch
 

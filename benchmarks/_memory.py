@@ -1,4 +1,4 @@
-"""How much memory this process, or the GPU, has in use and has had in use at most."""
+"""Present and largest memory use of this process or of the GPU."""
 
 import contextlib
 import resource
@@ -11,23 +11,23 @@ STATUS = Path("/proc/self/status")
 
 
 def start(device: str) -> int:
-    """Bytes in use now; the peak counts from here where the system can forget an earlier one."""
+    """Bytes in use now; from here the peak is counted anew, if the system can reset it."""
     if device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
-    with contextlib.suppress(OSError):  # not on Linux, or not allowed: then the peak is that of the whole process
+    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak is then that of the whole process
         Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
 def peak(device: str) -> int:
-    """Bytes in use at most since :func:`start`."""
+    """Largest number of bytes in use since :func:`start`."""
     return torch.cuda.max_memory_allocated() if device == "cuda" else _status("VmHWM")
 
 
 def available(device: str) -> float:
-    """Bytes that may still be taken, as far as is known."""
+    """Bytes that are still free; infinity if unknown."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
     with contextlib.suppress(OSError):
@@ -38,9 +38,9 @@ def available(device: str) -> float:
 
 
 def _status(name: str) -> int:
-    """A line of Linux's record of the process; elsewhere always the peak, which `getrusage` knows.
+    """A line of Linux's record of the process, in bytes; on other systems always the peak, from `getrusage`.
 
-    On Linux `getrusage` would not do: a new process inherits the peak of the one that started it.
+    On Linux `getrusage` would be wrong: a new process inherits the peak of the process that started it.
     """
     if STATUS.exists():
         return next(1024 * int(ln.split()[1]) for ln in STATUS.read_text().splitlines() if ln.startswith(f"{name}:"))

@@ -1,4 +1,4 @@
-"""Prediction: its rate of arithmetic beside that of the machine's products of matrices, and a peer's."""
+"""Prediction: its rate of arithmetic, compared with that of plain matrix products and with a peer."""
 
 import itertools
 import time
@@ -13,7 +13,7 @@ from ._steps import FitSVI, Setting
 
 
 def num_flops(sizes: tuple[int, ...], num_rows: int) -> float:
-    """Of the products of matrices in one run of the network."""
+    """Floating-point operations of the matrix products in one run of the network."""
     return 2.0 * num_rows * sum(a * b for a, b in itertools.pairwise(sizes))
 
 

@@ -1,4 +1,4 @@
-"""The one posterior that every sampler is timed on."""
+"""The posterior on which every sampler is timed."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def model() -> pb.BayesianModel:
-    """61 weights."""
+    """A network of 61 weights with known noise."""
     net = nn.Sequential(nn.Linear(1, NUM_HIDDEN), nn.Tanh(), nn.Linear(NUM_HIDDEN, 1)).double()
     return pb.BayesianModel(
         net, prior=pb.NormalPrior(PRIOR_SCALE), likelihood=pb.GaussianLikelihood(NOISE), num_data=len(data()[0])

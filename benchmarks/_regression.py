@@ -60,7 +60,7 @@ def held_out(data: Regression, seed: int) -> Regression:
 
 @dataclass(frozen=True)
 class Score:
-    """In the target's own units.
+    """Scores in the units of the target.
 
     Args:
         rmse: Root mean squared error of the mixture's mean.
@@ -72,7 +72,7 @@ class Score:
 
 
 def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
-    """On the test part; the density of y is that of y / unit, over the unit."""
+    """Scores on the test part; the density of y is that of y / unit, divided by the unit."""
     prediction = pb.predict(*fit, problem.x_test, y=problem.y_test, num_samples=num_samples, seed=seed)
     return Score(
         rmse=problem.unit * pb.metrics.root_mean_squared_error(prediction.mean, problem.y_test),
@@ -82,7 +82,7 @@ def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long everything may take.
+    """Sizes that decide how long everything takes.
 
     Args:
         steps: Optimisation steps of each fit.
@@ -103,11 +103,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is chosen on a validation part.
+    """Numbers that are chosen on a validation part.
 
     Args:
-        gain: Of the fan-in prior; of a mixture prior, the standard deviation of the wide component.
-        kl_weight: Of the ELBO's second term; below 1 is a cold posterior.
+        gain: Gain of the fan-in prior, or standard deviation of the wide component of a mixture prior.
+        kl_weight: Weight of the KL term; below 1 it gives a cold posterior.
         dropout: Probability to drop a hidden unit.
     """
 
@@ -131,10 +131,10 @@ class Method(ABC):
 
     @abstractmethod
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        """On the problem's training part."""
+        """The posterior from the problem's training part."""
 
     def num_samples(self, budget: Budget) -> int:
-        """Weight draws of a prediction."""
+        """Number of weight draws of a prediction."""
         return budget.predictive_draws
 
 

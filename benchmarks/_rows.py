@@ -1,4 +1,4 @@
-"""Every row of the table: what is divided by what, on which devices, and what the ratio is to be."""
+"""Every row of the table: the two contenders, the devices, and the goal for their ratio."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ class Options:
     """Sizes of a run.
 
     Args:
-        threads: Of torch, for all rows but the one of NUTS.
+        threads: Number of threads of torch, for all rows except that of NUTS.
         quick: A run of a minute, whose figures mean little.
         full: Predict with all 1000 draws where the memory is measured.
     """
@@ -51,7 +51,7 @@ class Options:
 
 
 def all_rows(options: Options) -> list[Row]:
-    """In the order of the table."""
+    """All rows, in the order of the table."""
     parts = (_steps, _peers, _estimators, _growing, _predicting, _others)
     return [row for part in parts for row in part(options)]
 

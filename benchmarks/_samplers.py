@@ -1,4 +1,4 @@
-"""One class per sampler. Each draws from the posterior of `_problem` and says what that took."""
+"""One class per sampler; each draws from the posterior of `_problem` and returns the cost."""
 
 import time
 from abc import ABC, abstractmethod
@@ -62,7 +62,7 @@ class Ours(Sampler):
             seed=seed,
         )
         self.compile_seconds = sampler.compile_seconds
-        seconds = posterior.statistics.seconds - sampler.making  # what judging the chains takes is in neither
+        seconds = posterior.statistics.seconds - sampler.making  # without the time of the diagnostics
         return Result(_problem.functions(posterior.samples), sampler.num_steps, seconds)
 
 

@@ -26,7 +26,7 @@ PRIOR_SCALE = 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """What all contenders share.
+    """Settings that all contenders share.
 
     Args:
         sizes: Layers of the ReLU network; for the convolutional one, the channels.
@@ -45,7 +45,7 @@ class Setting:
     device: str = "cpu"
 
     def net(self) -> nn.Sequential:
-        """The network, fresh."""
+        """A new network."""
         if self.is_conv:
             first, second = self.sizes
             layers: list[nn.Module] = [
@@ -67,7 +67,7 @@ class Setting:
 
     @property
     def num_rows(self) -> float:
-        """N of the ELBO."""
+        """The number N of data points in the ELBO."""
         return self.batch_size * self.num_steps if self.num_data is None else self.num_data
 
     def optimizer(self, parameters: list) -> torch.optim.Optimizer:
@@ -84,7 +84,7 @@ class Loop(ABC):
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.losses: list[float] = []  # of the last burst
+        self.losses: list[float] = []  # losses of the last burst
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor) -> float:
@@ -133,7 +133,7 @@ class HandWritten(Differentiable):
         self.optimizer = setting.optimizer([*self.loc, *self.rho])
 
     def draw(self) -> tuple[list[Tensor], Tensor]:
-        """All weights, and the KL."""
+        """A draw of all weights, and its KL."""
         weights, terms = [], []
         for loc, rho in zip(self.loc, self.rho, strict=True):
             scale, noise = F.softplus(rho), torch.randn_like(loc)
@@ -149,7 +149,7 @@ class HandWritten(Differentiable):
         return weights, torch.stack(terms).sum()
 
     def negative_elbo(self, weights: list[Tensor], kl: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """In nats, of the whole data set."""
+        """Negative ELBO of the whole data set, in nats."""
         for index in range(0, len(weights), 2):
             x = F.linear(x if index == 0 else F.relu(x), weights[index], weights[index + 1])
         return self.setting.num_rows * F.cross_entropy(x, y) + kl

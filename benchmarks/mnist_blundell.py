@@ -43,7 +43,7 @@ PUBLISHED_ERROR = {
     1200: {"sgd": 1.88, "dropout": 1.36, "gaussian": 2.04, "mixture": 1.32},
 }
 PUBLISHED_PRUNED_ERROR = {0.0: 1.24, 0.5: 1.24, 0.75: 1.24, 0.95: 1.29, 0.98: 1.39}
-"""Of 2 x 1200 units with the scale mixture, by the fraction removed."""
+"""Published test errors of 2 x 1200 units with the scale mixture, by the fraction removed."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Task:
 
     Args:
         method: A name in `SETTINGS`.
-        units: Of each hidden layer.
-        seed: Of start, batch order and draws.
+        units: Number of units of each hidden layer.
+        seed: Seed of start, batch order and draws.
         validation: Number of training images to report on, in place of the test images; 0 is the test set.
         setting: How it is trained.
     """
@@ -78,7 +78,7 @@ def run(
     device: str,
     echo: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train, measure and record one network, or what of this has not been done before.
+    """Train, measure and record one network; parts that an earlier run did are not repeated.
 
     Raises:
         ValueError: If the folder holds another network of that name.

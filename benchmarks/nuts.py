@@ -23,7 +23,7 @@ def moments(result: Result) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def largest_z_score(a: list[Result], b: list[Result]) -> float:
-    """Of the differences between two samplers, each with all of its repeats."""
+    """Largest z-score of the differences between two samplers, each with all of its repeats."""
     means, variances = zip(*(_pooled(results) for results in (a, b)), strict=True)
     return float(((means[0] - means[1]) / (variances[0] + variances[1]).sqrt()).abs().max())
 

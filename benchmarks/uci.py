@@ -50,7 +50,7 @@ METRICS = {"rmse": "Test RMSE; less is better", "log_likelihood": "Mean test log
 
 
 def choose(method: Method, data: Regression, budget: Budget, seed: int) -> tuple[Setting, list[float]]:
-    """The setting with the largest log-likelihood on a part of the training rows, and that of all."""
+    """The setting with the largest log-likelihood on a part of the training rows, and the log-likelihoods of all."""
     if len(method.grid) == 1 or len(data.x_train) > LARGE:
         return method.grid[0], []
     searching = method if method.tuned_as is None else method.tuned_as()
@@ -122,7 +122,7 @@ def cell(values: Sequence[float], most: int, places: int, is_best: bool) -> str:
 
 
 def common(rows: Sequence[Row]) -> list[Row]:
-    """Those of splits that every method with results for the data set has run."""
+    """The rows of splits that every method with results for the data set has run."""
     kept = []
     for name in UCI_SETS:
         some = [row for row in rows if row["dataset"] == name]

@@ -1,4 +1,4 @@
-"""Argument checks: say what was got, what was expected, and the remedy."""
+"""Checks of arguments; their messages say what was expected, what was got, and the remedy."""
 
 import math
 import numbers
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a real number, which a truth value is not."""
+    """Whether a value is a real number; True and False are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""Run a module with given tensors in the place of its own parameters."""
+"""Runs of a module with given tensors instead of its own parameters."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn one parameter into a buffer, which is no longer learnable but follows the module to its device."""
+    """Turn a parameter into a buffer, which is not learnable but moves with the module to another device."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
-    if value is not None:  # else done already: one module may have several names
+    if value is not None:  # None if done already: one module may have several names
         owner.register_buffer(attribute, value.detach())
 
 
@@ -25,14 +25,14 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make the layer that owns a random parameter tell the truth about its gradient, if it is an embedding.
+    """Make an embedding layer with a random weight return the true gradient; do nothing for other layers.
 
-    Its sparse gradient becomes a dense one with the same numbers: that of the prior is dense anyway.
+    A sparse gradient becomes a dense one with the same numbers, since the gradient of the prior is dense.
 
     Args:
         net: The network, which is changed.
-        path: The random parameter.
-        name: Its site, for messages.
+        path: Path of the random parameter.
+        name: Site of the parameter, for messages.
 
     Raises:
         ValueError: If the layer changes its weight in place, or scales its gradient.
@@ -43,27 +43,27 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
     remedy = f"make the layer without it, or leave `{name}` out of `where`"
     if layer.max_norm is not None:
         raise ValueError(
-            f"`{name}` is random and must not be changed by its layer, but {type(layer).__name__} has `max_norm="
+            f"`{name}` is random and its layer must not change it, but {type(layer).__name__} has `max_norm="
             f"{layer.max_norm}`, which changes the drawn weights in place; {remedy}."
         )
     if layer.scale_grad_by_freq:
         raise ValueError(
-            f"`{name}` is random and needs the gradient of the likelihood, but {type(layer).__name__} has "
-            f"`scale_grad_by_freq=True`, which gives another one; {remedy}."
+            f"`{name}` is random and needs the true gradient of the likelihood, but {type(layer).__name__} has "
+            f"`scale_grad_by_freq=True`, which scales it; {remedy}."
         )
     layer.sparse = False
 
 
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
-    """The value of a random parameter as its layer uses it: the padding row of an embedding stays what it was.
+    """The value of a random parameter that its layer uses: the padding row of an embedding keeps its first value.
 
-    torch keeps the gradient from that row. If the forward pass used a row that was drawn, the likelihood would depend
-    on numbers in which it has no gradient.
+    torch gives the padding row no gradient. If the forward pass used a drawn row, the likelihood would depend on
+    numbers in which it has no gradient.
 
     Args:
-        net: The network, whose buffers hold the values that it was made with.
-        path: The parameter, a buffer by now.
-        value: Of the parameter's shape.
+        net: The network, whose buffers hold the first values.
+        path: Path of the parameter, which is a buffer by now.
+        value: Value of the parameter, of its shape.
     """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight" or layer.padding_idx is None:
@@ -74,7 +74,7 @@ def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make LSTM, GRU and RNN layers look their weights up at each call: they keep a list that swapping would miss."""
+    """Make recurrent layers look up their weights at each call; their own list of weights would not see a swap."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -86,7 +86,7 @@ def _refresh(layer: nn.Module, _: object) -> None:
 
 @contextmanager
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Put tensors in the place of buffers, by path, and put the buffers back."""
+    """A context in which tensors replace the buffers at their paths."""
     used = {path: as_used(net, path, value) for path, value in tensors.items()}
     owners = [_owner(net, path) for path in used]
     originals = [owner._buffers[attribute] for owner, attribute in owners]
@@ -100,7 +100,7 @@ def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The output of `net` with `tensors` (by path) swapped in; `torch.func.functional_call`, but traceable."""
+    """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
     try:
         with _swapped(net, tensors):
             output = net(x)
@@ -112,13 +112,13 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         ) from error
     if not isinstance(output, Tensor):
         raise ValueError(
-            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that does."
+            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
         )
     return output
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """One output per draw; tensors have shape `(*draws, *parameter)` or just that of the parameter."""
+    """One output per draw, shape `(*draws, N, ...)`; tensors have shape `(*draws, *parameter)` or `parameter`."""
     batched = {path: value for path, value in tensors.items() if value.dim() > net.get_buffer(path).dim()}
     leads = [value.shape[: value.dim() - net.get_buffer(path).dim()] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
@@ -133,22 +133,22 @@ def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: T
 
 
 BatchedNetwork = Callable[[Mapping[str, Tensor], Tensor], Tensor]
-"""From weights with one leading axis of draws, by path, and x to outputs of shape (K, N, ...)."""
+"""Function from weights by path, each with one leading axis of K draws, and x to outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-"""Layers without parameters that act on each number alone, so that more leading axes change nothing."""
+"""Layers without parameters that act on each number separately, so they work with further leading axes."""
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> BatchedNetwork:
-    """The fastest way found to run a network for many weight draws at once, with gradients.
+    """A function that runs a network for many weight draws at once, with gradients: the fastest one that is right.
 
-    A chain of linear and elementwise layers becomes batched matrix products; other networks go through
-    `torch.func.vmap` where that works. Both are used only if they agree with a plain loop, outputs and gradients.
+    A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
+    works. Either is used only if its outputs and gradients agree with those of a plain loop, which is the last resort.
 
     Args:
         net: The network.
-        example: At least two draws of all of its random weights.
-        x: Example inputs.
+        example: At least two draws of all random weights, by path, with the draws on the first axis.
+        x: Example inputs, shape (N, ...).
     """
     paths = set(example)
 
@@ -163,10 +163,10 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
 
 
 def _as_chain(net: nn.Module, random: set[str], x: Tensor) -> BatchedNetwork | None:
-    """Batched matrix products, if the network is layers without random weights, then linear and elementwise ones."""
+    """The network as batched matrix products; None unless it is fixed layers, then linear and elementwise ones."""
     if type(net) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules()):
         return None
-    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # repeated ones, too
+    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # with repeats
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
     start, links = [layer for _, layer in layers[:first]], layers[first:]
     is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)
@@ -199,11 +199,11 @@ def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
 
 
 def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Tensor) -> bool:
-    """Whether two ways to run a network give the same outputs and the same gradients."""
+    """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
         with torch.enable_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("error", message="There is a performance drop")  # vmap would loop as well
+            warnings.filterwarnings("error", message="There is a performance drop")  # then vmap is a loop too
             leaves = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
                 output = run(leaves, x)

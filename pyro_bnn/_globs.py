@@ -4,7 +4,7 @@ import fnmatch
 
 
 def matches(glob: str, name: str) -> bool:
-    """Whether a dotted name matches a glob: `*` is any one component (or part of it), `**` any number of them.
+    """Whether a dotted name matches a glob: `*` is any one component (or part of it), `**` any number of components.
 
     >>> matches("net.*.weight", "net.0.weight"), matches("net.*.weight", "net.block.0.weight")
     (True, False)

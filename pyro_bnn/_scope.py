@@ -1,4 +1,4 @@
-"""Contexts that change something global and put it back: seeds, train/eval mode, Pyro's parameter store."""
+"""Contexts that change global state and restore it: seeds, train/eval mode, Pyro's parameter store."""
 
 import weakref
 from abc import ABCMeta
@@ -15,12 +15,12 @@ from torch.distributions import constraints
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of abstract modules: that of PyroModule is its own, so that `ABC` alone does not mix in."""
+    """Metaclass of abstract modules; it combines those of PyroModule and of `ABC`."""
 
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """Run with torch's generators seeded, then restore them; with `None` just use them as they are."""
+    """A context in which torch's generators are seeded; they are restored at the end. None leaves them alone."""
     if seed is None:
         yield
         return
@@ -30,20 +30,20 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed the generators that work on a device draws from, and no others."""
+    """Seed the generators from which computations on a device draw, and no others."""
     torch.default_generator.manual_seed(seed)
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
 
 
 def _draws_on_cuda(device: torch.device | None) -> bool:
-    """Whether draws may come from a GPU; without a device, whether this process has used one."""
+    """Whether draws may come from a GPU; if `device` is None, whether this process has used a GPU."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put every submodule into eval mode, and each back into the mode it had."""
+    """A context in which every submodule is in eval mode; at the end each gets the mode that it had."""
     training = [submodule for submodule in module.modules() if submodule.training]
     try:
         for submodule in training:
@@ -56,10 +56,11 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def own_parameters(*modules: object) -> Iterator[None]:
-    """Hide from the modules what the global parameter store holds under their names, then restore the store.
+    """A context in which modules do not see entries of the global parameter store under their parameters' names.
 
-    A `PyroModule` looks its parameters up in the store by name, so a second model of the same shape would be handed
-    those of the first. Other entries stay visible, for guides that are plain functions around `pyro.param`.
+    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
+    the first. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
+    is restored.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -75,21 +76,21 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 def allow_local_mode(module: PyroModule) -> None:
-    """Let a module work whichever way Pyro's setting `module_local_params` stands, then and later.
+    """Let a module work with both values of Pyro's setting `module_local_params`, now and later.
 
-    A `PyroModule` is otherwise bound to the setting under which it was made, and fails under the other.
+    Otherwise a `PyroModule` works only with the value under which it was made.
     """
     vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """A `pyro.param` statement for a parameter that its module owns: traced, but kept out of the global store."""
-    parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI asks for it
+    """A `pyro.param` statement for a parameter of a module: Pyro can trace it, but it stays out of the global store."""
+    parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
     statement = effectful(type="param")(lambda *_, **__: parameter)
     value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
     return value
 
 
 def is_auxiliary(node: Any) -> bool:
-    """Whether a trace's sample site is a guide's own device, with no counterpart in the model."""
+    """Whether a sample site of a trace is an auxiliary one of a guide, which the model does not have."""
     return bool((node["infer"] or {}).get("is_auxiliary"))

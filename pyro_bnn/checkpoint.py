@@ -1,4 +1,4 @@
-"""Saving and loading what a fit learned."""
+"""Files with the results of a fit: the state of a model and its guide."""
 
 import math
 import zipfile
@@ -18,39 +18,39 @@ __all__ = ["load_state", "save_state"]
 def save_state(path: str | Path | BinaryIO, model: BayesianModel, guide: nn.Module) -> None:
     """Write the parameters and buffers of a model and its guide to one file.
 
-    Of weights that were removed (see :mod:`pyro_bnn.pruning`) only that is written, in one bit each.
+    A removed weight (see :mod:`pyro_bnn.pruning`) takes one bit in the file.
 
     Args:
-        path: The file, or an open one.
+        path: Path of the file, or an open binary file.
         model: The model.
         guide: Its guide.
     """
     masked = sorted(guide.masks) if isinstance(guide, MeanFieldGuide) else []
     states: dict[str, Any] = {"model": model.state_dict(), "guide": guide.state_dict()}
     states["guide"], states["removed"] = _packed(states["guide"], masked)
-    for site in masked:  # where the network started is of no use any more
+    for site in masked:  # the first values of a pruned network are not needed any more
         states["model"].pop(site, None)
     torch.save(states, path)
 
 
 def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None:
-    """Read parameters and buffers into a model and a guide built as those that were saved.
+    """Read parameters and buffers into a model and a guide of the same architecture as those that were saved.
 
-    Only tensors are read; the file cannot run code.
+    Only tensors and numbers are read; the file cannot run code.
 
     Args:
         path: A file written by :func:`save_state`.
-        model: Receives the model's state, on whatever device it is.
-        guide: Receives the guide's state. Which weights were removed is part of it.
+        model: Model that receives the saved state; it stays on its device.
+        guide: Guide that receives the saved state, including the masks of removed weights.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file does not fit the model or the guide.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path}.")
+        raise FileNotFoundError(f"there is no file {path}; pass one that `save_state` wrote.")
     if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is no file that `save_state` wrote.")
+        raise ValueError(f"{path} is no file that `save_state` wrote; pass one that it wrote.")
     try:
         states = torch.load(path, map_location="cpu", weights_only=True)
         removed = states.get("removed", {})
@@ -68,7 +68,7 @@ def load_state(path: str | Path, model: BayesianModel, guide: nn.Module) -> None
 
 
 def _packed(state: dict[str, Tensor], masked: list[str]) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
-    """A guide's state with masks as bits, and of masked parameters the elements kept; and the shapes of these."""
+    """A guide's state with masks packed into bits and only the kept elements of masked parameters; and their shapes."""
     packed, shapes = dict(state), {}
     for site in masked:
         keep = packed.pop(f"keep.{site}")
@@ -86,7 +86,7 @@ def _kinds(state: dict[str, Tensor]) -> set[str]:
 
 
 def _unpacked(state: dict[str, Tensor], shapes: dict[str, list[int]]) -> dict[str, Tensor]:
-    """The inverse; parameters of removed weights become 0."""
+    """The inverse of :func:`_packed`; parameters of removed weights become 0."""
     unpacked = dict(state)
     for site, shape in shapes.items():
         packed = state[f"keep.{site}"].numpy()

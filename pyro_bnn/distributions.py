@@ -175,7 +175,7 @@ class NormalMixture(TorchDistribution):
     def __init__(self, logits: Tensor, loc: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
         self.logits, self.loc, self.scale = broadcast_all(logits, loc, scale)  # (..., M)
         if self.logits.dim() == 0:
-            raise ValueError("`logits`, `loc` and `scale` must have a last axis of components, got three numbers.")
+            raise ValueError("`logits`, `loc` and `scale` need a last axis of components, got three numbers.")
         super().__init__(self.logits.shape[:-1], validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "NormalMixture":

@@ -115,7 +115,7 @@ def _predict(
         if isinstance(x, tuple) or not isinstance(x, Iterable):
             raise ValueError(f"`x` must be a tensor or a loader, got {type(x).__name__}; targets go to `y`.")
         if y is not None:
-            raise ValueError("`y` is for a tensor `x`; leave it out, since a loader has its own targets.")
+            raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
         parts = [
             _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
             for inputs, targets in _loader_batches(x, model.device)

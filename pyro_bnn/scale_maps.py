@@ -1,8 +1,8 @@
-r"""How a guide's free parameter becomes a standard deviation.
+r"""Maps from a guide's free parameters to standard deviations.
 
-A map is a small class: the scale as a function of the parameter, the derivative of that, and its inverse. The name of
-the map is the name of the parameters in the guide: ``rho.net.0.weight``, ``log_variance.net.0.weight``. A new map is a
-class here and its name in `__all__`; every test of the maps and of the guides then runs over it.
+A map is a small class: the scale as a function of the parameter, the derivative of this function, and its inverse. The
+name of the map is the name of the parameters in the guide: ``rho.net.0.weight``, ``log_variance.net.0.weight``. To add
+a map, write a class in this file and add its name to `__all__`; all tests of maps and guides then include it.
 """
 
 from abc import ABC, abstractmethod
@@ -20,14 +20,14 @@ LARGEST_EXPONENT = 80.0
 
 
 class ScaleMap(ABC):
-    """From a free parameter to a standard deviation."""
+    """A map from a free parameter to a standard deviation."""
 
     name: ClassVar[str]
-    """Name of the parameters, an identifier."""
+    """Name of the parameters in a guide, an identifier."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
-        """The scale, differentiable, above 0."""
+        """The scale, above 0, differentiable, of the parameter's shape."""
 
     @abstractmethod
     def inverse(self, scale: Tensor) -> Tensor:
@@ -35,20 +35,20 @@ class ScaleMap(ABC):
 
     @abstractmethod
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        """Write the derivative of the scale with respect to the parameter into `out`, and return that.
+        """Write the derivative of the scale with respect to the parameter into `out`, and return `out`.
 
         Args:
-            parameter: Shape (P,).
-            scale: What the map gives for it, shape (P,).
-            out: Shape (P,); not the memory of the others.
+            parameter: Free parameters, shape (P,).
+            scale: Scales of these parameters, shape (P,).
+            out: Vector that receives the derivative, shape (P,); must not share memory with the other arguments.
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients; a map may override this to allocate nothing.
+        """Write the scale into `out`, without gradients; a map may override this method to allocate no memory.
 
         Args:
-            parameter: Shape (P,).
-            out: Shape (P,).
+            parameter: Free parameters, shape (P,).
+            out: Vector that receives the scales, shape (P,).
             scratch: Memory that may be overwritten, shape (2 or more, P).
         """
         out.copy_(self(parameter))
@@ -58,7 +58,7 @@ class ScaleMap(ABC):
 class Softplus(ScaleMap):
     r"""The scale :math:`\sigma = \log(1 + e^\rho)`.
 
-    A step of the parameter changes small scales by a factor, and adds to large ones.
+    A step of the parameter multiplies small scales by a factor, and adds a constant to large ones.
 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.2.
@@ -83,11 +83,11 @@ class Softplus(ScaleMap):
         return torch.sigmoid(parameter, out=out)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        r"""In full relative precision, however small the scale is.
+        r"""Write the scale in full relative precision, however small it is; see :meth:`ScaleMap.write`.
 
-        With :math:`u = e^\rho` and v the rounded 1 + u, :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. On a CPU
-        this is for the sake of steadiness: torch's own is built on log1p, which took 0.5 ms for 478,410 numbers in some
-        processes and 6 ms in others, with the same library on the same machine.
+        With :math:`u = e^\rho` and v the rounded value of 1 + u, :math:`\log(1 + u) = \log v - ((v - 1) - u) / v`. This
+        formula is used on a CPU, because the time of torch's softplus varies there: it uses log1p, which took 0.5 ms
+        for 478,410 numbers in some processes and 6 ms in others, with the same library on the same machine.
         """
         if parameter.is_cuda or float(parameter.max()) > LARGEST_EXPONENT:
             softplus(parameter, out=out)  # type: ignore[call-arg]
@@ -112,7 +112,7 @@ class LogVariance(ScaleMap):
     name: ClassVar[str] = "log_variance"
 
     def __call__(self, parameter: Tensor) -> Tensor:
-        """Half of the parameter, exponentiated."""
+        """The exponential of half the parameter."""
         return (0.5 * parameter).exp()
 
     def inverse(self, scale: Tensor) -> Tensor:
@@ -124,5 +124,5 @@ class LogVariance(ScaleMap):
         return torch.mul(scale, 0.5, out=out)
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """In place."""
+        """Write the scale without new memory; see :meth:`ScaleMap.write`."""
         torch.mul(parameter, 0.5, out=out).exp_()

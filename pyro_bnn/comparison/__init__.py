@@ -1,4 +1,4 @@
-"""How far posteriors are from each other, in the space of predictions."""
+"""Distances between posteriors, in the space of predictions."""
 
 from ._compare import compare as compare
 from ._result import Comparison as Comparison

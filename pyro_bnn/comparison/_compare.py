@@ -1,4 +1,4 @@
-"""Comparing methods by what they predict."""
+"""Comparison of inference methods by their predictions."""
 
 from collections.abc import Callable, Mapping
 from itertools import combinations
@@ -27,36 +27,37 @@ def compare(
     num_samples: int = 1000,
     seed: int = 0,
 ) -> Comparison:
-    r"""How far methods are from each other where it counts: in what they predict.
+    r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
-    Weights cannot be compared, since permutations and signs of hidden units leave the network as it is; predictions
-    can. A pair is (reference, method) in the order given: name the yardstick, such as NUTS, first.
+    Weights cannot be compared, since permutations and signs of hidden units do not change the network; predictions can.
+    A pair is (reference, method) in the order given, so give the reference, such as NUTS, first.
 
-    Every number about a pair has a Monte Carlo standard error from 20 successive groups of draws: from a jackknife,
-    which leaves out one group in turn; for ``agreement``, which moves in jumps, from a bootstrap of the groups. In
-    chains, a group is a stretch of a chain, so that the error covers slow mixing as long as a stretch is longer than
-    the chain's memory.
+    Every number about a pair has a Monte Carlo standard error from 20 successive groups of draws. It comes from a
+    jackknife, which leaves out each group in turn, or, for ``agreement``, which changes in jumps, from a bootstrap of
+    the groups. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is
+    longer than the correlation time of the chain.
 
-    Distances are never negative, so that noise makes them larger: two sets of draws from one posterior are not at
-    distance 0. To see that floor, give a guide twice, or two runs of a sampler. Close to it the errors are
-    conservative, by a factor of up to 1.7; far above it they are right.
+    Distances are never negative, so noise makes them larger: two sets of draws from one posterior have a distance above
+    0. To see this noise level, give a guide twice, or two runs of a sampler. Close to it the errors are too large by a
+    factor of up to 1.7; far above it they are right.
 
     Args:
-        model: The model that the posteriors belong to.
-        posteriors: By name: a posterior or guide, or a pair (model, posterior) where the model is another one.
+        model: The model of the posteriors.
+        posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) for one with another
+            model.
         x: Inputs, shape (N, ...).
-        y: Targets at x; adds log-likelihood, and coverage or accuracy.
-        regions: By name: which points, boolean of shape (N,); by default all.
-        num_samples: Draws of each posterior; chains that hold fewer give all that they hold.
+        y: Targets at x, which add log-likelihood, and coverage or accuracy.
+        regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
+        num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
         seed: Seed of the draws; torch's generators are left as they were.
 
     Returns:
-        Tables and predictions. `print` it, write it with `to_csv` or `to_json`, draw it with
+        Tables and predictions. `print` the result, write it with `to_csv` or `to_json`, or draw it with
         ``pyro_bnn.plotting.comparison``.
 
     Raises:
-        ValueError: If there are fewer than two posteriors, they predict different kinds of things or numbers of
-            outputs, or a region is empty.
+        ValueError: If there are fewer than two posteriors, if they predict different kinds of things or different
+            numbers of outputs, if one stores fewer than 40 draws, or if a region is empty.
 
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
@@ -79,7 +80,7 @@ def compare(
             y=y,
             num_samples=min(num_samples, posterior.num_stored or num_samples),
             keep_draws=True,
-            seed=its_seed,  # independent draws for each, even of the same guide
+            seed=its_seed,  # independent draws for each, even if two are the same guide
         )
         for its_seed, (name, (its_model, posterior)) in zip(seeds, entries.items(), strict=True)
     }
@@ -110,12 +111,15 @@ def _masks(regions: Mapping[str, Tensor] | None, x: Tensor) -> dict[str, Tensor]
     for name, mask in regions.items():
         _checks.kind(f"regions[{name!r}]", mask, Tensor, "a boolean tensor")
         if mask.shape != (len(x),) or mask.dtype != torch.bool or not bool(mask.any()):
-            raise ValueError(f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element.")
+            raise ValueError(
+                f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element, got "
+                f"{mask.dtype} of shape {_checks.shape(mask)}."
+            )
     return dict(regions)
 
 
 def _entry(name: str, entry: object, model: BayesianModel) -> tuple[BayesianModel, Posterior]:
-    """A model and its posterior; a bare guide becomes one."""
+    """A model and its posterior; a guide becomes a posterior."""
     its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
     if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
         posterior = GuidePosterior(posterior)

@@ -1,4 +1,4 @@
-"""What a comparison has found: numbers with their errors, as text, CSV and JSON."""
+"""Results of a comparison: numbers with their errors, as text, CSV and JSON."""
 
 import csv
 import json
@@ -16,9 +16,9 @@ class Estimate:
     """A number with its standard error.
 
     Args:
-        value: Number that was estimated.
-        standard_error: Its error. For a pair of methods it is the Monte Carlo error of the draws. For a single method
-            it is that of a mean over points, which on a grid only says how much the score varies.
+        value: The estimate.
+        standard_error: Standard error of the value. For a pair of methods it is the Monte Carlo error of the draws. For
+            a single method it is the error of a mean over points; on a grid it only shows how much the score varies.
     """
 
     value: float
@@ -27,20 +27,20 @@ class Estimate:
     def __str__(self) -> str:
         if not (math.isfinite(self.standard_error) and self.standard_error > 0):
             return f"{self.value:.3g}"
-        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # two of the error's
+        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # two digits of the error
         return f"{self.value:.{digits}f} ± {self.standard_error:.{digits}f}"
 
 
 @dataclass(frozen=True)
 class MethodScore:
-    """What is known of one method, on average over the points of a region.
+    """Scores of one method, averaged over the points of a region.
 
     Args:
-        method: Its name.
+        method: Name of the method.
         region: Name of the region.
-        seconds: Wall time of its inference; None if unknown.
-        scores: By name. With targets: ``log_likelihood`` (mean per point, in nats), ``coverage 50%`` and so on, or
-            ``accuracy``. Always: ``epistemic sd`` and ``total sd`` (means over points) or ``entropy`` (in nats).
+        seconds: Wall time of the inference; None if unknown.
+        scores: Scores by name. With targets: ``log_likelihood`` (mean per point, in nats), ``coverage 50%`` and so on,
+            or ``accuracy``. Always: ``epistemic sd`` and ``total sd`` (means over points) or ``entropy`` (in nats).
     """
 
     method: str
@@ -51,17 +51,18 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class PairScore:
-    """How one method differs from another one, on average over the points of a region.
+    """Differences between two methods, averaged over the points of a region.
 
     Args:
         reference: Name of the first method.
-        method: Name of the second.
+        method: Name of the second method.
         region: Name of the region.
-        scores: By name. Numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd ratio`` and
-            ``total sd ratio`` (method over reference, geometric means; the first is 0 for a point, and infinite where
-            the reference is one), ``wasserstein`` (first Wasserstein distance between predictive distributions, in the
-            units of y, mean over points). Classes: ``agreement`` (share of points with the same most probable
-            class), ``total variation`` (half the summed absolute difference of probabilities).
+        scores: Scores by name. For numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd
+            ratio`` and ``total sd ratio`` (method over reference, geometric means; the first is 0 if the method is a
+            point estimate, and infinite if the reference is one), ``wasserstein`` (first Wasserstein distance between
+            predictive distributions, in the units of y, mean over points). For classes: ``agreement`` (fraction of
+            points with the same most probable class), ``total variation`` (half the summed absolute difference of
+            probabilities, mean over points).
     """
 
     reference: str
@@ -72,14 +73,14 @@ class PairScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` returns: tables, and the predictions that they were made of.
+    """Result of :func:`compare`: tables, and the predictions from which they were made.
 
-    Printed, it shows all methods and, of the pairs, those with the first method; :meth:`rows`, :meth:`to_csv` and
+    `print` shows all methods, and the pairs that include the first method; :meth:`rows`, :meth:`to_csv` and
     :meth:`to_json` have all pairs.
 
     Args:
-        methods: One row per region and method.
-        pairs: One row per region and pair of methods.
+        methods: Scores of the methods, one row per region and method.
+        pairs: Scores of the pairs, one row per region and pair of methods.
         predictions: The prediction of each method at x.
         x: The inputs, shape (N, ...).
     """
@@ -93,13 +94,13 @@ class Comparison:
         blocks = []
         for region in dict.fromkeys(row.region for row in self.pairs):
             methods = [_method_cells(row) for row in self.methods if row.region == region]
-            reference = self.pairs[0].reference  # every pair would be a long table; `rows` has them all
+            reference = self.pairs[0].reference  # all pairs would be a long table; `rows` has them
             pairs = [_pair_cells(row) for row in self.pairs if (row.region, row.reference) == (region, reference)]
             blocks += [f"{region}:\n{_table(['method', 'seconds'], methods)}", _table(["reference", "method"], pairs)]
         return "\n\n".join(blocks)
 
     def rows(self) -> list[dict[str, object]]:
-        """One flat row per number: reference (empty for a single method), method, region, score, value, its error."""
+        """One flat row per number: reference ("" for a single method), method, region, score, value, standard_error."""
         rows = []
         every: list[MethodScore | PairScore] = [*self.methods, *self.pairs]
         for row in every:
@@ -126,7 +127,7 @@ class Comparison:
             writer.writerows(rows)
 
     def to_json(self, path: str | Path) -> None:
-        """Write methods and pairs as JSON, with null for what is not finite.
+        """Write methods and pairs as JSON, with null for numbers that are not finite.
 
         Args:
             path: The file.

@@ -1,4 +1,4 @@
-"""What the draws of one method predict, in the form in which methods are compared."""
+"""Summaries of the predictions of one method, in the form that comparisons need."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,28 +17,28 @@ from ..uncertainty import ClassificationPrediction, Prediction, RegressionPredic
 from ._result import Estimate
 
 NUM_GROUPS = 20
-"""Groups of draws that the jackknife leaves out in turn, and the bootstrap draws from; heuristic."""
+"""Heuristic: number of groups of draws; the jackknife leaves out each in turn, the bootstrap resamples them."""
 
 NUM_RESAMPLES = 200
-"""Resamples of the bootstrap: the error of a standard error is then 5 %, less than that from 20 groups."""
+"""Number of bootstrap resamples; they add an error of 5 % to a standard error, less than the 20 groups do."""
 
 COVERAGES = (0.5, 0.9)
-"""Probability of the central intervals whose coverage is counted."""
+"""Probabilities of the central intervals whose coverage is counted."""
 
 
 class Summary(ABC):
-    """Predictions of all draws of a method, and of its draws without each group of them in turn."""
+    """Predictions from all draws of a method, and from its draws without each group in turn."""
 
     kind: ClassVar[str]
-    """What is predicted, for an error message."""
+    """Kind of prediction, for an error message."""
 
     @abstractmethod
     def pair_scores(self, reference: "Summary", mask: Tensor) -> dict[str, Estimate]:
-        """How this method differs from a reference of the same kind, at some of the points."""
+        """Differences from a reference of the same kind, at the points in `mask`, boolean of shape (N,)."""
 
     @abstractmethod
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """What is known of this method alone, at some of the points."""
+        """Scores of this method alone, at the points in `mask`, boolean of shape (N,)."""
 
 
 @singledispatch
@@ -46,8 +46,8 @@ def summarise(prediction: Prediction, seed: int, num_quantiles: int) -> Summary:
     """The summary of a prediction that has kept its draws.
 
     Args:
-        prediction: The prediction.
-        seed: Seed of one observation per draw, and of the bootstrap.
+        prediction: A prediction made with `keep_draws`.
+        seed: Seed of the bootstrap, and of the observation that is drawn for each weight draw.
         num_quantiles: Number of quantiles at which numbers are compared.
     """
     raise ValueError(f"predictions of type {type(prediction).__name__} cannot be compared.")
@@ -55,11 +55,11 @@ def summarise(prediction: Prediction, seed: int, num_quantiles: int) -> Summary:
 
 @dataclass(frozen=True)
 class ClassSummary(Summary):
-    """Class probabilities.
+    """Summary of class probabilities.
 
     Args:
-        prediction: The prediction of all draws.
-        probs: Mean probabilities of all draws, then of those without each group, shape (G + 1, C, N).
+        prediction: The prediction from all draws.
+        probs: Mean probabilities of all draws, then without each group in turn, shape (G + 1, C, N).
         resampled_labels: Most probable class for each bootstrap resample of the groups, shape (B, N).
     """
 
@@ -69,19 +69,19 @@ class ClassSummary(Summary):
     resampled_labels: Tensor
 
     def pair_scores(self, reference: Summary, mask: Tensor) -> dict[str, Estimate]:
-        """Agreement and total variation."""
+        """Agreement and total variation; see :class:`PairScore`."""
         assert isinstance(reference, ClassSummary)
         probs, others = self.probs[..., mask], reference.probs[..., mask]
         agree = (probs[0].argmax(0) == others[0].argmax(0)).double().mean()
         resampled = (self.resampled_labels == reference.resampled_labels)[:, mask].double().mean(1)
-        variance = resampled.var() * NUM_GROUPS / (NUM_GROUPS - 1)  # the groups' variance divides by G - 1, not G
+        variance = resampled.var() * NUM_GROUPS / (NUM_GROUPS - 1)  # a bootstrap divides by G, not G - 1
         return {
             "agreement": Estimate(float(agree), float(variance.sqrt())),
             "total variation": jackknife([float(0.5 * gap.sum(0).mean()) for gap in (probs - others).abs()]),
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Entropy, accuracy and log-likelihood."""
+        """Entropy, accuracy and log-likelihood; see :class:`MethodScore`."""
         prediction = self.prediction[mask]
         scores = {"entropy": over_points(prediction.total)}
         if y is not None:
@@ -109,15 +109,15 @@ def _summarise_classes(prediction: ClassificationPrediction, seed: int, num_quan
 
 @dataclass(frozen=True)
 class Moments:
-    """Numbers that some draws predict; the last axis of each tensor is the points."""
+    """Moments and quantiles of the predictions of some draws; the last axis of each tensor is the points."""
 
-    mean: Tensor  # (O, N), like the variances
+    mean: Tensor  # (O, N), like the two variances
     epistemic: Tensor
     total: Tensor
     quantiles: Tensor  # (Q, O, N)
 
     def at(self, mask: Tensor) -> "Moments":
-        """At some of the points."""
+        """The moments at the points in `mask`."""
         parts = (self.mean, self.epistemic, self.total, self.quantiles)
         return Moments(*(part[..., mask] for part in parts))
 
@@ -132,11 +132,11 @@ NUMBER_STATISTICS: dict[str, Callable[[Moments, Moments], Tensor]] = {
 
 @dataclass(frozen=True)
 class NumberSummary(Summary):
-    """Moments and quantiles of numbers.
+    """Summary of predicted numbers.
 
     Args:
-        prediction: The prediction of all draws.
-        moments: Those of all draws, then without each group.
+        prediction: The prediction from all draws.
+        moments: Moments of all draws, then without each group in turn, G + 1 entries.
     """
 
     kind = "numbers"
@@ -144,7 +144,7 @@ class NumberSummary(Summary):
     moments: list[Moments]
 
     def pair_scores(self, reference: Summary, mask: Tensor) -> dict[str, Estimate]:
-        """Distances of means and distributions, ratios of standard deviations."""
+        """Distances of means and distributions, ratios of standard deviations; see :class:`PairScore`."""
         assert isinstance(reference, NumberSummary)
         pairs = [(own.at(mask), its.at(mask)) for own, its in zip(self.moments, reference.moments, strict=True)]
         return {
@@ -153,7 +153,7 @@ class NumberSummary(Summary):
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Standard deviations, coverage of intervals, and log-likelihood."""
+        """Standard deviations, coverage of intervals, and log-likelihood; see :class:`MethodScore`."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": over_points(prediction.epistemic.sqrt()),
@@ -180,32 +180,32 @@ def _summarise_numbers(prediction: RegressionPrediction, seed: int, num_quantile
     )  # (S, O, N)
     groups = _groups(prediction.num_samples).to(means.device)
     moments = []
-    for left_out in range(-1, NUM_GROUPS):  # there is no group -1
+    for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
         keep = groups != left_out
         epistemic = means[keep].var(0)
         total = epistemic + variances[keep].mean(0)
         ordered = observations[keep].sort(0).values
         rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
-        quantiles = ordered[rows]  # of as many draws all of them, and so the exact distance
+        quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
         moments.append(Moments(means[keep].mean(0), epistemic, total, quantiles))
     return NumberSummary(prediction, moments)
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """A statistic of all draws, the first value, with the error that leaving out each group in turn tells."""
+    """The jackknife estimate; the first value is of all draws, the others are of the draws without one group each."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Mean over points, with the standard error of a mean of as many independent values."""
+    """Mean over points, with the standard error that it would have if the values were independent."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
 
 def check_same_kind(summaries: dict[str, Summary], predictions: dict[str, Prediction]) -> None:
-    """Raise unless all methods predict the same kind of thing, of the same shape."""
+    """Raise unless the predictions of all methods are of one kind and one shape."""
     kinds = {name: (s.kind, _checks.shape(predictions[name].expectation)) for name, s in summaries.items()}
     if len(set(kinds.values())) > 1:
         raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")

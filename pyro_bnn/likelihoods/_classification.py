@@ -52,7 +52,7 @@ class BernoulliLikelihood(Likelihood):
         """Raise unless targets are zeros and ones; see :meth:`Likelihood.check_values`."""
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(
-                f"targets of BernoulliLikelihood must be 0 or 1, got values from {float(y.min())} to {float(y.max())}."
+                f"targets of BernoulliLikelihood must be 0 or 1, got {float(y.min())} to {float(y.max())}."
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Many chains from warm-up to the last draw, whatever the sampler."""
+"""Runs of many chains from warm-up to the last draw, with any sampler."""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ class Chain:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has all of its draws."""
+        """Whether the chain has all of its draws."""
         return self.num_drawn == self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:

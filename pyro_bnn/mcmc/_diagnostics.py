@@ -66,7 +66,7 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What the chains of a sampler say about themselves.
+    """Diagnostics of the chains of a sampler.
 
     Args:
         num_chains: Number of chains, K.
@@ -102,7 +102,7 @@ class Diagnostics:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, each with what to try; empty if nothing is."""
+        """The problems found, each with a remedy; empty if there is none."""
         found = []
         if self.num_divergences:
             found.append(
@@ -150,7 +150,7 @@ def convergence(values: Tensor) -> Convergence:
     """
     arviz = require_arviz()
     values = values.detach().double().cpu()
-    varies = (values != values[0, 0]).flatten(0, 1).any(0)  # of constants all three are NaN
+    varies = (values != values[0, 0]).flatten(0, 1).any(0)  # all three are NaN for constants
     columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
     if bool(varies.any()):
         chains = values[..., varies].numpy()
@@ -212,7 +212,7 @@ def diagnose(
 
 
 def count(marks: Tensor | None) -> int | None:
-    """How many are marked; None if not reported."""
+    """Number of marked draws; None if not reported."""
     return None if marks is None else int(marks.sum())
 
 

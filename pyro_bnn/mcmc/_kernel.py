@@ -1,4 +1,4 @@
-"""What a sampler is: a small class with its settings, and the kernel that it makes for one potential."""
+"""The interface of samplers: a small class with settings, and the kernel that it makes for one potential."""
 
 import math
 from abc import ABC, abstractmethod
@@ -120,5 +120,5 @@ class Sampler(ABC):
         Args:
             value_and_grad: The potential.
             z: First points, shape (K, P).
-            compile: Whether to compile what is slow with `torch.compile`.
+            compile: Whether to compile the slow part with `torch.compile`.
         """

@@ -67,7 +67,7 @@ class MCMCPosterior(Posterior):
 
     @property
     def _lead(self) -> torch.Size:
-        """(K, S)."""
+        """The leading axes of all draws, (K, S)."""
         return next(iter(self.samples.values())).shape[:2]
 
     @property
@@ -89,7 +89,7 @@ class MCMCPosterior(Posterior):
         """Evenly spaced draws of the chains, one after the other, each at most once; see :meth:`Posterior.draws`.
 
         Raises:
-            ValueError: If there are not so many.
+            ValueError: If fewer draws are stored than are asked for.
         """
         if num_samples > self.num_stored:
             raise ValueError(

@@ -8,7 +8,7 @@ from .. import _checks
 from ._statistics import ChainStatistics
 
 FEWEST_DRAWS = 4
-"""What R-hat needs."""
+"""Smallest number of draws per chain from which R-hat can be computed."""
 
 
 def read_samples(mcmc: MCMC) -> dict[str, Tensor]:
@@ -48,10 +48,10 @@ def read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
     return ChainStatistics(
         log_density=None,
         energy=None,
-        accept=None,  # Pyro's "acceptance rate" of NUTS is the share of draws that moved
+        accept=None,  # Pyro's "acceptance rate" of NUTS is the fraction of draws that moved
         diverging=diverging,
         num_steps=None,
-        step_size=None,  # the kernel has that of the last chain only
+        step_size=None,  # the kernel has the step size of the last chain only
         inverse_mass=None,
         seconds=seconds,
     )

@@ -1,4 +1,4 @@
-"""Where chains start."""
+"""First points of chains."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ Start = Init | Posterior | None
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Points with a finite potential and gradient, shape (K, P). Those without are drawn again.
+    """Points with a finite potential and gradient, shape (K, P). Other points are drawn again.
 
     Args:
         potential: The potential.

@@ -1,4 +1,4 @@
-"""What a sampler reports of each draw."""
+"""The statistics that a sampler reports for each draw."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ChainStatistics:
-    """What the sampler did at each draw, shapes (K, S) unless said otherwise. What it did not report is None.
+    """What the sampler did at each draw, shapes (K, S) unless said otherwise; None if not reported.
 
     Args:
         log_density: Log joint density in unconstrained space, in nats.

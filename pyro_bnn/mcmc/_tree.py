@@ -1,4 +1,4 @@
-"""The trees of the No-U-Turn Sampler: what they hold, and the four functions that make them grow.
+"""The trees of the No-U-Turn Sampler: their fields, and the functions that make them grow.
 
 A trajectory starts as a tree of one point (`begin`). A subtree as large as the tree grows from one of its ends, one
 leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ended`). A complete one is added to the tree
@@ -66,7 +66,7 @@ class Subtree(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What stays as it is while a tree grows."""
+    """Numbers that stay the same while a tree grows."""
 
     step_size: Tensor  # (K,)
     inverse_mass: Tensor  # (K, P)
@@ -107,7 +107,7 @@ def grow(value_and_grad: ValueAndGrad, tree: Tree, setting: Setting, old: Subtre
     energy = torch.add(potential, torch.linalg.vecdot(r, velocity), alpha=0.5)
     gain = torch.nan_to_num(tree.initial_energy - energy, nan=-math.inf, neginf=-math.inf, posinf=math.inf)
     log_weight = torch.logaddexp(old.log_weight, gain)
-    takes = log_uniform < gain - log_weight  # in the end each point is the proposal with its share of the weight
+    takes = log_uniform < gain - log_weight  # so each point is the proposal with probability proportional to its weight
     row = takes.unsqueeze(-1)
 
     middle = torch.add(old.momentum_sum, r, alpha=0.5)
@@ -143,7 +143,7 @@ def ended(tree: Tree, subtree: Subtree) -> Tensor:
 
 
 def merge(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, max_size: int, log_uniform: Tensor) -> Tree:
-    r"""Add the subtrees of marked chains to their trees, unless they turn or diverge, and see whose trajectory ends.
+    r"""Add the subtrees of marked chains to their trees, unless they turn or diverge, and mark trajectories that end.
 
     The subtree's proposal, with W the sum of weights, replaces the tree's with probability
 

@@ -51,8 +51,8 @@ def number_inputs(y: Tensor, **predictions: Tensor) -> None:
     for name, value in predictions.items():
         if value.shape != y.shape or y.numel() == 0:
             raise ValueError(
-                f"`{name}` and the targets or parameters given with it must have one shape, with at least one element, "
-                f"got {_checks.shape(value)} and {_checks.shape(y)}."
+                f"`{name}` must have the same shape as the targets or parameters given with it, and at least one "
+                f"element, got {_checks.shape(value)} and {_checks.shape(y)}."
             )
     for name, value in {**predictions, "y": y}.items():
         _checks.finite(name, value)

@@ -1,4 +1,4 @@
-"""Removing weights that the posterior cannot tell from zero, by signal-to-noise ratio.
+"""Removal of the weights with the lowest signal-to-noise ratios.
 
 References:
     Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, section 5.1;

@@ -1,4 +1,4 @@
-"""Signal-to-noise ratios, and the removal of the weights where they are lowest."""
+"""Signal-to-noise ratios, and the removal of the weights with the lowest ratios."""
 
 import copy
 import math
@@ -17,18 +17,18 @@ Gaussians = MeanFieldGuide | GuidePosterior
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
-    r"""How many standard deviations the mean of each weight is away from zero.
+    r"""Distance of each weight's mean from zero, in standard deviations.
 
     .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i,
 
-    0 for a weight that was removed. Latent variables that are constrained, such as a noise scale, are left out: zero
-    is no value of theirs.
+    with 0 for a removed weight. Constrained latent variables, such as a noise scale, are left out, since they cannot be
+    zero.
 
     Args:
-        guide: A mean-field guide, or the posterior that a fit made of one.
+        guide: A mean-field guide, or the posterior from a fit of one.
 
     Returns:
-        ``{site: shape (*event)}``.
+        Ratios, ``{site: shape (*event)}``.
 
     Raises:
         ValueError: If the guide is of another kind.
@@ -61,25 +61,29 @@ def prune(
     per_layer: bool = False,
     where: str | Sequence[str] = "**",
 ) -> GuidePosterior:
-    """A posterior without the weights of lowest signal-to-noise ratio: exactly 0 in every draw and in the mean.
+    """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
 
-    The guide given is not changed. The pruned one is ``result.guide``; it can be saved, loaded into a fresh guide of
-    the same model, pruned further, and trained further: what was removed stays 0, has no divergence, gets no gradient.
+    The guide in the argument is not changed. The pruned guide is ``result.guide``; it can be saved, loaded into a new
+    guide of the same model, pruned further, and trained further. Removed weights stay 0, have no divergence, and get no
+    gradient.
 
     Args:
-        guide: A mean-field guide, or the posterior that a fit made of one.
-        fraction: Share of the weights to remove, from 0 to 1, lowest ratio first; exactly that many, rounded, with
-            what had been removed already counted in. Either this or `threshold`.
-        threshold: Remove what has a ratio below this.
-        per_layer: Remove `fraction` of each layer (its weights and biases together) instead of all layers together.
-        where: Glob or globs on site names, such as ``"**.weight"`` to leave biases alone.
+        guide: A mean-field guide, or the posterior from a fit of one.
+        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first. Exactly this fraction, rounded to
+            whole weights, is removed in the end: weights that were removed before count too. Give either `fraction` or
+            `threshold`.
+        threshold: Weights with a ratio below this number are removed.
+        per_layer: Whether to remove `fraction` of each layer (its weights and biases together) instead of all layers
+            together.
+        where: Glob or globs on site names, such as ``"**.weight"`` to keep all biases.
 
     Returns:
-        The posterior, whose status says how many weights are left.
+        The posterior; its status says how many weights are removed.
 
     Raises:
-        ValueError: If not exactly one of `fraction` and `threshold` is given, one is out of range, no site matches, a
-            ratio is NaN, elements depend on each other under the prior, or the prior on other variables.
+        ValueError: If not exactly one of `fraction` and `threshold` is given, if it is out of range, if no site
+            matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is learned or
+            depends on other variables.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -108,12 +112,13 @@ def prune(
     pruned.keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})
     num_kept, num_weights = count(pruned)
     removed = num_weights - num_kept
-    share = 100 * removed / num_weights
-    return GuidePosterior(pruned, Status(True, f"{removed:,} of {num_weights:,} weights are removed ({share:.4g} %)."))
+    percent = 100 * removed / num_weights
+    message = f"{removed:,} of {num_weights:,} weights are removed ({percent:.4g} %)."
+    return GuidePosterior(pruned, Status(True, message))
 
 
 def _chosen(guide: MeanFieldGuide, globs: Sequence[str]) -> dict[str, Tensor]:
-    """The ratios of the sites from which weights may be removed."""
+    """The ratios of the sites that match the globs; raises if weights of one cannot be removed."""
     every = signal_to_noise(guide)
     ratios = {site: ratio for site, ratio in every.items() if any(matches(glob, site) for glob in globs)}
     if not ratios:
@@ -122,19 +127,22 @@ def _chosen(guide: MeanFieldGuide, globs: Sequence[str]) -> dict[str, Tensor]:
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
             raise ValueError(
-                f"the prior of `{site.name}` is learned or depends on other variables, on which removed weights would "
-                "go on acting; choose other sites, or fit with a fixed prior."
+                f"the prior of `{site.name}` is learned or depends on other variables, which removed weights would "
+                "still affect; choose other sites, or fit with a fixed prior."
             )
         if bool(ratios[site.name].isnan().any()):
-            raise ValueError(f"the guide's parameters of `{site.name}` are not finite: the fit went wrong.")
+            raise ValueError(f"the guide's parameters of `{site.name}` are not finite; fit again before pruning.")
     return ratios
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The guide behind a posterior.
+    """The mean-field guide itself, or that of a posterior.
+
+    Args:
+        guide: A mean-field guide, or the posterior from a fit of one.
 
     Raises:
-        ValueError: If it is no mean-field guide.
+        ValueError: If the guide is of another kind.
     """
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
@@ -143,13 +151,13 @@ def mean_field(guide: Gaussians) -> MeanFieldGuide:
 
 
 def count(guide: MeanFieldGuide) -> tuple[int, int]:
-    """How many weights are left, and how many there were."""
+    """Number of weights left, and number of weights before pruning."""
     masks = [guide.kept(site) for site in signal_to_noise(guide)]
     return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
 
 
 def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The sites of each module."""
+    """The ratios of each layer, ``{site: ratio}`` for the sites of one module."""
     layers: dict[str, dict[str, Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], {})[site] = ratio
@@ -157,7 +165,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Masks of all weights but the lowest, which are those removed before; of equal ones the first go first."""
+    """Masks of all weights except the fraction with the lowest ratios; of equal ratios the first are removed first."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

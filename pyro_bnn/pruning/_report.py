@@ -1,4 +1,4 @@
-"""What removing weights costs: accuracy or error, and log-likelihood, by the share removed."""
+"""The cost of removing weights: accuracy or error, and log-likelihood, by the fraction removed."""
 
 import csv
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class PruningRow:
     """Scores with some weights removed.
 
     Args:
-        fraction: Share of the weights removed.
-        threshold: Signal-to-noise ratio of the strongest weight removed; 0 if none is.
+        fraction: Fraction of the weights that is removed.
+        threshold: Largest signal-to-noise ratio of a removed weight; 0 if none is removed.
         num_weights: Number of weights left.
         accuracy: Accuracy of the ensemble of draws; None for regression.
         nll: Mean negative log-density of the ensemble, in nats.
@@ -46,10 +46,10 @@ class PruningRow:
 
 @dataclass(frozen=True)
 class PruningReport:
-    """What :func:`snr_report` measured.
+    """Result of :func:`snr_report`.
 
     Args:
-        rows: One per share of weights removed, in the order asked for.
+        rows: One row per fraction of weights removed, in the order of the argument.
         num_weights: Number of weights before pruning.
         num_data: Number of data points scored.
         num_samples: Number of draws in each ensemble.
@@ -103,24 +103,24 @@ def snr_report(
     batch_size: int = 10_000,
     seed: int | None = 0,
 ) -> PruningReport:
-    """Accuracy (or error) and NLL by share of weights removed, at the mean weights and as an ensemble.
+    """Accuracy (or error) and NLL by fraction of weights removed, at the mean weights and for an ensemble of draws.
 
-    Every row removes from the guide as it was given, and sees the same random numbers.
+    Every row prunes the guide in the argument, not that of the row before, and uses the same random numbers.
 
     Args:
         model: The model.
-        guide: Its mean-field guide, or the posterior that a fit made of one.
+        guide: Its mean-field guide, or the posterior from a fit of one.
         x: Inputs, shape (N, ...).
         y: Targets, shape (N, ...).
-        fractions: Shares to remove, each from 0 to 1.
+        fractions: Fractions of the weights to remove, each from 0 to 1.
         num_samples: Number of draws in each ensemble.
-        per_layer: As for :func:`prune`.
-        where: As for :func:`prune`.
-        batch_size: Rows per run of the network.
+        per_layer: Whether to remove the fraction of each layer; see :func:`prune`.
+        where: Glob or globs on site names; see :func:`prune`.
+        batch_size: Number of rows in each run of the network.
         seed: Seed of the draws.
 
     Raises:
-        ValueError: If `fractions` is empty, or as for :func:`prune` and :func:`~pyro_bnn.predict`.
+        ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
     """
     guide = mean_field(guide)
     fractions = [float(fraction) for fraction in fractions]

@@ -1,4 +1,4 @@
-"""Networks whose removed weights cost neither memory nor time."""
+"""Networks in which removed weights take neither memory nor time."""
 
 import copy
 import warnings
@@ -12,17 +12,17 @@ from .. import _checks
 from ..model import BayesianModel
 
 MAX_DENSITY = 0.1
-"""Measured: with a tenth of the weights left a sparse product takes 0.6 times as long as the dense one on a CPU."""
+"""Measured on a CPU: with a tenth of the weights left, a sparse product takes 0.6 times as long as the dense one."""
 
 
 class SparseLinear(nn.Module):
-    r""":math:`y = x W^\top + b` with a matrix of which only the elements that are not zero are stored, row by row.
+    r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only elements that are not zero are stored, row by row.
 
-    For prediction: it has buffers, and no parameter to train.
+    It is for prediction: it has buffers, and no parameters to train.
 
     Args:
         weight: The matrix, shape (O, D), dense.
-        bias: Shape (O,), or None.
+        bias: The bias, shape (O,), or None.
 
     Example:
         >>> layer = SparseLinear(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), None)
@@ -53,12 +53,12 @@ class SparseLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The matrix, dense, shape (O, D), for code that looks at it."""
+        """The matrix in dense form, shape (O, D), for code that reads it."""
         with _quietly():
             return self._rows().to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape (..., D) to (..., O)."""
+        """The output of the layer, shape (..., O), for x of shape (..., D)."""
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
         with _quietly():
@@ -67,7 +67,7 @@ class SparseLinear(nn.Module):
         return output if self.bias is None else output + self.bias
 
     def extra_repr(self) -> str:
-        """Sizes, and how full the matrix is."""
+        """Sizes, and the fraction of elements that are not zero, for `repr`."""
         density = len(self.values) / (self.in_features * self.out_features)
         return f"in_features={self.in_features}, out_features={self.out_features}, density={density:.4g}"
 
@@ -75,16 +75,19 @@ class SparseLinear(nn.Module):
 def sparse_network(
     model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float = MAX_DENSITY
 ) -> nn.Module:
-    """A plain network with given weights, whose nearly empty linear layers are stored and multiplied as sparse.
+    """A plain network with given weights, in which linear layers with few weights left become :class:`SparseLinear`.
 
-    For the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw of it: an
-    ensemble is the mean over such networks of ``posterior.draws(num_samples)``. It needs nothing of this package's but
-    :class:`SparseLinear`, and is in eval mode. Layers of other kinds stay dense.
+    Use it for the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw.
+    For an ensemble, average the outputs of one such network for each of ``posterior.draws(num_samples)``. The network
+    needs no other class of this package, and is in eval mode. Layers of other kinds stay dense.
 
     Args:
-        model: The model, whose network it copies.
+        model: The model; its network is copied.
         values: A value for each random parameter, ``{site: shape (*event)}``.
-        max_density: Largest share of weights that are not zero in a layer that becomes sparse.
+        max_density: Largest fraction of weights that are not zero in a layer that becomes sparse.
+
+    Returns:
+        The network, on the device and in the dtype of the model.
 
     Raises:
         ValueError: If a random parameter has no value, or one of another shape.
@@ -92,7 +95,7 @@ def sparse_network(
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
     missing = [name for name in model.site_names if name not in values]
     if missing:
-        raise ValueError(f"`values` lacks the random parameters {missing}.")
+        raise ValueError(f"`values` lacks the random parameters {missing}; give one value for each.")
     for name in model.site_names:
         if values[name].shape != model.initial_value(name).shape:
             got, expected = _checks.shape(values[name]), _checks.shape(model.initial_value(name))
@@ -102,7 +105,7 @@ def sparse_network(
         for path, weight in model.network_weights(values).items():
             owner, _, leaf = path.rpartition(".")
             module = net.get_submodule(owner)
-            if module._buffers.pop(leaf, None) is not None:  # else done already: a module may be used twice
+            if module._buffers.pop(leaf, None) is not None:  # None if done already: a module may be used twice
                 value = weight.detach().to(model.device, model.dtype, copy=True)
                 module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
         sparse = {layer: SparseLinear(layer.weight, layer.bias) for layer in _nearly_empty(net, max_density)}
@@ -116,7 +119,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float) -> Iterator[nn.Linear]:
-    """Plain linear layers of few weights; one with hooks does more than a product."""
+    """Linear layers with few weights that are not zero; those with hooks are left out, since they do more."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if type(layer) is not nn.Linear or has_hooks:
@@ -127,7 +130,7 @@ def _nearly_empty(net: nn.Module, max_density: float) -> Iterator[nn.Linear]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the warning that torch's sparse matrices are a beta feature."""
+    """A context without the warning that torch's sparse matrices are a beta feature."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR", category=UserWarning)
         yield

@@ -46,7 +46,7 @@ class Batches:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
         self.num_rows = len(self._tensors[0])
         if self.num_rows == 0:
-            raise ValueError("`data` must have at least one row, got none.")
+            raise ValueError("`data` has no rows; pass at least one.")
         for other in self._tensors[1:]:
             _checks.same_rows(self._tensors[0], other)
         size = self.num_rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)

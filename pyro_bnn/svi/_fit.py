@@ -219,7 +219,7 @@ def _check_first_time(model: nn.Module, batch: Batch, batches: Batches) -> None:
     if not isinstance(model, BayesianModel):
         return
     if len(batch) != 2:
-        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} tensors.")
+        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} parts.")
     if batches.tensors is None:
         _checks.finite("x", batch[0])
     if batch[1].is_cuda:
