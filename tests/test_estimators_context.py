@@ -98,7 +98,7 @@ MISUSES = {
     "no-rows": (Using(lambda m, x: x + m["a"](x[0]), a=nn.Linear(4, 4)), r"a\.weight.*\(4,\).*6 rows"),
     "unbatched": (
         Using(lambda m, x: m["a"](x).reshape(6, -1), a=nn.Conv1d(6, 6, 1)),
-        r"a\.weight.*\(6, 4\).*3 axes",
+        r"a\.weight.*\(6, 4\).*3 (axes|dimensions)",
     ),
 }
 
