@@ -114,13 +114,17 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
         if len({id(parameter) for parameter in named.values()}) < len(named):
             return "two sites share a parameter of the guide"
         for name, parameter in named.items():
-            shape = joint.layout.shapes.get(name.partition(".")[2], parameter.shape)  # of no site: any shape
+            shape = self.shape_of(name, joint)
             has_kind = (parameter.dtype, parameter.device) == (joint.model.dtype, joint.model.device)
-            if parameter.shape != shape or not has_kind:
+            if shape not in (None, parameter.shape) or not has_kind:
                 return "parameters of the guide differ from those of the network in shape, dtype or device"
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in named.values()):
             return "parameters of the guide have hooks"
         return None if all(p.requires_grad for p in named.values()) else "parameters of the guide are frozen"
+
+    def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
+        """The shape that a parameter of the guide must have: that of the site after which it is named; None is any."""
+        return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
 def _family(kind: type) -> type:
