@@ -117,7 +117,7 @@ RECIPES = {
             ("tests/cases.py", "\nGUIDES = {\n", '    "one-scale": pb.OneScaleGuide,\n'),
         ),
         row="one-scale",
-        tests=("test_guides", "test_direct_numbers", "test_svi_objective", "test_prediction", "test_ensemble"),
+        tests=("test_guides", "test_direct_numbers", "test_svi_objective", "test_prediction_use", "test_ensemble"),
         fault=("torch.stack([gradient.sum()", "torch.stack([gradient.mean()"),
         finder="test_every_guide_gives_the_same_fit[one-scale",
     ),
@@ -141,7 +141,7 @@ RECIPES = {
         source="row_weights.py",
         target="pyro_bnn/estimators/_row_weights.py",
         edits=(
-            *exported("estimators", "_row_weights", "RowWeights", below=("_base", "LocalReparameterization")),
+            *exported("estimators", "_row_weights", "RowWeights", below=("_local_reparameterization", "LocalReparameterization")),
             ("tests/cases.py", "\nESTIMATORS = {\n", '    "row-weights": pb.RowWeights(),\n'),
         ),
         row="row-weights",
