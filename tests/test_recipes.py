@@ -131,7 +131,7 @@ RECIPES = {
             ("docs/api.rst", "   LogVariance\n", "   LogScale\n"),
         ),
         row="log_scale",
-        tests=("test_guides", "test_pruning", "test_pruning_elbo", "test_pruning_files"),
+        tests=("test_scale_maps", "test_guides", "test_pruning", "test_pruning_elbo", "test_pruning_files"),
         fault=("out.copy_(scale)", "out.copy_(scale).mul_(0.5)"),
         finder="test_every_scale_map_is_the_same_on_both_paths",
     ),
