@@ -141,7 +141,12 @@ RECIPES = {
         source="row_weights.py",
         target="pyro_bnn/estimators/_row_weights.py",
         edits=(
-            *exported("estimators", "_row_weights", "RowWeights", below=("_local_reparameterization", "LocalReparameterization")),
+            *exported(
+                "estimators",
+                "_row_weights",
+                "RowWeights",
+                below=("_local_reparameterization", "LocalReparameterization"),
+            ),
             ("tests/cases.py", "\nESTIMATORS = {\n", '    "row-weights": pb.RowWeights(),\n'),
         ),
         row="row-weights",
