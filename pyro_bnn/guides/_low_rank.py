@@ -63,14 +63,14 @@ class LowRankGuide(FlatGuide):
         self.sites = tuple(find_sites(model, (), {}))
         self.rank = _checks.at_least("rank", rank, 1)
         num_latents = sum(site.unconstrained_start.numel() for site in self.sites)
-        if rank > num_latents:
+        if self.rank > num_latents:
             raise ValueError(
-                f"`rank` must be at most the number of latent numbers, {num_latents}, got {rank}; for full rank use "
-                "`auto_multivariate_normal`."
+                f"`rank` must be at most the number of latent numbers, {num_latents}, got {self.rank}; for full rank "
+                "use `auto_multivariate_normal`."
             )
         starts = {site.name: init(site) for site in self.sites}
         with seeded(0, model.device):
-            factor = torch.randn(rank, num_latents).to(next(iter(starts.values()))[0]) / rank**0.5
+            factor = torch.randn(self.rank, num_latents).to(next(iter(starts.values()))[0]) / self.rank**0.5
         stretch = self._layout().views(_stretch(factor))
         scales = {name: Softplus()(rho) / stretch[name] for name, (_, rho) in starts.items()}
         self.loc = tree({name: loc for name, (loc, _) in starts.items()})

@@ -1,6 +1,6 @@
 """Gaussians with removed elements, which are exactly zero: as a Pyro distribution, and in flat vectors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
@@ -74,11 +74,16 @@ class FlatMask:
 
     Args:
         joint: The joint density.
-        keep: Mask of the elements that stay random, boolean, for each site with removed elements.
+        present: Function that returns the guide's present masks of the elements that stay random, boolean, for each
+            site with removed elements.
         is_closed: For each site, whether its divergence is computed in closed form.
     """
 
-    def __init__(self, joint: Joint, keep: Mapping[str, Tensor], is_closed: Mapping[str, bool]) -> None:
+    def __init__(
+        self, joint: Joint, present: Callable[[], Mapping[str, Tensor]], is_closed: Mapping[str, bool]
+    ) -> None:
+        keep = self._keep = present()
+        self._present = present
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:
@@ -91,6 +96,18 @@ class FlatMask:
                     self.constant += _divergence_of_removed(site, ~keep[site.name], is_closed[site.name])
             self._removed = layout.pack({**everything, **keep}).logical_not_()
             self._scales = layout.pack(scales)
+
+    def require_same(self) -> None:
+        """Raise a `ValueError` if other weights of the guide are removed than when this object was made."""
+        now, before = self._present(), self._keep
+        if all(now.get(name) is mask for name, mask in before.items()) and len(now) == len(before):
+            return
+        if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):
+            raise ValueError(
+                "weights of the guide were removed, or put back, in the context of a step; leave the context first, "
+                "and open a new one."
+            )
+        self._keep = now  # the same masks, loaded again
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
         """Write a value in place of removed weights, into a vector that holds the `part` of all weights."""

@@ -116,7 +116,7 @@ class MeanFieldGuide(FlatGuide):
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
-        mask = FlatMask(joint, self.masks, is_closed)
+        mask = FlatMask(joint, lambda: self.masks, is_closed)
         return lent(MeanFieldState(joint, loc, free, self.scale_map, mask, noise, is_closed))
 
     @contextmanager

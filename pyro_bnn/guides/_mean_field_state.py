@@ -81,6 +81,7 @@ class MeanFieldState(FlatState):
     @torch.no_grad()
     def update(self) -> None:
         """Compute the scales; see :meth:`FlatState.update`."""
+        self._mask.require_same()
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
             self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])

@@ -64,6 +64,11 @@ class ParameterVector:
         """Make the parameters views of the vector; the values of a parameter that is not one are copied into it."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
+                if (parameter.dtype, parameter.device) != (view.dtype, view.device):
+                    raise ValueError(
+                        f"parameters of the guide were moved from {view.dtype} on {view.device} to {parameter.dtype} "
+                        f"on {parameter.device} in the context of a step; leave the context first, and open a new one."
+                    )
                 view.copy_(parameter)
                 parameter.data = view
 

@@ -60,6 +60,12 @@ class _Function:
             for name in model.site_names:  # a network may start at zeros or on kinks: move away
                 value = self._values[name]
                 self._values[name] = value + 0.03 * size_of(value) * torch.randn_like(value)
+            # The network must use the given values and not its own, not even in a backward pass that computes
+            # activations again (checkpointing), when the given ones are in their place no more: so its own are far off.
+            sites = [(name, model.initial_value(name)) for name in model.site_names]
+            far = {name: value + 10 * size_of(value) * torch.randn_like(value) for name, value in sites}
+            for path, value in model.network_weights(far).items():
+                model.network.get_buffer(path).copy_(value)
 
     def _call(self, moved: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         leaves = {name: {**self._values, **moved}[name].detach().requires_grad_() for name in self._model.site_names}

@@ -130,7 +130,7 @@ class HierarchicalPrior(WeightPrior):
             key: value.dim() if key not in parents else parents[key].event_dim for key, value in values.items()
         }
         leads = {key: value.shape[: value.dim() - event_dims[key]] for key, value in values.items()}
-        num_lead = max(map(len, leads.values()))
+        num_lead = max(map(len, leads.values()), default=0)
         # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
         leads = {key: torch.Size([*lead, *[1] * (num_lead - len(lead))]) for key, lead in leads.items()}
         lined_up = {}

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -60,6 +61,11 @@ class DirectStep(GradientStep):
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
+        if _PYRO_STACK:
+            raise ValueError(
+                "effect handlers are active, and steps that began without them would ignore them; leave their context, "
+                "or open it before the first step."
+            )
         self._state.begin()
         terms = self._draw_once(batch, weight / self._num_draws)
         if self._num_draws > 1:

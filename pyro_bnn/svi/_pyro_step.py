@@ -13,6 +13,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._scope import own_parameters
 from ..estimators import Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..model import BayesianModel
@@ -68,7 +69,8 @@ class PyroStep(GradientStep):
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
         """Update the parameters; see :meth:`Step.__call__`."""
         try:
-            return super().__call__(batch, kl_weight)
+            with own_parameters(self.model, self.guide):  # at each step: another open step may have the same names
+                return super().__call__(batch, kl_weight)
         finally:
             self._traces.clear()
 

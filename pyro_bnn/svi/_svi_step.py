@@ -55,6 +55,7 @@ class SVIStep:
         self._kl_weight, self._cuda_graph = check_weight(kl_weight), cuda_graph
         self._stack, self._path = ExitStack(), ""
         self._step: Step | None = None
+        self._is_closed = False
 
     def __call__(self, *batch: Tensor, kl_weight: float | None = None) -> StepTerms:
         """Update the parameters by one batch.
@@ -105,21 +106,25 @@ class SVIStep:
         Raises:
             ValueError: If the arguments of :func:`svi_step` do not fit each other.
         """
+        if self._is_closed:
+            raise ValueError("the context of this step is closed; open a new one with `svi_step`.")
+        if torch.is_inference_mode_enabled():
+            raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
+        if isinstance(self.model, BayesianModel):
+            _check_batch(batch)
         if self._step is None:
-            self._step = self._prepare(batch)
+            with own_parameters(self.model, self.guide):
+                self._step = self._prepare(batch)
             self._stack.callback(self._step.close)
         return self._step
 
     def close(self) -> None:
-        """Give the parameters memory of their own again."""
+        """Give the parameters memory of their own again; no step can be made afterwards."""
+        self._is_closed = True
         self._stack.close()
 
     def _prepare(self, batch: Batch) -> Step:
-        if torch.is_inference_mode_enabled():
-            raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
-        stack = self._stack
-        stack.enter_context(own_parameters(self.model, self.guide))
-        if isinstance(self.model, BayesianModel) and len(batch) == 2:
+        if isinstance(self.model, BayesianModel):
             check_gradients(self.model, *batch)
         joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
         parameters = _learned_parameters(
@@ -224,6 +229,13 @@ def svi_step(
         yield step
     finally:
         step.close()
+
+
+def _check_batch(batch: Batch) -> None:
+    if len(batch) != 2:
+        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} tensors.")
+    for name, part in zip("xy", batch, strict=True):
+        _checks.kind(name, part, Tensor, "a tensor")
 
 
 def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, elbo: ELBO) -> None:
