@@ -152,3 +152,25 @@ def test_a_clipped_optimizer_needs_a_norm_above_zero():
     for norm in (-1.0, 0.0, math.nan):
         with pytest.raises(ValueError, match="`max_norm` must be a finite number above 0"):
             pb.clipped(ADAM, norm)
+
+
+class Shifted(pb.GaussianLikelihood):
+    """A likelihood with a parameter of its own, which it reads as any module does."""
+
+    def __init__(self):
+        super().__init__(1.0)
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, output):
+        return dist.Normal(output + self.shift, 1.0)
+
+
+def test_what_a_users_likelihood_learns_stays_out_of_the_global_store_and_of_the_next_fit(path):
+    learned = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = pb.BayesianModel(nn.Linear(4, 2), prior=pb.NormalPrior(), likelihood=Shifted(), num_data=6)
+        fit(model, pb.MeanFieldGuide(model), torch.randn(6, 4), torch.randn(6, 2) + 3, num_epochs=30)
+        learned.append(float(model.likelihood.shift.detach()))
+        assert not pyro.get_param_store()
+    assert learned[0] == learned[1] > 0.1

@@ -1,6 +1,6 @@
 """The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -10,6 +10,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._scope import own_parameters
 from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, RandomParameter
 from ..joint import Joint
@@ -46,6 +47,7 @@ class DirectStep(GradientStep):
         super().__init__(joint.model, guide, parameters, optimizer)
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
         noise = None if estimator is None else estimator.noise
+        self._has_parameters = any(True for _ in joint.model.parameters())
         self._stack = ExitStack()
         is_mean_field = isinstance(elbo, TraceMeanField_ELBO)
         self._state = self._stack.enter_context(guide.flat(joint, noise=noise, closed_form=is_mean_field))
@@ -97,14 +99,19 @@ class DirectStep(GradientStep):
         self._last_log_likelihood = log_likelihood.detach()
         return torch.stack([self._last_log_likelihood.double(), self._state.pull_back(weight)])
 
+    def _scope(self) -> AbstractContextManager[None]:
+        """A context that keeps parameters of the model out of Pyro's global store: a likelihood reads its own there."""
+        return own_parameters(self.model) if self._has_parameters else nullcontext()
+
     def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
         if self._estimator is None:
-            with _NoSites():
+            with self._scope(), _NoSites():
                 return self._joint.log_likelihood(given, batch)
         random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
         values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
         estimator = self._estimator
-        with self._joint.model.intercepted(lambda _, num_rows: random_layers(estimator, random, num_rows)), _NoSites():
+        layers = self._joint.model.intercepted(lambda _, num_rows: random_layers(estimator, random, num_rows))
+        with self._scope(), layers, _NoSites():
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:
