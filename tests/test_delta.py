@@ -109,7 +109,9 @@ def test_an_estimator_has_nothing_to_work_on():
     guide = pb.auto_delta(model)
     with pytest.raises(ValueError, match="`guide` must be a MeanFieldGuide"):
         fit(model, guide, x, y, estimator=pb.Flipout())
-    with pytest.raises(ValueError, match="a point has no noise for an estimator to work on; leave `estimator` out"):
+    with pytest.raises(
+        ValueError, match="`estimator` needs random weights, but this guide is a point; leave `estimator` out"
+    ):
         guide.flat(guide.joint(model), noise=pb.Noise.DEVIATION, closed_form=False)
 
 

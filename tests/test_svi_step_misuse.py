@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import pyro_bnn as pb
 from pyro_bnn.joint import check_gradients
 
-from .fits import ADAM, whole
+from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
 
 
@@ -180,3 +180,21 @@ def test_activations_recomputed_from_other_weights_are_found(is_checkpointed):
         except ValueError:
             found += 1
     assert found >= 7 if is_checkpointed else found == 0
+
+
+def test_a_point_is_no_guide_for_a_prior_that_is_learned():
+    """The scale would shrink with the weights, and the objective grow without bound."""
+    model, _, _ = whole(prior=pb.LearnedNormalPrior())
+    with pytest.raises(ValueError, match="needs a guide with a width, got a point"):
+        pb.auto_delta(model)
+
+
+@pytest.mark.parametrize("make", [pb.MeanFieldGuide, pb.auto_normal])
+def test_a_guide_of_a_model_with_other_latent_variables_is_refused(make):
+    """Pyro would fit it with a warning, and count the scale's prior without its guide."""
+    plain, x, y = whole()
+    hierarchical, _, _ = whole(prior=pb.HierarchicalNormalPrior())
+    with pytest.raises(ValueError, match=r"made for another model: it lacks \['prior"):
+        fit(hierarchical, make(plain), x, y)
+    with pytest.raises(ValueError, match=r"made for another model: it also draws \['prior"):
+        fit(plain, make(hierarchical), x, y)

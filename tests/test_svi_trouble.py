@@ -95,7 +95,7 @@ def test_bad_arguments_are_named(change, message, path):
     [
         (lambda x, y: DataLoader(TensorDataset(x[:0], y[:0])), "the loader is empty"),
         (lambda x, y: iter([(x, y)]), "must be a DataLoader or a tuple of tensors, got list_iterator"),
-        (lambda x, y: [(x, y, y)], r"must be a pair \(x, y\), got 3 parts"),
+        (lambda x, y: [(x, y, y)], r"must be a pair \(x, y\), got 3 tensors"),
         (lambda x, y: [(x * math.nan, y)], "`x` must be finite"),
     ],
 )

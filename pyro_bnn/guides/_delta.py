@@ -29,6 +29,11 @@ class DeltaGuide(FlatGuide):
         super().__init__()
         allow_local_mode(self)
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
+            raise ValueError(
+                "a prior with learned numbers needs a guide with a width, got a point: its density at the point grows "
+                "without bound as the prior narrows around it. Use MeanFieldGuide, or a fixed prior."
+            )
         init = NetworkInit() if init is None else init
         _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
         self.sites = tuple(find_sites(model, (), {}))

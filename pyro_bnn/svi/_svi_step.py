@@ -303,6 +303,18 @@ def _learned_parameters(
                 f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
             )
+    if isinstance(model, BayesianModel):
+        _check_sites(model, {node["name"] for node in latent if not is_auxiliary(node)})
     if not parameters:
         raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
     return parameters
+
+
+def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
+    """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
+    ours = ("net.", "prior.", "likelihood.")
+    missing = [name for name in model.latent_names if name not in drawn]
+    foreign = sorted(name for name in drawn if name.startswith(ours) and name not in model.latent_names)
+    if missing or foreign:
+        problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
+        raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
