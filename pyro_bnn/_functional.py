@@ -65,10 +65,14 @@ def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
         path: Path of the parameter, which is a buffer by now.
         value: Value of the parameter, of its shape.
     """
-    layer, attribute = _owner(net, path)
+    return _with_padding(*_owner(net, path), value)
+
+
+def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
+    """See :func:`as_used`."""
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight" or layer.padding_idx is None:
         return value
-    original = net.get_buffer(path)
+    original = layer.get_buffer(attribute)
     rows = torch.arange(len(original), device=original.device).unsqueeze(-1)
     return torch.where(rows == layer.padding_idx, original, value)
 
@@ -87,11 +91,11 @@ def _refresh(layer: nn.Module, _: object) -> None:
 @contextmanager
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which tensors replace the buffers at their paths."""
-    used = {path: as_used(net, path, value) for path, value in tensors.items()}
-    owners = [_owner(net, path) for path in used]
+    owners = [_owner(net, path) for path in tensors]
+    used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
     originals = [owner._buffers[attribute] for owner, attribute in owners]
     try:
-        for (owner, attribute), value in zip(owners, used.values(), strict=True):
+        for (owner, attribute), value in zip(owners, used, strict=True):
             owner._buffers[attribute] = value
         yield
     finally:

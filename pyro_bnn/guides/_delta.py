@@ -109,9 +109,8 @@ class DeltaState(FlatState):
         """Add the prior's gradient; see :meth:`FlatState.pull_back`."""
         terms = []
         for piece in self._pieces:
-            slope, *scratch = self._scratch[:, : piece.part.stop - piece.part.start]
-            terms.append(piece.density.log_prob(self.value[piece.part], slope, scratch))
-            self.value_grad[piece.part].sub_(slope, alpha=weight)
+            part, scratch = piece.part, list(self._scratch[:, : piece.part.stop - piece.part.start])
+            terms.append(piece.density.add_slope(self.value[part], self.value_grad[part], -weight, scratch))
         return -torch.stack(terms).sum()
 
     def release(self) -> None:

@@ -168,8 +168,9 @@ class LowRankGuide(FlatGuide):
                 "out, or use MeanFieldGuide."
             )
         loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
-        factor = ParameterVector(self, ["factor"])
-        return lent(LowRankState(joint, loc, free, factor, scale_map=self.scale_map, closed_form=closed_form))
+        rows = loc.value.new_empty(2 + self.rank, joint.layout.num_elements)
+        factor = ParameterVector(self, ["factor"], memory=rows[2:].view(-1))
+        return lent(LowRankState(joint, loc, free, factor, rows, scale_map=self.scale_map, closed_form=closed_form))
 
 
 def _stretch(factor: Tensor) -> Tensor:
@@ -198,7 +199,8 @@ class LowRankState(FlatState):
         joint: The joint density.
         loc: The locations, P numbers.
         free: The free parameters of the scales, P numbers.
-        factor: The matrix F, shape (r, P).
+        factor: The matrix F, shape (r, P), which lies in `rows`.
+        rows: Memory for v, for the gradient in v, and for F, shape (2 + r, P): together for one matrix product.
         scale_map: Map from free parameters to scales.
         closed_form: Whether to use closed forms where the prior has them.
     """
@@ -209,18 +211,17 @@ class LowRankState(FlatState):
         loc: ParameterVector,
         free: ParameterVector,
         factor: ParameterVector,
+        rows: Tensor,
         *,
         scale_map: ScaleMap,
         closed_form: bool,
     ) -> None:
         super().__init__(joint, {"loc": loc, "free": free, "factor": factor})
         self._loc, self._free, self._scale_map, self._closed_form = loc.value, free.value, scale_map, closed_form
-        self._factor = factor.value.view(-1, len(loc.value))  # (r, P)
+        self._rows, self._factor = rows, rows[2:]
+        self._direction, self._slopes = rows[:2]  # v, and the gradient of network and drawn densities in v
         self._pieces = joint.pieces(lambda site: closed_form and joint.densities[site.name].is_closed)
         self._scale = torch.empty_like(self._loc)
-        # Two rows for one matrix product: the gradient of network and drawn densities in v, and v itself.
-        self._slopes_and_direction = self._loc.new_empty(2, len(self._loc))
-        self._slopes, self._direction = self._slopes_and_direction
         self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
         self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
         # The stretch r, its part of the rows of the gradient in F, and m; only closed forms need them.
@@ -266,8 +267,9 @@ class LowRankState(FlatState):
     def pull_back(self, weight: float) -> Tensor:
         """Compute the gradients of the formulas above; see :meth:`FlatState.pull_back`."""
         divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
+        noise, precision = self._noise.unsqueeze(-1), -weight * self._inverse
         if self._closed_form:
-            torch.mul(self._noise.unsqueeze(-1), self._slopes, out=self._factor_grad)
+            torch.mm(torch.cat([noise, precision], 1), self._rows[1:], out=self._factor_grad)
             self._factor_grad.addcmul_(self._factor, self._stretch_slopes, value=weight)
         else:
             projected = self._factor @ self._direction  # F v
@@ -275,9 +277,8 @@ class LowRankState(FlatState):
             square = torch.dot(self._direction, self._direction).double() - torch.dot(projected, shared).double()
             divergence = divergence - 0.5 * square
             self._direction.addmv_(self._factor.mT, shared, alpha=-1)  # u
-            sides = torch.stack([self._noise, weight * (shared - self._noise)], 1)
-            torch.mm(sides, self._slopes_and_direction, out=self._factor_grad)
-        self._factor_grad.addmm_(self._inverse, self._factor, alpha=-weight)
+            difference = weight * (shared.unsqueeze(-1) - noise)
+            torch.mm(torch.cat([difference, noise, precision], 1), self._rows, out=self._factor_grad)
         return divergence
 
     def _add_piece(self, piece: Piece, weight: float) -> Tensor:
@@ -296,8 +297,7 @@ class LowRankState(FlatState):
             torch.mul(scale_slope, marginal, out=stretch_slope).add_(1).div_(stretch).div_(stretch)
             divergence = divergence + torch.log(stretch, out=scratch[0]).sum().double()
         else:
-            log_p = density.log_prob(self.value[part], slope, scratch)
-            gradient.sub_(slope, alpha=weight)
+            log_p = density.add_slope(self.value[part], gradient, -weight, [slope, *scratch])
             torch.mul(gradient, scale, out=self._slopes[part])
             torch.mul(gradient, self._direction[part], out=scale_grad)
             scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
@@ -315,5 +315,5 @@ class LowRankState(FlatState):
     def release(self) -> None:
         """See :meth:`FlatState.release`."""
         del self._scratch, self._scale, self._direction, self._slopes, self._scale_grad, self._factor_grad
-        del self._stretch, self._stretch_slopes, self._marginal, self._slopes_and_direction
+        del self._stretch, self._stretch_slopes, self._marginal, self._rows, self._factor
         self.value = self._loc

@@ -129,17 +129,17 @@ class MeanFieldState(FlatState):
             loc_grad.add_(slope, alpha=weight)
             scale_grad.add_(scale_slope, alpha=weight)
         else:
-            log_p = density.log_prob(self.value[part], slope, scratch)
             log_scales = torch.log(scale, out=scale_slope).sum().double()
             log_q = -0.5 * torch.dot(noise, noise).double() - log_scales - len(loc) * LOG_ROOT_TAU
-            divergence = log_q - log_p
             if is_estimated:  # the network's gradient in the scale is already there
+                log_p = density.log_prob(self.value[part], slope, scratch)
                 self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
                 scale_grad.addcmul_(slope, noise, value=-weight)
                 loc_grad.sub_(slope, alpha=weight)
             else:
-                loc_grad.sub_(slope, alpha=weight)
+                log_p = density.add_slope(self.value[part], loc_grad, -weight, [slope, *scratch])
                 self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
+            divergence = log_q - log_p
             scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
         scale_grad.mul_(self._scale_map.slope(self._free[part], scale, scale_slope))
         self._mask.fill(scale_grad, 0, part)

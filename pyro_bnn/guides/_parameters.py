@@ -41,14 +41,15 @@ class ParameterVector:
     Args:
         tree: Nested modules made by :func:`tree`, or a module with these parameters.
         names: Names of the parameters, in the order of the vector.
+        memory: Where the vector is to lie, shape (P,); None makes it.
     """
 
-    def __init__(self, tree: nn.Module, names: Iterable[str]) -> None:
+    def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
         places = [name.rpartition(".") for name in names]
         self._owners = [(tree.get_submodule(path), leaf) for path, _, leaf in places]
         self._formats = [torch.empty_like(parameter, device="meta") for parameter in self.parameters]
         self._layout = Layout({str(index): parameter.shape for index, parameter in enumerate(self.parameters)})
-        self.value = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+        self.value = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters], out=memory)
         self._views = list(self._layout.views(self.value).values())
         self._gradients: list[Tensor] = []
         self.link()

@@ -40,6 +40,20 @@ class Density(ABC):
             scratch: At least two vectors of shape (P,) that may be overwritten.
         """
 
+    def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
+        """The log-density in nats, summed in double precision; `weight` times its gradient is added to `gradient`.
+
+        Args:
+            value: Shape (P,).
+            gradient: Shape (P,).
+            weight: Factor of the gradient.
+            scratch: At least three vectors of shape (P,) that may be overwritten.
+        """
+        slope, *rest = scratch
+        log_prob = self.log_prob(value, slope, rest)
+        gradient.add_(slope, alpha=weight)
+        return log_prob
+
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
     ) -> Tensor:
@@ -84,6 +98,14 @@ class NormalDensity(Density):
         deviation = self._centred(value, scratch[0])
         torch.mul(deviation, -self._precision, out=slope)
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
+
+    def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
+        """See :meth:`Density.add_slope`; with one scale for all weights, without a vector for the slope."""
+        if isinstance(self._precision, Tensor):
+            return super().add_slope(value, gradient, weight, scratch)
+        deviation = self._centred(value, scratch[0])
+        gradient.add_(deviation, alpha=-weight * self._precision)
+        return -0.5 * self._precision * torch.dot(deviation, deviation).double() - self._constant(len(value))
 
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]

@@ -99,19 +99,19 @@ class DirectStep(GradientStep):
         self._last_log_likelihood = log_likelihood.detach()
         return torch.stack([self._last_log_likelihood.double(), self._state.pull_back(weight)])
 
-    def _scope(self) -> AbstractContextManager[None]:
+    def _own_store(self) -> AbstractContextManager[None]:
         """A context that keeps parameters of the model out of Pyro's global store: a likelihood reads its own there."""
         return own_parameters(self.model) if self._has_parameters else nullcontext()
 
     def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
         if self._estimator is None:
-            with self._scope(), _NoSites():
+            with self._own_store(), _NoSites():
                 return self._joint.log_likelihood(given, batch)
         random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
         values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
         estimator = self._estimator
         layers = self._joint.model.intercepted(lambda _, num_rows: random_layers(estimator, random, num_rows))
-        with self._scope(), layers, _NoSites():
+        with self._own_store(), layers, _NoSites():
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:
