@@ -1,11 +1,15 @@
-"""Functions that look inside distributions: their tensors, single elements, and copies on another device or dtype."""
+"""Functions that look inside objects.
+
+Of distributions: their tensors, single elements, and copies on another device or dtype. Of modules: whether a call does
+more than the class says.
+"""
 
 import copy
 from collections.abc import Iterator
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, Transform, constraints
 
 
@@ -99,3 +103,16 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
     own = {name: value for name, value in vars(distribution).items() if name not in ("_batch_shape", "_event_shape")}
     picked.__dict__.update({name: pick(value) for name, value in own.items()}, _batch_shape=torch.Size())
     return picked
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of a module does more than its class says: by hooks, or by a `forward` of the object's own."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module)
+
+
+def overridden_names(kind: type, base: type) -> list[str]:
+    """Names of the attributes of `base` that its subclass `kind` overrides."""
+    subclasses = kind.__mro__[: kind.__mro__.index(base)]
+    names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
+    return sorted(name for name in names if not name.startswith("__") or name == "__call__")

@@ -14,33 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import pyro_bnn as pb
 
 from .cases import GUIDES, LIKELIHOODS, small_model, small_net
+from .test_prediction import wide_guide
 from .tolerances import agrees_in_mean, assert_identical
 
 CLASSES = ["categorical", "bernoulli"]
-
-
-def wide_guide(model):
-    return pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
-
-
-def brute_force(model, guide, x, num_samples, seed, num_outputs):
-    """Observation distribution of each draw, by hand, from the very draws that `predict` uses."""
-    draws = []
-
-    class Recorder(pb.Posterior):
-        status = pb.Status(True, "")
-
-        def draws(self, num_samples, *args):
-            for draw in pb.GuidePosterior(guide).draws(num_samples, *args):
-                draws.append(draw)
-                yield draw
-
-    prediction = pb.predict(model, Recorder(), x, num_samples=num_samples, seed=seed, keep_draws=True)
-    outputs = []
-    for draw in draws:
-        weights = {name.removeprefix("net."): value for name, value in draw.items() if name.startswith("net.")}
-        outputs.append(functional_call(small_net(num_outputs), weights, (x,)))
-    return prediction, torch.stack(outputs), draws
 
 
 # --- scores, rows -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from ._flat import FlatState as FlatState
 from ._flat import Noise as Noise
 from ._flat import RandomParameter as RandomParameter
 from ._flat import lent as lent
-from ._flat import overridden_names as overridden_names
 from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit
 from ._init import NormalInit as NormalInit

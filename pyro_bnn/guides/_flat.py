@@ -13,6 +13,8 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.distributions.transforms import IndependentTransform
 
+from .. import _checks
+from .._reflection import has_hooks, overridden_names
 from .._scope import AbstractPyroModule
 from ..joint import Joint, Site
 from ..model import BayesianModel
@@ -96,8 +98,7 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
     @property
     def changes(self) -> str | None:
         """Why a call of this guide does more than the `forward` of its family, in words; None if it does not."""
-        hooks = (self._forward_hooks, self._forward_pre_hooks, self._backward_hooks, self._backward_pre_hooks)
-        if any(hooks) or "forward" in vars(self):
+        if has_hooks(self):
             return "the model or the guide has hooks"
         overridden = overridden_names(type(self), _family(type(self)))
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
@@ -127,16 +128,43 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
+class GaussianGuide(FlatGuide):
+    """A flat guide whose variables are Gaussian in unconstrained space."""
+
+    @abstractmethod
+    def locations(self) -> dict[str, Tensor]:
+        """Means, in unconstrained space, ``{site: shape (*event)}``."""
+
+    @abstractmethod
+    def scales(self) -> dict[str, Tensor]:
+        """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
+
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
+        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
+
+    def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
+        """Marginal quantiles of every latent variable.
+
+        Args:
+            quantiles: Q numbers strictly between 0 and 1.
+
+        Returns:
+            ``{site: shape (Q, *event)}``.
+        """
+        locations, scales = self.locations(), self.scales()
+        result = {}
+        for site in self.sites:
+            loc = locations[site.name]
+            q = loc.new_tensor([_checks.between_zero_and_one("quantiles", q) for q in quantiles])
+            values = loc + scales[site.name] * torch.special.ndtri(q).reshape(-1, *[1] * loc.dim())
+            result[site.name] = values if site.transform is None else site.transform(values)
+        return result
+
+
 def _family(kind: type) -> type:
     """The class among the bases of a guide that defines `flat`."""
     return next(base for base in kind.__mro__ if "flat" in vars(base))
-
-
-def overridden_names(kind: type, base: type) -> list[str]:
-    """Names of the attributes of `base` that its subclass `kind` overrides."""
-    subclasses = kind.__mro__[: kind.__mro__.index(base)]
-    names = {name for subclass in subclasses for name in vars(subclass) if name in dir(base)} - {"_abc_impl"}
-    return sorted(name for name in names if not name.startswith("__") or name == "__call__")
 
 
 def _are_alike(first: Site, second: Site) -> bool:

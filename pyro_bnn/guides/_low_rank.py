@@ -13,16 +13,15 @@ from .._scope import allow_local_mode, local_param, seeded
 from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
 from ..model import BayesianModel
 from ..scale_maps import ScaleMap, Softplus
-from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
+from ._flat import FlatState, GaussianGuide, Noise, lent, scratch_for
 from ._init import Init, NetworkInit
-from ._mean_field import gaussian_quantiles
 from ._parameters import ParameterVector, tree
 
 LATENT = "_low_rank_latent"
 """Name of the auxiliary site: the flat vector of all latent variables."""
 
 
-class LowRankGuide(FlatGuide):
+class LowRankGuide(GaussianGuide):
     r"""A Gaussian over all latent variables together whose correlations have `rank` directions.
 
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
@@ -144,21 +143,6 @@ class LowRankGuide(FlatGuide):
         """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
         _, scale, factor = self._values()
         return {name: scale[name] * stretch for name, stretch in self._layout().views(_stretch(factor)).items()}
-
-    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
-        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
-
-    def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
-        """Marginal quantiles of every latent variable.
-
-        Args:
-            quantiles: Q numbers strictly between 0 and 1.
-
-        Returns:
-            ``{site: shape (Q, *event)}``.
-        """
-        return gaussian_quantiles(self.sites, self.locations(), self.scales(), quantiles)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""

@@ -15,14 +15,14 @@ from .._reflection import elementwise, move_distribution
 from .._scope import allow_local_mode, local_param
 from ..joint import Joint, Site, find_sites
 from ..scale_maps import ScaleMap, Softplus
-from ._flat import Choice, FlatGuide, FlatState, Noise, lent
+from ._flat import Choice, FlatState, GaussianGuide, Noise, lent
 from ._init import Init, NetworkInit
 from ._masks import FlatMask, PrunedNormal
 from ._mean_field_state import MeanFieldState
 from ._parameters import ParameterVector, tree
 
 
-class MeanFieldGuide(FlatGuide):
+class MeanFieldGuide(GaussianGuide):
     r"""One independent Gaussian per element of every latent variable.
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
@@ -225,31 +225,3 @@ class MeanFieldGuide(FlatGuide):
         found = self._tree(self.scale_map.name)
         parameters = {site.name: found.get_parameter(site.name).detach() for site in self.sites}
         return {name: self._or_zero(name, self.scale_map(parameter)) for name, parameter in parameters.items()}
-
-    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
-        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
-
-    def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
-        """Marginal quantiles of every latent variable.
-
-        Args:
-            quantiles: Q numbers strictly between 0 and 1.
-
-        Returns:
-            ``{site: shape (Q, *event)}``.
-        """
-        return gaussian_quantiles(self.sites, self.locations(), self.scales(), quantiles)
-
-
-def gaussian_quantiles(
-    sites: tuple[Site, ...], locations: Mapping[str, Tensor], scales: Mapping[str, Tensor], quantiles: list[float]
-) -> dict[str, Tensor]:
-    """Quantiles of sites whose unconstrained values are Gaussian, ``{site: shape (Q, *event)}``."""
-    result = {}
-    for site in sites:
-        loc = locations[site.name]
-        q = loc.new_tensor([_checks.between_zero_and_one("quantiles", q) for q in quantiles])
-        values = loc + scales[site.name] * torch.special.ndtri(q).reshape(-1, *[1] * loc.dim())
-        result[site.name] = values if site.transform is None else site.transform(values)
-    return result

@@ -1,6 +1,6 @@
 """The interface of likelihoods, and checks that they share."""
 
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -11,11 +11,8 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from .._reflection import move_distribution
+from .._scope import AbstractPyroModule
 from ..uncertainty import Accumulator
-
-
-class _AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of abstract modules: it combines those of PyroModule and of `ABC`."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class MovedPrior:
         return moved
 
 
-class Likelihood(PyroModule, metaclass=_AbstractPyroModule):  # type: ignore[metaclass]
+class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """Maps the output of a network to the distribution of an observation.
 
     A subclass defines the distribution, the targets that are allowed, and the prediction from many weight draws. It may

@@ -9,9 +9,9 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 
-from .._reflection import tensors_of
+from .._reflection import has_hooks, overridden_names, tensors_of
 from .._scope import seeded
-from ..guides import FlatGuide, overridden_names
+from ..guides import FlatGuide
 from ..joint import Joint
 from ..model import BayesianModel
 
@@ -34,7 +34,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> J
         return "effect handlers are active"
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
         return "autocast is on"
-    if _has_hooks(model):
+    if has_hooks(model):
         return "the model or the guide has hooks"
     if model.is_intercepted:
         return "an estimator is applied already"
@@ -42,11 +42,6 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> J
         return "a prior depends on other variables or is learned"
     joint = guide.joint(model)
     return _of_priors(joint) or guide.obstacle(joint) or _of_network(model, x) or joint
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(hooks) or "forward" in vars(module)
 
 
 def _of_priors(joint: Joint) -> str | None:
