@@ -33,6 +33,13 @@ def at_least(name: str, value: int, minimum: int) -> int:
     return int(value)
 
 
+def seed(value: int) -> int:
+    """Return `value` if it is a seed of torch's generators: a whole number from 0 to 2**63 - 1."""
+    if not is_number(value) or not math.isfinite(value) or int(value) != value or not 0 <= value < 2**63:
+        raise ValueError(f"`seed` must be a whole number from 0 to 2**63 - 1, or None, got {value!r}.")
+    return int(value)
+
+
 def finite(name: str, value: Tensor) -> None:
     """Raise if a floating-point tensor holds NaN or infinity."""
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):

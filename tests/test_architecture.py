@@ -15,7 +15,8 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
+    {"_checks"},
+    {"_files", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

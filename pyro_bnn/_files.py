@@ -1,0 +1,190 @@
+"""Files that appear whole or not at all, carry a checksum, and hold no code.
+
+A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. Its tensors are
+stored as safetensors, everything else as JSON in the header, and the SHA-256 of both beside it.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+FORMAT = "pyro_bnn"
+VERSION = 1
+"""Version of the format; a file of a later one is refused."""
+
+MANY = 16
+"""Lists of at least so many floats are stored as one tensor."""
+
+
+class DamagedFileError(ValueError):
+    """A file is not what was written: its checksum or its structure is wrong."""
+
+
+def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file that appears whole or not at all: a file beside it is written, synchronised, and renamed.
+
+    Args:
+        path: The file; what a symbolic link points to is replaced, and not the link.
+        write: Function that writes the content to an open binary file.
+
+    Raises:
+        OSError: If the folder cannot be written or is full. The file is then as it was before.
+    """
+    target = Path(path).resolve()
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        with open(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, _mode_of(target))
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _synchronise(target.parent)
+
+
+def _mode_of(target: Path) -> int:
+    """Permissions of the file, or those that a new file gets; a temporary file is for its owner only."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _synchronise(folder: Path) -> None:
+    """Make a renaming last through a loss of power, where the system lets folders be opened."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
+    """Write plain data to a file, atomically and with a checksum.
+
+    Args:
+        path: The file.
+        kind: What the state is of; :func:`read_state` asks for it.
+        state: Plain data; tensors may be on any device.
+
+    Raises:
+        ValueError: If the state holds something that is not plain data.
+        OSError: If the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(_encoded(state, tensors, "state"))
+    metadata = {"format": FORMAT, "version": str(VERSION), "kind": kind, "state": text}
+    metadata["sha256"] = _digest(metadata, tensors)
+    content = save(tensors, metadata)
+    write_atomically(path, lambda file: file.write(content))
+
+
+def read_state(path: str | Path, kind: str) -> dict[str, Any]:
+    """Read what :func:`write_state` wrote, on the CPU; the file cannot run code.
+
+    Args:
+        path: The file.
+        kind: What the state must be of.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        DamagedFileError: If the file is damaged or was not written by :func:`write_state`.
+        ValueError: If the file is of another kind or of a later version.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}; pass a {kind} that pyro_bnn wrote.")
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
+    except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, RuntimeError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged, or is no {kind} that pyro_bnn wrote; make it anew, or take a copy of it."
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.")
+    if metadata.get("sha256") != _digest(metadata, tensors):
+        raise DamagedFileError(
+            f"{path} is damaged: its checksum does not fit its content; make it anew, or take a copy of it."
+        )
+    if int(metadata["version"]) > VERSION:
+        raise ValueError(
+            f"{path} has version {metadata['version']} of the format, and this version of pyro_bnn reads up to "
+            f"{VERSION}; install a later pyro_bnn."
+        )
+    if metadata["kind"] != kind:
+        raise ValueError(f"{path} must be a {kind}, got a {metadata['kind']}; pass the other file.")
+    state: dict[str, Any] = _decoded(json.loads(metadata["state"]), tensors)
+    return state
+
+
+def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(metadata.keys() - {"sha256"}):
+        _add(digest, f"{key}={metadata[key]}".encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        _add(digest, f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, part: bytes) -> None:
+    digest.update(len(part).to_bytes(8, "little") + part)
+
+
+def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
+    """The value as JSON, with a reference in the place of each tensor, which is put into `tensors`."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor):
+        return {"tensor": _stored(value, tensors)}
+    if isinstance(value, list) and len(value) >= MANY and all(type(item) is float for item in value):
+        return {"floats": _stored(torch.tensor(value, dtype=torch.float64), tensors)}
+    if isinstance(value, (list, tuple)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_encoded(item, tensors, f"{where}[{index}]") for index, item in enumerate(value)]}
+    if isinstance(value, Mapping):
+        pairs = [[_encoded(k, tensors, where), _encoded(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
+        return {"dict": pairs}
+    raise ValueError(
+        f"a file holds numbers, texts, tensors, lists, tuples and dictionaries only, but {where} is of type "
+        f"{type(value).__name__}; turn it into one of these."
+    )
+
+
+def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
+    """Put a copy with memory of its own into `tensors`; returns its name there."""
+    name = str(len(tensors))
+    tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+    return name
+
+
+def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The inverse of :func:`_encoded`."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "floats":
+        return tensors[content].tolist()
+    if kind == "dict":
+        return {_decoded(key, tensors): _decoded(item, tensors) for key, item in content}
+    items = [_decoded(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items
