@@ -76,6 +76,7 @@ from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .priors import WeightPrior as WeightPrior
 from .svi import NonFiniteError as NonFiniteError
+from .svi import StatefulCallback as StatefulCallback
 from .svi import StepTerms as StepTerms
 from .svi import SVIStep as SVIStep
 from .svi import clipped as clipped

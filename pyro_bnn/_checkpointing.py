@@ -14,6 +14,9 @@ from typing import Any
 from . import _checks
 from ._files import write_state
 
+SHARE = 0.02
+"""Heuristic: largest share of the time that is spent on writing states at the ends of epochs."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what `kill`, `docker stop` and most job schedulers send first."""
 
@@ -52,7 +55,22 @@ class Keeper:
 
     def __init__(self, checkpoint: Checkpoint | None, kind: str, is_asked: Callable[[], bool]) -> None:
         self._checkpoint, self._kind, self._is_asked = checkpoint, kind, is_asked
-        self._written = time.monotonic()
+        self._written, self._cost = time.monotonic(), 0.0
+
+    def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
+        """Note that an epoch is done; its state is written, unless epochs are so short that this would slow them down.
+
+        Args:
+            state: Function that returns the state from which the computation can go on.
+            is_last: Whether the computation is done; its state is then written in any case, and no signal stops it.
+
+        Raises:
+            Interrupted: If a signal asks to stop; the state is then written.
+        """
+        if is_last or time.monotonic() - self._written >= self._cost / SHARE:
+            self.write(state)
+        if not is_last:
+            self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
         """Note that a step of the computation is done.
@@ -75,10 +93,12 @@ class Keeper:
             )
 
     def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Write the state now, as at the end of an epoch."""
+        """Write the state now."""
         if self._checkpoint is not None:
+            begin = time.monotonic()
             write_state(self._checkpoint.path, self._kind, state())
             self._written = time.monotonic()
+            self._cost = self._written - begin
 
 
 @contextmanager

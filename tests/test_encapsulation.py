@@ -33,6 +33,10 @@ USED_IN_TESTS = {
         {"pyro_bnn._reflection"},
         "Copies of distributions on another device are the subject.",
     ),
+    "tests/test_files.py": (
+        {"pyro_bnn._files"},
+        "Which files are damaged is decided in one place for every file of the library.",
+    ),
     "tests/test_flat_guide.py": (
         {"pyro_bnn._scope"},
         "A family of guides of one's own declares its parameters to Pyro as those of the library do.",
@@ -54,6 +58,7 @@ USED_IN_TESTS = {
         {"pyro_bnn.mcmc._nuts", "pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",
     ),
+    "tests/test_resume.py": ({"pyro_bnn._scope"}, "A fit whose random numbers do not go on must be seen to differ."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
 }
 """Test file -> the private files and names of the package that it uses, and why."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from .. import _checks
 
@@ -57,6 +58,32 @@ class Batches:
     def tensors(self) -> Batch | None:
         """The whole data, if it was given as tensors; None for a loader."""
         return self._tensors
+
+    def order_state(self) -> list[Tensor]:
+        """Where the random order of the rows is, between two epochs; a loader may have generators of its own."""
+        return [generator.get_state() for generator in self._generators()]
+
+    def restore_order(self, state: list[Tensor]) -> None:
+        """Go on from what :meth:`order_state` returned."""
+        for generator, its_state in zip(self._generators(), state, strict=True):
+            generator.set_state(its_state)
+
+    def _generators(self) -> list[torch.Generator]:
+        if not isinstance(self._loader, DataLoader):
+            return [self._generator]
+        owned = (self._loader.generator, getattr(self._loader.sampler, "generator", None))
+        return list(dict.fromkeys(generator for generator in owned if generator is not None))
+
+    def epoch(self, *, skip: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch.
+
+        Args:
+            skip: Number of batches to leave out at the beginning; a loader fetches and drops them.
+        """
+        iterator = iter(self)
+        for _ in range(skip):
+            next(iterator, None)
+        return iterator
 
     def __iter__(self) -> Iterator[Batch]:
         if self._tensors is None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _checks
-from .._scope import is_auxiliary, own_parameters, seeded
+from .._scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
@@ -72,7 +72,8 @@ class SVIStep:
             NonFiniteError: If loss or gradient is not finite; the parameters are then those of the last finite step.
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
-        return self.prepared(*batch)(batch, weight)
+        with EXCLUSIVE:
+            return self.prepared(*batch)(batch, weight)
 
     @property
     def path(self) -> str:
