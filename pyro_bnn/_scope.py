@@ -21,7 +21,7 @@ from . import _checks
 class ProcessLock:
     """A lock of the whole process, which a thread that holds it can take again.
 
-    A process that is forked while another thread holds it begins with a new one; else its first use would wait for ever.
+    A process that is forked while another thread holds it begins with a new one; else it would wait for ever.
     """
 
     def __init__(self) -> None:

@@ -1,0 +1,99 @@
+"""The processes that share a computation by `torch.distributed`, and what they say to each other."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15
+"""Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that they are far apart."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a computation.
+
+    Args:
+        rank: Number of this process, from 0; that with number 0 writes files and shows progress.
+        count: Number of all processes.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def present(cls) -> "Processes":
+        """Those of the process group that `torch.distributed` has; a single one if there is none."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there is more than one."""
+        return self.count > 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process has number 0."""
+        return self.rank == 0
+
+    def seed(self, seed: int) -> int:
+        """The seed of this process; that of process 0 is the given one."""
+        return (seed + self.rank * GOLDEN) % 2**63
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor, in place, by its sum over all processes."""
+        if self.are_many:
+            for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+                work.wait()
+
+    def sum_small_(self, tensors: Sequence[Tensor]) -> None:
+        """Like :meth:`sum_`, for many small tensors of one dtype: they travel as one."""
+        if not (self.are_many and tensors):
+            return
+        joined = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.all_reduce(joined)
+        for tensor, total in zip(tensors, joined.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor, in place, by that of process 0."""
+        if self.are_many:
+            for work in [dist.broadcast(tensor, 0, async_op=True) for tensor in tensors]:
+                work.wait()
+
+    def from_first(self, value: Any) -> Any:
+        """The value that process 0 has; it must be possible to pickle it."""
+        if not self.are_many:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, 0)
+        return values[0]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all processes, by rank."""
+        if not self.are_many:
+            return [value]
+        values = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+        return any(self.gathered(bool(flag)))
+
+    def require_same(self, values: dict[str, str]) -> None:
+        """Raise in all processes unless they have the same values, which are words by a name."""
+        theirs = self.gathered(values)
+        for name in values:
+            different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)
+            if different is not None:
+                raise ValueError(
+                    f"all processes must fit the same, but the {name} of process {different} is "
+                    f"{theirs[different].get(name)}, and that of process 0 is {theirs[0].get(name)}; call `fit_svi` "
+                    "with the same arguments in all of them, or with `distributed=False` for separate fits."
+                )
