@@ -16,6 +16,7 @@ PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
     {"_checks"},
+    {"_inputs"},
     {"_files", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
