@@ -19,6 +19,10 @@ FOR_TYPES = {
 """Imports (from, to) that only annotations need."""
 
 USED_IN_TESTS = {
+    "tests/test_batches.py": (
+        {"pyro_bnn.svi._batches"},
+        "The order of the rows is compared with its definition, and fits go through it.",
+    ),
     "tests/test_conversion.py": (
         {"pyro_bnn._inputs"},
         "What becomes of arrays, lists and frames is compared with their numbers; fits and predictions use the same.",

@@ -73,7 +73,10 @@ def take(x: Inputs, rows: slice | Tensor) -> Inputs:
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
     """The inputs on a device; None leaves them where they are. From pinned memory the program does not wait."""
-    return x if device is None else map_inputs(lambda leaf: leaf.to(device, non_blocking=True), x)
+    if device is None:
+        return x
+    may_run_on = device.type != "cpu"  # nobody would wait for a copy from a GPU before its numbers are read
+    return map_inputs(lambda leaf: leaf.to(device, non_blocking=may_run_on), x)
 
 
 def shapes(x: Inputs) -> object:
