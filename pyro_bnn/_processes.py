@@ -48,8 +48,8 @@ class Processes:
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor, in place, by its sum over all processes."""
         if self.are_many:
-            for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
-                work.wait()
+            for tensor in tensors:
+                dist.all_reduce(tensor)
 
     def sum_small_(self, tensors: Sequence[Tensor]) -> None:
         """Like :meth:`sum_`, for many small tensors of one dtype: they travel as one."""
@@ -63,8 +63,8 @@ class Processes:
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor, in place, by that of process 0."""
         if self.are_many:
-            for work in [dist.broadcast(tensor, 0, async_op=True) for tensor in tensors]:
-                work.wait()
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
 
     def from_first(self, value: Any) -> Any:
         """The value that process 0 has; it must be possible to pickle it."""

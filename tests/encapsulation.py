@@ -14,7 +14,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FLOOR = frozenset(
-    {"_checkpointing", "_checks", "_files", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"}
+    {
+        "_checkpointing",
+        "_checks",
+        "_files",
+        "_functional",
+        "_gaussian_mixture",
+        "_globs",
+        "_inputs",
+        "_processes",
+        "_reflection",
+        "_scope",
+    }
 )
 """Private files of the package's own folder that every file may import."""
 

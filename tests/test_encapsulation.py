@@ -23,6 +23,14 @@ USED_IN_TESTS = {
         {"pyro_bnn._checkpointing", "pyro_bnn._files"},
         "When states are written and what a signal does is the same for every computation.",
     ),
+    "tests/test_batches.py": (
+        {"pyro_bnn.svi._batches"},
+        "The order of the rows is compared with its definition, and fits go through it.",
+    ),
+    "tests/test_conversion.py": (
+        {"pyro_bnn._inputs"},
+        "What becomes of arrays, lists and frames is compared with their numbers; fits and predictions use the same.",
+    ),
     "tests/fits.py": ({"pyro_bnn.svi._svi_step"}, "The direct path is closed, so that the same fit is run by Pyro's."),
     "tests/test_direct_graph.py": (
         {"pyro_bnn.svi._graph", "pyro_bnn.svi._step"},

@@ -1,6 +1,6 @@
 """Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from pyro.infer import ELBO
 from pyro.optim import PyroOptim
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
 from .. import _checks
 from .._checkpointing import Checkpoint, keeping
+from .._inputs import named_leaves
 from .._scope import Stream
 from ..estimators import Estimator
 from ..guides import GuidePosterior
@@ -21,7 +22,7 @@ from ..history import EpochRecord, History
 from ..kl import KLWeight, constant
 from ..model import BayesianModel
 from ..posterior import Status
-from ._batches import Batches
+from ._batches import Batches, Data
 from ._callbacks import Callback
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
@@ -35,7 +36,7 @@ NOTABLE_FALL = 0.05
 def fit_svi(
     model: nn.Module,
     guide: nn.Module,
-    data: Iterable[Sequence[Tensor]] | tuple[Tensor, ...],
+    data: Data,
     *,
     optimizer: OptimizerMaker | ScheduledMaker,
     num_epochs: int,
@@ -59,7 +60,9 @@ def fit_svi(
     Args:
         model: The model; for `model`, `guide`, `elbo`, `estimator` and `cuda_graph` see :func:`svi_step`.
         guide: The guide, which is fitted in place.
-        data: A loader of (x, y) batches, or a tuple of tensors (x, y); batches are moved to the model's device.
+        data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
+            a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
+            dictionary of these. Everything is moved to the model's device.
         optimizer: Function from a list of parameters to a torch optimizer, such as
             ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to a pair of an optimizer and a learning-rate scheduler
             (:func:`scheduled`), which is stepped once an epoch. To clip gradients, see :func:`clipped`.
@@ -108,10 +111,10 @@ def fit_svi(
     with ExitStack() as stack:
         keeper = stack.enter_context(keeping(checkpoint, KIND, resume))
         step = stack.enter_context(svi_step(model, guide, make, **options))
-        batches = Batches(data, batch_size, device, torch.Generator().manual_seed(seed))
-        _check_data(model, batches)
         with stream:
-            step.prepared(*next(iter(batches)))
+            batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed))
+            batches.require_passes(num_epochs)
+            step.prepared(*batches.first())
         loop = Loop(
             step,
             batches,
@@ -170,17 +173,23 @@ def _require_maker(optimizer: object) -> None:
         )
 
 
-def _check_data(model: nn.Module, batches: Batches) -> None:
-    if isinstance(model, BayesianModel) and batches.tensors is not None:
-        x = batches.tensors[0]
-        if len(batches.tensors) != 2:
-            raise ValueError(f"`data` must be a tuple (x, y), got {len(batches.tensors)} tensors.")
-        if len(x) != model.num_data:
+def _batches(
+    model: nn.Module, guide: nn.Module, data: Data, batch_size: int | None, generator: torch.Generator
+) -> Batches:
+    if not isinstance(model, BayesianModel):
+        return Batches(data, batch_size, _device_of(model, guide), generator)
+    like = torch.empty((), device=model.device, dtype=model.dtype)
+    batches = Batches(data, batch_size, model.device, generator, like, paired=True, num_data=model.num_data)
+    if batches.tensors is not None:
+        x, rows = batches.tensors[0], batches.num_rows
+        if rows != model.num_data:
             raise ValueError(
-                f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows, and the KL would get the "
-                f"wrong weight; build the model with `num_data={len(x)}`."
+                f"the model's `num_data` is {model.num_data} but the data has {rows} rows, and the KL would get the "
+                f"wrong weight; build the model with `num_data={rows}`."
             )
-        _checks.finite("x", x)
+        for name, leaf in named_leaves("x", x):
+            _checks.finite(name, leaf)
+    return batches
 
 
 def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:

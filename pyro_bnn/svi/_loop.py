@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import _checks
+from .._inputs import named_leaves, num_rows
 from .._scope import Stream
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight
@@ -102,13 +103,13 @@ class Loop:
         """The batches that are left of the epoch in progress."""
         if not self.num_steps:
             with self.stream:
-                return self.batches.epoch()
+                return self.batches.epoch(self.epoch)
         now = self.stream.state()
         stream, order = self._at_begin
         self.stream.restore(stream)
         self.batches.restore_order(order)
         with self.stream:
-            iterator = self.batches.epoch(skip=self.num_steps)
+            iterator = self.batches.epoch(self.epoch, skip=self.num_steps)
         self.stream.restore(now)
         return iterator
 
@@ -128,7 +129,7 @@ class Loop:
                 raise error.at(_position(self.epoch, index)) from None
         self._values.append(values)
         self._weights.append(weight)
-        self._sizes.append(len(batch[0]))
+        self._sizes.append(num_rows(batch[0]))
         return True
 
     def _end_epoch(self, seconds: float) -> EpochRecord:
@@ -222,9 +223,8 @@ def _check_first_time(step: SVIStep, batch: Batch, batches: Batches) -> None:
     model = step.model
     if not isinstance(model, BayesianModel):
         return
-    if len(batch) != 2:
-        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} parts.")
     if batches.tensors is None:
-        _checks.finite("x", batch[0])
+        for name, leaf in named_leaves("x", batch[0]):
+            _checks.finite(name, leaf)
     if batch[1].is_cuda:
         model.check_targets(*batch)

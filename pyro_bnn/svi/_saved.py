@@ -6,11 +6,13 @@ from pathlib import Path
 
 import torch
 from pyro.infer import ELBO
-from torch import Tensor, nn
+from torch import nn
 
 from .._files import read_state
+from .._inputs import leaves
 from ..estimators import Estimator
 from ..kl import KLWeight
+from ._batches import Batch
 from ._loop import Loop
 
 KIND = "checkpoint of a fit"
@@ -48,9 +50,9 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__name__} of {sizes} parameters"
 
 
-def _digest(tensors: tuple[Tensor, ...]) -> str:
+def _digest(data: Batch) -> str:
     digest = hashlib.sha256()
-    for tensor in tensors:
+    for tensor in (leaf for part in data for leaf in leaves(part)):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return f"tensors with the digest {digest.hexdigest()[:16]}"

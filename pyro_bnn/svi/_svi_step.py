@@ -18,7 +18,7 @@ from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
 from ..model import BayesianModel
-from ._batches import Batch
+from ._arguments import Batch
 from ._direct import DirectStep
 from ._graph import GraphStep
 from ._obstacle import direct_joint
@@ -282,7 +282,11 @@ def _learned_parameters(
 ) -> list[nn.Parameter]:
     """All parameters to learn. The guide is run once, and what it samples must fit the ELBO."""
     is_ready = any(True for _ in guide.parameters())  # if not, this call makes them, with the seed of the fit
-    with seeded(0 if is_ready else None, batch[0].device), torch.no_grad(), poutine.block():
+    with (
+        seeded(0 if is_ready else None, next(guide.parameters(), torch.empty(())).device),
+        torch.no_grad(),
+        poutine.block(),
+    ):
         trace: Any = poutine.trace(guide).get_trace(*batch)
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):
