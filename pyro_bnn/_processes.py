@@ -11,6 +11,9 @@ from torch import Tensor
 GOLDEN = 0x9E3779B97F4A7C15
 """Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that they are far apart."""
 
+LONG = 2**16
+"""Heuristic: number of elements from which on a tensor is sent by itself."""
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -51,14 +54,17 @@ class Processes:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def sum_small_(self, tensors: Sequence[Tensor]) -> None:
-        """Like :meth:`sum_`, for many small tensors of one dtype: they travel as one."""
-        if not (self.are_many and tensors):
-            return
-        joined = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(joined)
-        for tensor, total in zip(tensors, joined.split([tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(total.view_as(tensor))
+    def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
+        """Like :meth:`sum_`; small tensors travel together, since each message takes its time."""
+        self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]
+            if not small:
+                continue
+            joined = torch.cat([tensor.reshape(-1) for tensor in small])
+            self.sum_([joined])
+            for tensor, total in zip(small, joined.split([tensor.numel() for tensor in small]), strict=True):
+                tensor.copy_(total.view_as(tensor))
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor, in place, by that of process 0."""
@@ -82,9 +88,13 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
-        return any(self.gathered(bool(flag)))
+    def any(self, flags: Sequence[bool], device: torch.device | None = None) -> list[bool]:
+        """For each flag, whether it is set in any process; `device` is where messages are sent from."""
+        if not self.are_many:
+            return list(flags)
+        counts = torch.tensor([float(flag) for flag in flags], device=device)
+        dist.all_reduce(counts)
+        return [count > 0 for count in counts.tolist()]
 
     def require_same(self, values: dict[str, str]) -> None:
         """Raise in all processes unless they have the same values, which are words by a name."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _checks
+from .._inputs import leaves
 from .._scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
@@ -20,10 +21,11 @@ from ..kl import check_weight
 from ..model import BayesianModel
 from ._arguments import Batch
 from ._direct import DirectStep
+from ._execution import Execution
 from ._graph import GraphStep
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
-from ._step import Step, StepTerms
+from ._step import Step, StepTerms, running_statistics
 
 
 class SVIStep:
@@ -36,7 +38,7 @@ class SVIStep:
         elbo: The bound.
         estimator: Way in which the noise of weights enters their layers; None draws each weight once per step.
         kl_weight: Weight of the KL term in calls that give none.
-        cuda_graph: Whether to record steps and replay them.
+        execution: How steps are computed.
     """
 
     def __init__(
@@ -48,11 +50,11 @@ class SVIStep:
         elbo: ELBO,
         estimator: Estimator | None,
         kl_weight: float,
-        cuda_graph: bool,
+        execution: Execution,
     ) -> None:
         self.model, self.guide = model, guide
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
-        self._kl_weight, self._cuda_graph = check_weight(kl_weight), cuda_graph
+        self._kl_weight, self.execution = check_weight(kl_weight), execution
         self._stack, self._path = ExitStack(), ""
         self._step: Step | None = None
         self._is_closed = False
@@ -116,6 +118,7 @@ class SVIStep:
         if self._step is None:
             with own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
+            self._begin_together()
             self._stack.callback(self._step.close)
         return self._step
 
@@ -123,6 +126,12 @@ class SVIStep:
         """Give the parameters memory of their own again; no step can be made afterwards."""
         self._is_closed = True
         self._stack.close()
+
+    @torch.no_grad()
+    def _begin_together(self) -> None:
+        """Start from the parameters and statistics of process 0."""
+        tensors = [*self.guide.parameters(), *self.model.parameters(), *running_statistics(self.model)]
+        self.execution.processes.broadcast_(tensor.data for tensor in tensors)
 
     def _prepare(self, batch: Batch) -> Step:
         if isinstance(self.model, BayesianModel):
@@ -132,10 +141,15 @@ class SVIStep:
             self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str)
         )
         made = _make_optimizer(self._maker, parameters)
-        options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator}
+        options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator, "execution": self.execution}
         step: Step
         if isinstance(joint, str):
             self._path = f"pyro: {joint}"
+            if option := self.execution.needs_direct_path:
+                raise ValueError(
+                    f"`{option}` of the execution needs the direct path, which is closed because {joint}; leave "
+                    f"`{option}` out."
+                )
             if self._estimator and isinstance(self.guide, MeanFieldGuide) and self.guide.masks:
                 raise ValueError(
                     f"an estimator with a pruned guide needs the direct path, which is closed because {joint}; leave "
@@ -145,13 +159,12 @@ class SVIStep:
         else:
             self._path = "direct"
             step = DirectStep(joint, self.guide, parameters, made, **options)  # type: ignore[arg-type]
-        if not self._cuda_graph:
+        if not self.execution.cuda_graph:
             return step
-        if isinstance(joint, str) or step.waits:
-            why = joint if isinstance(joint, str) else "this fit has no such optimizer"
+        if step.waits:
             step.close()
             raise ValueError(
-                f"`cuda_graph` needs the direct path and an optimizer with `fused=True` on a GPU, but {why}; leave "
+                "`cuda_graph` needs an optimizer with `fused=True` on a GPU, but this fit has no such optimizer; leave "
                 "`cuda_graph` out."
             )
         return GraphStep(step)
@@ -166,7 +179,7 @@ def svi_step(
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float = 1.0,
-    cuda_graph: bool = False,
+    execution: Execution | None = None,
 ) -> Iterator[SVIStep]:
     r"""A context with an optimisation step for a loop of your own; :func:`fit_svi` is a loop around the same step.
 
@@ -191,9 +204,8 @@ def svi_step(
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
             weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO in steps that give none.
-        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of a small
-            network's time. The network's Python code then runs only in the first few steps. The optimizer must have
-            ``fused=True``.
+        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes; see
+            :class:`Execution`.
 
     Yields:
         A step, which is called with x and y and returns the ELBO and its two terms without waiting for a GPU.
@@ -225,7 +237,10 @@ def svi_step(
             )
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
-    step = SVIStep(model, guide, optimizer, elbo=elbo, estimator=estimator, kl_weight=kl_weight, cuda_graph=cuda_graph)
+    execution = Execution() if execution is None else execution
+    _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
+    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
+    step = SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
     try:
         yield step
     finally:
@@ -235,8 +250,9 @@ def svi_step(
 def _check_batch(batch: Batch) -> None:
     if len(batch) != 2:
         raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} tensors.")
-    for name, part in zip("xy", batch, strict=True):
-        _checks.kind(name, part, Tensor, "a tensor")
+    if not leaves(batch[0]):
+        raise ValueError(f"`x` must be a tensor, or a tuple or dictionary of tensors, got {type(batch[0]).__name__}.")
+    _checks.kind("y", batch[1], Tensor, "a tensor")
 
 
 def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, elbo: ELBO) -> None:
