@@ -314,7 +314,7 @@ BAD_BATCHES = {
         r"a batch must be a pair \(x, y\), got one tensor, without targets; let the loader",
     ),
     "one-part": ((X,), r"a batch must be a pair \(x, y\), got 1 part\(s\)"),
-    "three-parts": ((X, X, Y), r"got 3 part\(s\); let the loader give \(x, y\), and several inputs as \(\(x_1, x_2\)"),
+    "three-parts": ((X, X, Y), r"got 3 part\(s\); let the loader give \(x, y\), with several inputs as \(\(x_1, x_2\)"),
     "text": ("abc", r"a batch must be a pair \(x, y\), got str"),
     "number": (3.0, r"a batch must be a pair \(x, y\), got float"),
     "none": (None, r"a batch must be a pair \(x, y\), got NoneType"),
