@@ -168,6 +168,18 @@ def test_the_number_of_batches_without_a_length_is_estimated_and_a_wrong_estimat
     assert passes(source) == [[[0, 1], [2, 3, 4, 5, 6]]]
 
 
+def test_the_length_of_an_iterable_data_set_is_an_estimate_too():
+    """With several workers torch cannot know it: each of them may end with a batch that is not full."""
+
+    class Sized(Stream):
+        def __len__(self):
+            return 30
+
+    source = batches(DataLoader(Sized(), batch_size=3))
+    assert source.num_batches == 10
+    assert passes(source) == [[[0, 1, 2], [3, 4, 5], [6]]]
+
+
 def test_several_and_named_inputs_of_a_loader():
     rows = [{"image": x, "age": x[0]} for x in X]
     loader = DataLoader(list(zip(rows, Y, strict=True)), batch_size=4)
@@ -263,8 +275,11 @@ REFUSED = {
     "number": (3, r"got int; pass \(x, y\)"),
     "none": (None, r"got NoneType; pass \(x, y\)"),
     "dictionary": ({"x": X, "y": Y}, r"must be a pair \(x, y\), got a dictionary with the keys \['x', 'y'\]; pass"),
-    "data-set": (TensorDataset(X, Y), r"got the data set TensorDataset; pass `DataLoader\(data, batch_size="),
-    "stream": (Stream(), r"got the data set Stream; pass `DataLoader"),
+    "data-set": (
+        TensorDataset(X, Y),
+        r"got the data set TensorDataset; pass `DataLoader\(data, batch_size=..., shuffle=True\)`",
+    ),
+    "stream": (Stream(), r"got the data set Stream; pass `DataLoader\(data, batch_size=...\)`, with"),
     "empty-tuple": ((), r"`data` must be a tuple of tensors, got an empty one"),
     "empty-list": ([], r"`data` must be a tuple of tensors, got an empty one"),
     "x-alone": ((X,), r"`data` must be a pair \(x, y\), got 1 part\(s\); pass several inputs as \(\(x_1, x_2\), y\)"),
