@@ -42,8 +42,8 @@ def num_rows(x: Inputs, name: str = "x") -> int:
     Raises:
         ValueError: If there is no tensor, one has no axis of rows, or two differ in their number of rows.
     """
-    if isinstance(x, Tensor) and x.dim():
-        return len(x)
+    if isinstance(x, Tensor) and x.shape:
+        return x.shape[0]
     first: tuple[str, int] | None = None
     for leaf_name, leaf in named_leaves(name, x):
         if leaf.dim() == 0:
@@ -75,8 +75,16 @@ def to_device(x: Inputs, device: torch.device | None) -> Inputs:
     """The inputs on a device; None leaves them where they are. From pinned memory the program does not wait."""
     if device is None:
         return x
-    may_run_on = device.type != "cpu"  # nobody would wait for a copy from a GPU before its numbers are read
-    return map_inputs(lambda leaf: leaf.to(device, non_blocking=may_run_on), x)
+    if isinstance(x, Tensor):
+        return _moved(x, device)
+    return map_inputs(lambda leaf: _moved(leaf, device), x)
+
+
+def _moved(leaf: Tensor, device: torch.device) -> Tensor:
+    if leaf.device == device:
+        return leaf
+    # To the CPU the program does wait: nothing else would, before the numbers are read.
+    return leaf.to(device, non_blocking=device.type != "cpu")
 
 
 def shapes(x: Inputs) -> object:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -45,8 +45,7 @@ class Arguments:
             )
         else:
             batch = as_inputs("x", parts[0], self.like), as_targets("y", parts[1], self.like)
-        _require_same_rows(batch, "xy" if self.paired else [f"data[{index}]" for index in range(len(batch))])
-        if num_rows(batch[0]) == 0:
+        if _num_rows(batch, "xy" if self.paired else [f"data[{index}]" for index in range(len(batch))]) == 0:
             raise ValueError("`data` has no rows; pass at least one.")
         return tuple(to_device(part, self.device) for part in batch)
 
@@ -57,34 +56,28 @@ class Arguments:
             ValueError: If it is not a tuple of arguments; for pairs, also if a part does not hold numbers, x and y
                 differ in their number of rows, or there are no rows.
         """
-        if isinstance(batch, Mapping):
-            raise ValueError(
-                f"a batch must be {self._kind}, got a dictionary with the keys {list(batch)}; say which is which by a "
-                f"`collate_fn` of the loader that returns {self._example}."
-            )
+        parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
+        if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
+            self._refuse(batch)
         if not self.paired:
-            parts = (batch,) if isinstance(batch, Tensor) else batch
-            if not isinstance(parts, (tuple, list)) or not parts:
-                raise ValueError(f"a batch must be {self._kind}, got {_got(batch)}.")
             return tuple(self._argument(part) for part in parts)
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise ValueError(
-                f"a batch must be {self._kind}, got {_got(batch)}; let the loader give {self._example}, and several "
-                "inputs as ((x_1, x_2), y)."
-            )
-        x, y = as_inputs("x", batch[0], self.like), as_targets("y", batch[1], self.like)
-        _require_same_rows((x, y), "xy")
-        if num_rows(x) == 0:
+        x, y = as_inputs("x", parts[0], self.like), as_targets("y", parts[1], self.like)
+        if _num_rows((x, y), "xy") == 0:
             raise ValueError("a batch must have at least one row, got none; leave out empty batches.")
         return to_device(x, self.device), to_device(y, self.device)
 
-    @property
-    def _kind(self) -> str:
-        return "a pair (x, y)" if self.paired else "a tuple of the model's arguments"
-
-    @property
-    def _example(self) -> str:
-        return "(x, y)" if self.paired else "them as a tuple"
+    def _refuse(self, batch: object) -> NoReturn:
+        kind, example = ("a pair (x, y)", "(x, y)") if self.paired else ("a tuple of the model's arguments", "a tuple")
+        if isinstance(batch, Mapping):
+            raise ValueError(
+                f"a batch must be {kind}, got a dictionary with the keys {list(batch)}; say which is which by a "
+                f"`collate_fn` of the loader that returns {example}."
+            )
+        got = f"{len(batch)} part(s)" if isinstance(batch, (tuple, list)) else type(batch).__name__
+        if isinstance(batch, Tensor):
+            got = "one tensor, without targets"
+        several = ", with several inputs as ((x_1, x_2), y)" if self.paired else ""
+        raise ValueError(f"a batch must be {kind}, got {got}; let the loader give {example}{several}.")
 
     def _argument(self, part: Any) -> Any:
         """An argument of a model of one's own: its tensors are moved, and everything else is as it was."""
@@ -101,19 +94,18 @@ class Arguments:
 
 def names_of(batch: Batch) -> list[str]:
     """Names of all tensors of a pair, by which two batches can be compared."""
+    if isinstance(batch[0], Tensor):
+        return ["x", "y"]  # at once, since this is done at every step
     return [name for part, value in zip("xy", batch, strict=True) for name, _ in named_leaves(part, value)]
 
 
-def _require_same_rows(batch: Batch, names: Sequence[str]) -> None:
-    for name, part in zip(names, batch, strict=True):
-        if num_rows(part, name) != num_rows(batch[0], names[0]):
+def _num_rows(batch: Batch, names: Sequence[str]) -> int:
+    """The number of rows of all arguments; raises if they differ."""
+    expected = num_rows(batch[0], names[0])
+    for name, part in zip(names[1:], batch[1:], strict=True):
+        if num_rows(part, name) != expected:
             raise ValueError(
                 f"`{names[0]}` and `{name}` must have the same number of rows, got shapes {shapes(batch[0])} and "
                 f"{shapes(part)}."
             )
-
-
-def _got(batch: object) -> str:
-    if isinstance(batch, (tuple, list)):
-        return f"{len(batch)} part(s)"
-    return "one tensor, without targets" if isinstance(batch, Tensor) else type(batch).__name__
+    return expected

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from .. import _checks
 from .._inputs import leaves, num_rows, take
@@ -157,9 +157,10 @@ def _is_whole(data: Data) -> bool:
 def _require_kind(data: object) -> None:
     remedy = "pass (x, y), or a loader of such pairs"
     if isinstance(data, Dataset):
+        options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
         raise ValueError(
             f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
-            "`DataLoader(data, batch_size=..., shuffle=True)`."
+            f"`DataLoader(data, {options})`, with `batch_size=None` if it gives whole batches."
         )
     if isinstance(data, Mapping):
         raise ValueError(f"`data` must be a pair (x, y), got a dictionary with the keys {list(data)}; {remedy}.")

@@ -59,7 +59,7 @@ class Loader:
             if not taken:
                 raise ValueError("the loader is empty; pass one with at least one batch.")
             self._taken = taken if self.is_one_pass else []
-            self._first = self._checked(taken[0], "batch 0")
+            self._first = self._checked(taken[0], 0, None)
         return self._first
 
     def epoch(self, number: int, skip: int) -> Iterator[Batch]:
@@ -86,7 +86,7 @@ class Loader:
                     f"the loader has length {self._length} but gave more batches in epoch {number}; give it its true "
                     "length, on which the weights of the KL depend, or none."
                 )
-            checked = self._checked(batch, f"batch {count} of epoch {number}")
+            checked = self._checked(batch, count, number)
             if self._length is None and self._num_data is not None:
                 rows += num_rows(checked[0])
                 self._require_end(rows, number)
@@ -110,18 +110,18 @@ class Loader:
                 f"{self._num_data}; let it end after one pass over the data, such as by `itertools.islice`."
             )
 
-    def _checked(self, batch: object, where: str) -> Batch:
+    def _checked(self, batch: object, index: int, epoch: int | None) -> Batch:
         try:
             arguments = self._arguments.of_batch(batch)
         except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+            raise ValueError(f"{_place(index, epoch)}: {error}") from error
         if self._arguments.paired:
             names = names_of(arguments)
             self._names = self._names or names
             if names != self._names:
                 raise ValueError(
-                    f"{where}: all batches must have the same inputs, got {names} after {self._names}; give each batch "
-                    "the same parts, and lists that vary as one padded tensor."
+                    f"{_place(index, epoch)}: all batches must have the same inputs, got {names} after {self._names}; "
+                    "give each batch the same parts, and lists that vary as one padded tensor."
                 )
         return arguments
 
@@ -130,6 +130,10 @@ class Loader:
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
+
+
+def _place(index: int, epoch: int | None) -> str:
+    return f"batch {index}" if epoch is None else f"batch {index} of epoch {epoch}"
 
 
 def _samplers(loader: object) -> list[Any]:
