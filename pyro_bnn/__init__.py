@@ -75,6 +75,7 @@ from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .priors import WeightPrior as WeightPrior
+from .svi import Execution as Execution
 from .svi import NonFiniteError as NonFiniteError
 from .svi import StatefulCallback as StatefulCallback
 from .svi import StepTerms as StepTerms

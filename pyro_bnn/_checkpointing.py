@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _checks
 from ._files import write_state
+from ._processes import Processes
 
 SHARE = 0.02
 """Heuristic: largest share of the time that is spent on writing states at the ends of epochs."""
@@ -51,10 +52,18 @@ class Keeper:
         checkpoint: The file; None writes nothing.
         kind: What the state is of; see :func:`write_state`.
         is_asked: Function that says whether a signal asks to stop.
+        processes: Processes of the computation. They write and stop together; process 0 holds the file.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None, kind: str, is_asked: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None,
+        kind: str,
+        is_asked: Callable[[], bool],
+        processes: Processes | None = None,
+    ) -> None:
         self._checkpoint, self._kind, self._is_asked = checkpoint, kind, is_asked
+        self._processes = processes or Processes()
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
@@ -67,7 +76,10 @@ class Keeper:
         Raises:
             Interrupted: If a signal asks to stop; the state is then written.
         """
-        if is_last or time.monotonic() - self._written >= self._cost / SHARE:
+        if self._checkpoint is None:
+            return
+        (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])
+        if is_last or is_due:
             self.write(state)
         if not is_last:
             self.step(state)
@@ -83,8 +95,9 @@ class Keeper:
         """
         if self._checkpoint is None:
             return
-        is_asked = self._is_asked()
-        if is_asked or time.monotonic() - self._written >= 60 * self._checkpoint.minutes:
+        is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
+        is_asked, is_due = self._processes.any([self._is_asked(), is_due])
+        if is_asked or is_due:
             self.write(state)
         if is_asked:
             raise Interrupted(
@@ -95,15 +108,19 @@ class Keeper:
     def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
         """Write the state now."""
         if self._checkpoint is not None:
-            begin = time.monotonic()
-            write_state(self._checkpoint.path, self._kind, state())
+            begin, content = time.monotonic(), state()
+            if self._processes.is_first:
+                write_state(self._checkpoint.path, self._kind, content)
             self._written = time.monotonic()
             self._cost = self._written - begin
 
 
 @contextmanager
 def keeping(
-    checkpoint: str | Path | Checkpoint | None, kind: str, resume: str | Path | None = None
+    checkpoint: str | Path | Checkpoint | None,
+    kind: str,
+    resume: str | Path | None = None,
+    processes: Processes | None = None,
 ) -> Iterator[Keeper]:
     """A context for a computation that writes checkpoints. Without one, signals act as they did.
 
@@ -111,6 +128,7 @@ def keeping(
         checkpoint: The file, which must not exist yet unless the computation goes on from it.
         kind: What the state is of; see :func:`write_state`.
         resume: File that the computation goes on from.
+        processes: Processes of the computation; None is this one alone.
 
     Raises:
         FileExistsError: If there is a file that would be lost.
@@ -120,9 +138,10 @@ def keeping(
         yield Keeper(None, kind, lambda: False)
         return
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    _check_target(Path(checkpoint.path), resume)
+    if processes is None or processes.is_first:
+        _check_target(Path(checkpoint.path), resume)
     with stopping() as is_asked:
-        yield Keeper(checkpoint, kind, is_asked)
+        yield Keeper(checkpoint, kind, is_asked, processes)
 
 
 def _check_target(path: Path, resume: str | Path | None) -> None:

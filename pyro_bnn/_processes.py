@@ -88,10 +88,11 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
-    def any(self, flags: Sequence[bool], device: torch.device | None = None) -> list[bool]:
-        """For each flag, whether it is set in any process; `device` is where messages are sent from."""
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        """For each flag, whether it is set in any process."""
         if not self.are_many:
             return list(flags)
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from a GPU only
         counts = torch.tensor([float(flag) for flag in flags], device=device)
         dist.all_reduce(counts)
         return [count > 0 for count in counts.tolist()]

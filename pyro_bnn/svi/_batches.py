@@ -1,6 +1,7 @@
 """One interface to the batches of a loader and to those of tensors."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from .. import _checks
 from .._inputs import leaves, num_rows, take
+from .._processes import Processes
 from ._arguments import Arguments
 from ._arguments import Batch as Batch
 from ._loader import Loader
@@ -29,6 +31,8 @@ class Batches:
         paired: Whether a batch must be a pair (x, y) with one tensor y, as a `BayesianModel` needs; if not, a batch is
             any tuple of arguments of the model.
         num_data: Number of rows of the whole data set, for a loader without a length; None is unknown.
+        processes: Processes that fit together. Each has all rows, and takes its share of every batch; a loader gives
+            a share itself.
 
     Raises:
         ValueError: If `data` is of the wrong kind, has no rows, or holds something else than numbers.
@@ -44,8 +48,9 @@ class Batches:
         *,
         paired: bool = False,
         num_data: int | None = None,
+        processes: Processes | None = None,
     ) -> None:
-        self._generator = generator
+        self._generator, self._processes = generator, processes or Processes()
         self._tensors: Batch | None = None
         self._loader: Loader | None = None
         _require_kind(data)
@@ -55,7 +60,8 @@ class Batches:
             rows = num_rows(self._tensors[0])
             size = rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
             self.num_rows, self._batch_size = rows, min(size, rows)
-            self.num_batches = -(-rows // self._batch_size)
+            self._require_enough()
+            self.num_batches = len(self._bounds())
         elif batch_size is not None:
             raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
         else:
@@ -94,10 +100,26 @@ class Batches:
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
-        if self.num_batches == 1:
+        if self.num_batches == 1 and not self._processes.are_many:
             return iter([self._all][skip:])
         order = torch.randperm(self.num_rows, generator=self._generator)
-        return self._in_order(order.split(self._batch_size)[skip:])
+        rank, count = self._processes.rank, self._processes.count
+        chunks = (order[begin:end] for begin, end in self._bounds()[skip:])
+        return self._in_order(chunk.tensor_split(count)[rank] if count > 1 else chunk for chunk in chunks)
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Begin and end of each batch in the order; a last batch too short for all processes joins the one before."""
+        begins = list(range(0, self.num_rows, self._batch_size))
+        if len(begins) > 1 and self.num_rows - begins[-1] < self._processes.count:
+            begins.pop()
+        return [*pairwise([*begins, self.num_rows])]
+
+    def _require_enough(self) -> None:
+        if self._batch_size < self._processes.count:
+            raise ValueError(
+                f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
+                "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer of them."
+            )
 
     def _in_order(self, chunks: Iterable[Tensor]) -> Iterator[Batch]:
         device = leaves(self._all)[0].device

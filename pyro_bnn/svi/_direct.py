@@ -130,7 +130,7 @@ class DirectStep(GradientStep):
         @contextmanager
         def around(_: object, num_rows: int) -> Iterator[None]:
             layers = nullcontext() if estimator is None else random_layers(estimator, random, num_rows)
-            with layers, torch.autocast(self.model.device.type, autocast, enabled=autocast is not None):
+            with layers, torch.autocast(self._joint.model.device.type, autocast, enabled=autocast is not None):
                 yield
 
         with self._own_store(), self._joint.model.intercepted(around), _NoSites():

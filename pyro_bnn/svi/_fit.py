@@ -15,6 +15,7 @@ from tqdm import tqdm
 from .. import _checks
 from .._checkpointing import Checkpoint, keeping
 from .._inputs import named_leaves
+from .._processes import Processes
 from .._scope import Stream
 from ..estimators import Estimator
 from ..guides import GuidePosterior
@@ -24,6 +25,7 @@ from ..model import BayesianModel
 from ..posterior import Status
 from ._batches import Batches, Data
 from ._callbacks import Callback
+from ._execution import Execution
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
 from ._saved import KIND, fingerprint_of, restore_from
@@ -46,7 +48,7 @@ def fit_svi(
     kl_weight: float | KLWeight = 1.0,
     callbacks: Sequence[Callback] = (),
     progress: bool = False,
-    cuda_graph: bool = False,
+    execution: Execution | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
@@ -58,7 +60,7 @@ def fit_svi(
     nats.
 
     Args:
-        model: The model; for `model`, `guide`, `elbo`, `estimator` and `cuda_graph` see :func:`svi_step`.
+        model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
         guide: The guide, which is fitted in place.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
@@ -67,14 +69,15 @@ def fit_svi(
             ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to a pair of an optimizer and a learning-rate scheduler
             (:func:`scheduled`), which is stepped once an epoch. To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch when `data` is tensors; None uses all rows at once.
+        batch_size: Number of rows in each batch when `data` is tensors, in all processes together; None uses all rows
+            at once.
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
         callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit. One
             that remembers something is saved in checkpoints if it is a :class:`StatefulCallback`.
         progress: Whether to show a progress bar with the ELBO and its two terms.
-        cuda_graph: Whether to record steps on a GPU and replay them.
+        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
         checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
             take more than 2 % of the time) and every ten minutes, or a :class:`Checkpoint` that says how often. With
             it, Ctrl-C and SIGTERM end the fit after the current step with a checkpoint.
@@ -104,15 +107,17 @@ def fit_svi(
             schedules.append(schedule)
         return made
 
-    seed = int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed)
-    device = _device_of(model, guide)
-    stream = Stream(seed, device)
-    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "cuda_graph": cuda_graph}
+    execution = Execution() if execution is None else execution
+    _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
+    processes = execution.processes
+    seed = processes.from_first(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed))
+    stream = Stream(processes.seed(seed), _device_of(model, guide))
+    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
     with ExitStack() as stack:
-        keeper = stack.enter_context(keeping(checkpoint, KIND, resume))
+        keeper = stack.enter_context(keeping(checkpoint, KIND, resume, processes))
         step = stack.enter_context(svi_step(model, guide, make, **options))
         with stream:
-            batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed))
+            batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
             batches.require_passes(num_epochs)
             step.prepared(*batches.first())
         loop = Loop(
@@ -125,15 +130,18 @@ def fit_svi(
             callbacks=callbacks,
         )
         fingerprint = {}
-        if checkpoint is not None or resume is not None:
+        if checkpoint is not None or resume is not None or processes.are_many:
             fingerprint = fingerprint_of(loop, elbo, estimator, kl_weight)
+            processes.require_same(fingerprint)
         if resume is not None:
             restore_from(resume, loop, fingerprint)
 
         def state() -> dict[str, Any]:
             return {"fit": fingerprint, "loop": loop.state()}
 
-        with tqdm(total=num_epochs, initial=loop.epoch, disable=not progress, unit="epoch") as bar:
+        with tqdm(
+            total=num_epochs, initial=loop.epoch, disable=not (progress and processes.is_first), unit="epoch"
+        ) as bar:
 
             def after_epoch(record: EpochRecord) -> None:
                 _show(bar, record, loop.num_data)
@@ -174,12 +182,18 @@ def _require_maker(optimizer: object) -> None:
 
 
 def _batches(
-    model: nn.Module, guide: nn.Module, data: Data, batch_size: int | None, generator: torch.Generator
+    model: nn.Module,
+    guide: nn.Module,
+    data: Data,
+    batch_size: int | None,
+    generator: torch.Generator,
+    processes: Processes,
 ) -> Batches:
     if not isinstance(model, BayesianModel):
-        return Batches(data, batch_size, _device_of(model, guide), generator)
+        return Batches(data, batch_size, _device_of(model, guide), generator, processes=processes)
     like = torch.empty((), device=model.device, dtype=model.dtype)
-    batches = Batches(data, batch_size, model.device, generator, like, paired=True, num_data=model.num_data)
+    options: dict[str, Any] = {"paired": True, "num_data": model.num_data, "processes": processes}
+    batches = Batches(data, batch_size, model.device, generator, like, **options)
     if batches.tensors is not None:
         x, rows = batches.tensors[0], batches.num_rows
         if rows != model.num_data:

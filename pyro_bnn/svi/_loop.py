@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import _checks
-from .._inputs import named_leaves, num_rows
+from .._inputs import named_leaves
 from .._scope import Stream
 from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight
@@ -51,18 +51,17 @@ class Loop:
     ) -> None:
         self.step, self.batches, self.stream = step, batches, stream
         self.num_epochs, self.schedules, self.callbacks = num_epochs, schedules, callbacks
-        self._kl_weight = kl_weight
+        self._kl_weight, self._processes = kl_weight, step.execution.processes
         self.num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
         self.history = History(self.num_data, step.path)
         self.is_stopped = False
         self._values: list[Tensor] = []
         self._weights: list[float] = []
-        self._sizes: list[int] = []
         self._seconds = 0.0
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self._values, self._weights, self._sizes, self._seconds = [], [], [], 0.0
+        self._values, self._weights, self._seconds = [], [], 0.0
         self._at_begin = self.stream.state(), self.batches.order_state()
 
     @property
@@ -73,7 +72,7 @@ class Loop:
     @property
     def num_steps(self) -> int:
         """Number of steps made in the epoch in progress."""
-        return len(self._sizes)
+        return len(self._weights)
 
     @property
     def is_done(self) -> bool:
@@ -129,13 +128,13 @@ class Loop:
                 raise error.at(_position(self.epoch, index)) from None
         self._values.append(values)
         self._weights.append(weight)
-        self._sizes.append(num_rows(batch[0]))
         return True
 
     def _end_epoch(self, seconds: float) -> EpochRecord:
         """Add the epoch to the history. The program waits for a GPU here, once an epoch, and not at each step."""
+        sizes = []
         for index, (row, weight) in enumerate(zip(torch.stack(self._values).tolist(), self._weights, strict=True)):
-            expected_log_likelihood, kl, is_finite = row
+            expected_log_likelihood, kl, is_finite, num_rows = row
             if not is_finite:
                 raise NonFiniteError(
                     "loss or its gradient",
@@ -143,20 +142,22 @@ class Loop:
                     " (an optimizer with `fused=False`, or the CPU, names the first bad site)",
                 )
             self.history.add_step(expected_log_likelihood, kl, weight)
+            sizes.append(int(num_rows))
         if self.epoch == 0 and self.num_data is not None:
-            _warn_of_size(self.num_data, self._sizes)
-        record = self.history.end_epoch(self._sizes, self.step.optimizer.param_groups[0]["lr"], seconds)
+            _warn_of_size(self.num_data, sizes)
+        record = self.history.end_epoch(sizes, self.step.optimizer.param_groups[0]["lr"], seconds)
         for schedule in self.schedules:
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
             else:
                 schedule.step()
-        self.is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # each one is called
+        is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # each one is called
+        (self.is_stopped,) = self._processes.any([is_stopped])
         self._begin_epoch()
         return record
 
     def state(self) -> dict[str, Any]:
-        """Plain data from which :meth:`restore` goes on, between two steps."""
+        """Plain data from which :meth:`restore` goes on, between two steps. All processes must call it."""
         stream, order = self._at_begin
         return {
             "model": self.step.model.state_dict(),
@@ -164,13 +165,12 @@ class Loop:
             "optimizer": self.step.optimizer.state_dict(),
             "schedules": [schedule.state_dict() for schedule in self.schedules],
             "callbacks": [c.state_dict() if isinstance(c, StatefulCallback) else None for c in self.callbacks],
-            "random numbers": self.stream.state(),
-            "begin of epoch": {"random numbers": stream, "order": order},
+            "random numbers": self._processes.gathered(self.stream.state()),
+            "begin of epoch": self._processes.gathered({"random numbers": stream, "order": order}),
             "history": self.history.to_dict(),
             "epoch": {
                 "values": torch.stack(self._values) if self._values else None,
                 "kl_weights": list(self._weights),
-                "sizes": list(self._sizes),
                 "seconds": self._seconds,
             },
             "stopped": self.is_stopped,
@@ -192,11 +192,13 @@ class Loop:
                 callback.load_state_dict(its_state)
         self.history = History.from_dict(state["history"])
         epoch = state["epoch"]
-        self._weights, self._sizes, self._seconds = epoch["kl_weights"], epoch["sizes"], epoch["seconds"]
+        self._weights, self._seconds = epoch["kl_weights"], epoch["seconds"]
         self._values = [] if epoch["values"] is None else list(epoch["values"].to(_device_of(self.step)).unbind())
         self.is_stopped = state["stopped"]
-        self.stream.restore(state["random numbers"])
-        self._at_begin = state["begin of epoch"]["random numbers"], state["begin of epoch"]["order"]
+        rank = self._processes.rank
+        begin = state["begin of epoch"][rank]
+        self.stream.restore(state["random numbers"][rank])
+        self._at_begin = begin["random numbers"], begin["order"]
         self.batches.restore_order(self._at_begin[1])
 
 

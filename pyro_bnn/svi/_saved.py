@@ -37,6 +37,9 @@ def fingerprint_of(
         "data": "a loader" if tensors is None else _digest(tensors),
         "callbacks": ", ".join(type(callback).__name__ for callback in loop.callbacks) or "none",
         "computation of gradients": step.path,
+        "number of parts": str(step.execution.num_parts),
+        "autocast": str(step.execution.autocast),
+        "number of processes": str(step.execution.processes.count),
     }
 
 

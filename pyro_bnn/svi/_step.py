@@ -1,7 +1,7 @@
 """One optimisation step: gradients of the two terms of the ELBO, a check that they are finite, and an update."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -152,7 +152,7 @@ class GradientStep(Step):
         with torch.enable_grad():
             self.optimizer.zero_grad()
             loss, terms = self._backward(batch, kl_weight)
-        rows = torch.full((1,), float(num_rows(batch[0])), dtype=torch.float64, device=terms.device)
+        rows = torch.full((1,), float(_num_rows(batch)), dtype=torch.float64, device=terms.device)
         if self._processes.are_many:
             loss, terms, rows = self._averaged(loss, terms, rows)
         checked = [loss, *(gradient.norm() for gradient in self._gradients())]
@@ -170,7 +170,7 @@ class GradientStep(Step):
         """Average the gradients over all processes by their rows; returns the averages of the other numbers, too."""
         header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
         self._processes.sum_([header])
-        share = rows.to(header) / header[3]
+        share = rows.to(header)[0] / header[3]
         for parameter in self._learned:
             if parameter.requires_grad and parameter.grad is None:  # it may have a gradient elsewhere
                 parameter.grad = torch.zeros_like(parameter)
@@ -195,6 +195,18 @@ class GradientStep(Step):
                 if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
                     return f"`{name}`"
         return None
+
+
+def _num_rows(batch: Batch) -> int:
+    """Number of rows of a batch; 1 for a model of one's own whose first argument has none."""
+    return len(batch[0]) if batch and isinstance(batch[0], Tensor) and batch[0].dim() else _of_tree(batch)
+
+
+def _of_tree(batch: Batch) -> int:
+    try:
+        return num_rows(batch[0]) if batch and isinstance(batch[0], (tuple, list, Mapping)) else 1
+    except (ValueError, AttributeError):
+        return 1
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:

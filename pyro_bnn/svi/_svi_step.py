@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _checks
-from .._inputs import leaves
 from .._scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
 from ..model import BayesianModel
-from ._arguments import Batch
+from ._arguments import Arguments, Batch
 from ._direct import DirectStep
 from ._execution import Execution
 from ._graph import GraphStep
@@ -59,11 +58,11 @@ class SVIStep:
         self._step: Step | None = None
         self._is_closed = False
 
-    def __call__(self, *batch: Tensor, kl_weight: float | None = None) -> StepTerms:
+    def __call__(self, *batch: Any, kl_weight: float | None = None) -> StepTerms:
         """Update the parameters by one batch.
 
         Args:
-            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...).
+            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
             kl_weight: Weight of the KL term in this step relative to the ELBO; None is that of :func:`svi_step`.
 
         Returns:
@@ -74,6 +73,8 @@ class SVIStep:
             NonFiniteError: If loss or gradient is not finite; the parameters are then those of the last finite step.
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
+        if isinstance(self.model, BayesianModel):
+            batch = _as_pair(self.model, batch)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
 
@@ -95,7 +96,7 @@ class SVIStep:
             return self._maker
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
-    def prepared(self, *batch: Tensor) -> Step:
+    def prepared(self, *batch: Any) -> Step:
         """Prepare the steps with an example batch; without this call, the first step does so.
 
         Model and guide are run once on the batch, and the guide's parameters are moved into long vectors.
@@ -113,8 +114,6 @@ class SVIStep:
             raise ValueError("the context of this step is closed; open a new one with `svi_step`.")
         if torch.is_inference_mode_enabled():
             raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
-        if isinstance(self.model, BayesianModel):
-            _check_batch(batch)
         if self._step is None:
             with own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
@@ -247,12 +246,12 @@ def svi_step(
         step.close()
 
 
-def _check_batch(batch: Batch) -> None:
-    if len(batch) != 2:
-        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} tensors.")
-    if not leaves(batch[0]):
-        raise ValueError(f"`x` must be a tensor, or a tuple or dictionary of tensors, got {type(batch[0]).__name__}.")
-    _checks.kind("y", batch[1], Tensor, "a tensor")
+def _as_pair(model: BayesianModel, batch: Batch) -> Batch:
+    """The arguments x and y; arrays, lists and data frames become tensors like the model's."""
+    if len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
+        return batch
+    like = torch.empty((), device=model.device, dtype=model.dtype)
+    return Arguments(model.device, like, paired=True).of_batch(batch)
 
 
 def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, elbo: ELBO) -> None:
