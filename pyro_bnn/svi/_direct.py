@@ -1,16 +1,14 @@
 """The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any, NoReturn
+from contextlib import ExitStack
+from typing import Any
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._scope import own_parameters
+from .._scope import EXCLUSIVE
 from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, RandomParameter
 from ..joint import Joint
@@ -47,7 +45,6 @@ class DirectStep(GradientStep):
         super().__init__(joint.model, guide, parameters, optimizer)
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
         noise = None if estimator is None else estimator.noise
-        self._has_parameters = any(True for _ in joint.model.parameters())
         self._stack = ExitStack()
         is_mean_field = isinstance(elbo, TraceMeanField_ELBO)
         self._state = self._stack.enter_context(guide.flat(joint, noise=noise, closed_form=is_mean_field))
@@ -62,12 +59,11 @@ class DirectStep(GradientStep):
         return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        with EXCLUSIVE:  # the network and torch's generators may be shared by threads
+            return self._exclusive_backward(batch, weight)
+
+    def _exclusive_backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
-        if _PYRO_STACK:
-            raise ValueError(
-                "effect handlers are active, and steps that began without them would ignore them; leave their context, "
-                "or open it before the first step."
-            )
         self._state.begin()
         terms = self._draw_once(batch, weight / self._num_draws)
         if self._num_draws > 1:
@@ -99,31 +95,16 @@ class DirectStep(GradientStep):
         self._last_log_likelihood = log_likelihood.detach()
         return torch.stack([self._last_log_likelihood.double(), self._state.pull_back(weight)])
 
-    def _own_store(self) -> AbstractContextManager[None]:
-        """A context that keeps parameters of the model out of Pyro's global store: a likelihood reads its own there."""
-        return own_parameters(self.model) if self._has_parameters else nullcontext()
-
     def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
         if self._estimator is None:
-            with self._own_store(), _NoSites():
-                return self._joint.log_likelihood(given, batch)
+            return self._joint.log_likelihood(given, batch)
         random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
         values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
         estimator = self._estimator
         layers = self._joint.model.intercepted(lambda _, num_rows: random_layers(estimator, random, num_rows))
-        with self._own_store(), layers, _NoSites():
+        with layers:
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:
         bad = self._state.bad_site()
         return bad or (None if bool(torch.isfinite(self._last_log_likelihood)) else "`obs` (its log-density)")
-
-
-class _NoSites(Messenger):
-    """Refuses sample statements inside the network, because the direct ELBO would leave them out."""
-
-    def _pyro_sample(self, msg: Any) -> NoReturn:
-        raise ValueError(
-            f"the network has the sample site `{msg['name']}`, which it did not have in the trial call before the fit; "
-            "make the network sample it in every call, or fit with `pyro.infer.SVI`."
-        )
