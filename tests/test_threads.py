@@ -247,7 +247,7 @@ class PlainPyro(threading.Thread):
         self.losses.append(self.svi.step())
         handled = poutine.scale(poutine.condition(self.model, data={"w": torch.tensor(0.3)}), scale=0.5)
         trace = poutine.trace(handled).get_trace()
-        self.sites.add((*trace.nodes, float(trace.log_prob_sum())))
+        self.sites.add((*trace.nodes, float(trace.log_prob_sum().detach())))
 
     def run(self):
         while self.goes_on:
