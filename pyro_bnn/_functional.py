@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from ._scope import EXCLUSIVE
+
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
     """Turn a parameter into a buffer, which is not learnable but moves with the module to another device."""
@@ -92,15 +94,16 @@ def _refresh(layer: nn.Module, _: object) -> None:
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which tensors replace the buffers at their paths."""
     owners = [_owner(net, path) for path in tensors]
-    used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
-    originals = [owner._buffers[attribute] for owner, attribute in owners]
-    try:
-        for (owner, attribute), value in zip(owners, used, strict=True):
-            owner._buffers[attribute] = value
-        yield
-    finally:
-        for (owner, attribute), original in zip(owners, originals, strict=True):
-            owner._buffers[attribute] = original
+    with EXCLUSIVE:  # the network may be shared by threads
+        used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
+        originals = [owner._buffers[attribute] for owner, attribute in owners]
+        try:
+            for (owner, attribute), value in zip(owners, used, strict=True):
+                owner._buffers[attribute] = value
+            yield
+        finally:
+            for (owner, attribute), original in zip(owners, originals, strict=True):
+                owner._buffers[attribute] = original
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -206,7 +209,7 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
     """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
-        with torch.enable_grad(), warnings.catch_warnings():
+        with EXCLUSIVE, torch.enable_grad(), warnings.catch_warnings():  # the filters belong to the process
             warnings.filterwarnings("error", message="There is a performance drop")  # then vmap is a loop too
             leaves = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:

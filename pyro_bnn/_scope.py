@@ -4,9 +4,9 @@ import os
 import threading
 import weakref
 from abc import ABCMeta
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
 import pyro
 import torch
@@ -142,15 +142,19 @@ def _draws_on_cuda(device: torch.device | None) -> bool:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """A context in which every submodule is in eval mode; at the end each gets the mode that it had."""
-    training = [submodule for submodule in module.modules() if submodule.training]
-    try:
-        for submodule in training:
-            submodule.training = False
-        yield
-    finally:
-        for submodule in training:
-            submodule.training = True
+    """A context in which every submodule is in eval mode; at the end each gets the mode that it had.
+
+    Other threads that share the module wait: theirs would find it in the wrong mode, or put it back too early.
+    """
+    with EXCLUSIVE:
+        training = [submodule for submodule in module.modules() if submodule.training]
+        try:
+            for submodule in training:
+                submodule.training = False
+            yield
+        finally:
+            for submodule in training:
+                submodule.training = True
 
 
 @contextmanager
@@ -159,19 +163,59 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
     the first. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
-    is restored.
+    is restored. The store and the handlers of calls inside belong to the process, so other threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
     prefixes = tuple(f"{m._pyro_name}." for m in modules if isinstance(m, PyroModule) and m._pyro_name)
     store = pyro.get_param_store()
-    visible = store.get_state()
-    for key in list(visible["params"]):
-        if key.replace("$$$", ".") in names or key.startswith(prefixes):
-            del visible["params"][key]
-            visible["constraints"].pop(key, None)
-    with store.scope(state=visible):
-        yield
+    with EXCLUSIVE:
+        visible = store.get_state()
+        for key in list(visible["params"]):
+            if key.replace("$$$", ".") in names or key.startswith(prefixes):
+                del visible["params"][key]
+                visible["constraints"].pop(key, None)
+        with store.scope(state=visible):
+            yield
+
+
+class _NoContext(AbstractContextManager[None]):
+    """Stands in for the context of a `PyroModule`: it is never active, so no attribute is a Pyro statement."""
+
+    active, used = 0, True
+
+    def __init__(self) -> None:
+        self.param_state: dict[str, dict[str, Any]] = {"params": {}, "constraints": {}}
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def get(self, name: str) -> None:
+        """No value is kept."""
+
+    def set(self, name: str, value: Tensor) -> None:
+        """Keep no value."""
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
+    """A twin of a module whose attributes are plain: it uses neither Pyro's handlers nor its parameter store.
+
+    It has the same parameters, buffers and mode. So threads may call twins of one module side by side.
+
+    Args:
+        module: The module.
+        values: Values of the module's own `PyroSample` attributes; one without a value is drawn at each access.
+    """
+    twin = object.__new__(type(module))
+    vars(twin).update(vars(module))
+    if isinstance(module, PyroModule):
+        vars(twin).update(values or {}, _pyro_context=_NoContext())
+    children = {name: child if child is None else without_pyro(child) for name, child in module._modules.items()}
+    vars(twin)["_modules"] = children
+    return twin
 
 
 def allow_local_mode(module: PyroModule) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._scope import seeded
+from ._scope import EXCLUSIVE, seeded
 from .joint import NetworkPotential, Potential, network_potential
 from .model import BayesianModel
 from .posterior import Draw, Posterior, Status
@@ -119,17 +119,17 @@ def fit_laplace(
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
-    with seeded(seed, model.device):
-        potential = network_potential(model, x, y, dtype, stacklevel=2)
-        if potential.num_dimensions > MAX_DIMENSIONS:
-            raise ValueError(
-                f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
-                f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
-            )
+    potential = network_potential(model, x, y, dtype, stacklevel=2)
+    if potential.num_dimensions > MAX_DIMENSIONS:
+        raise ValueError(
+            f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
+            f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
+        )
+    with EXCLUSIVE, seeded(seed, model.device):  # nothing else is random
         start = _start(potential, init)
-        mode = _minimise(potential, start, max_iterations)
-        precision, num_negative = _precision(potential, mode)
-        status = _status(potential, mode, precision, num_negative)
+    mode = _minimise(potential, start, max_iterations)
+    precision, num_negative = _precision(potential, mode)
+    status = _status(potential, mode, precision, num_negative)
     return LaplacePosterior(potential, mode, precision, model.dtype, status, time.perf_counter() - begin)
 
 

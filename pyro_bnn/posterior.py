@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
-from ._scope import seeded
+from ._scope import EXCLUSIVE, Stream
 
 __all__ = ["EnsemblePosterior", "Posterior", "Status"]
 
@@ -72,8 +72,11 @@ class Posterior(ABC):
             seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
         """
         _checks.at_least("num_samples", num_samples, 1)
-        with seeded(seed), torch.no_grad():
-            draws = list(self.draws(num_samples))
+        unit = EXCLUSIVE if seed is None else Stream(seed)
+        source, draws = self.draws(num_samples), []
+        for _ in range(num_samples):
+            with unit, torch.no_grad():
+                draws.append(next(source))
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 import torch
 from pyro import poutine
 from torch import Tensor
+from torch.distributions import Distribution
 
 from . import _checks
-from ._scope import eval_mode, reseed, seeded
+from ._scope import EXCLUSIVE, Stream, eval_mode, seeded
 from .guides import GuidePosterior
 from .model import BayesianModel
 from .posterior import Draw, Posterior
@@ -17,6 +18,8 @@ from .uncertainty import Prediction, concatenate
 __all__ = ["predict", "predict_point"]
 
 DEFAULT_NUM_SAMPLES = 100
+
+END = object()
 
 
 def predict(
@@ -107,26 +110,34 @@ def _predict(
     _checks.at_least("batch_size", batch_size, 1)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if seed is None:
-        seed = int(torch.randint(2**62, ()))
-    with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
+        with EXCLUSIVE:
+            seed = int(torch.randint(2**62, ()))
+    stream = Stream(seed, model.device)
+    with stream:
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
-        if isinstance(x, Tensor):
-            return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
-        if isinstance(x, tuple) or not isinstance(x, Iterable):
-            raise ValueError(f"`x` must be a tensor or a loader, got {type(x).__name__}; targets go to `y`.")
-        if y is not None:
-            raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
-        parts = [
-            _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
-            for inputs, targets in _loader_batches(x, model.device)
-        ]
+    if isinstance(x, Tensor):
+        return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
+    if isinstance(x, tuple) or not isinstance(x, Iterable):
+        raise ValueError(f"`x` must be a tensor or a loader, got {type(x).__name__}; targets go to `y`.")
+    if y is not None:
+        raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
+    parts = [
+        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
+        for inputs, targets in _loader_batches(x, stream, model.device)
+    ]
     if not parts:
         raise ValueError("the loader is empty; pass one with at least one batch.")
     return concatenate(parts)
 
 
-def _loader_batches(loader: Iterable, device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
-    for batch in loader:
+def _loader_batches(loader: Iterable, stream: Stream, device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
+    with stream:
+        batches = iter(loader)
+    while True:
+        with stream:
+            batch = next(batches, END)
+        if batch is END:
+            return
         if not isinstance(batch, (Tensor, tuple, list)):
             raise ValueError(f"a batch must be a tensor or a pair of tensors, got {type(batch).__name__}.")
         x, y = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
@@ -151,21 +162,28 @@ def _predict_tensor(
     log_density: list[Tensor | None] = [None for _ in rows]
     source = draws(x)
     for seed in seeds:
-        reseed(seed, model.device)
-        draw = next(source)
-        if seed == seeds[0]:
-            model.check_latents(draw)
-        for index, part in enumerate(rows):
-            with poutine.block(), poutine.condition(data=draw):
-                observation = model.observation(x[part])
-            sums[index].add(observation, keep=keep)
-            if y is not None:
-                log_prob = observation.log_prob(y[part]).reshape(len(y[part]), -1).sum(-1)  # (N,)
-                previous = log_density[index]
-                log_density[index] = log_prob if previous is None else torch.logaddexp(previous, log_prob)
+        with torch.no_grad(), seeded(seed, model.device), eval_mode(model):  # other threads have their turns in between
+            draw = next(source)
+            if seed == seeds[0]:
+                model.check_latents(draw)
+            for index, part in enumerate(rows):
+                observation = _observation(model, draw, x[part])
+                sums[index].add(observation, keep=keep)
+                if y is not None:
+                    log_prob = observation.log_prob(y[part]).reshape(len(y[part]), -1).sum(-1)  # (N,)
+                    previous = log_density[index]
+                    log_density[index] = log_prob if previous is None else torch.logaddexp(previous, log_prob)
     log_num_samples = torch.tensor(float(len(seeds))).log().item()
     parts = [
         total.prediction(None if density is None else density - log_num_samples)
         for total, density in zip(sums, log_density, strict=True)
     ]
     return replace(concatenate(parts), targets=y)
+
+
+def _observation(model: BayesianModel, draw: Draw, x: Tensor) -> Distribution:
+    """The distribution of the targets at x; by Pyro if the draw has variables of the network's own, else without it."""
+    if draw.keys() <= set(model.latent_names):
+        return model.observation_given(draw, x)
+    with poutine.block(), poutine.condition(data=draw):
+        return model.observation(x)

@@ -17,8 +17,8 @@ PACKAGE = Path(pb.__file__).parent
 LAYERS = [
     {"_checks"},
     {"_inputs"},
-    {"_files", "_functional", "_gaussian_mixture", "_globs", "_processes", "_reflection", "_scope"},
-    {"_checkpointing"},
+    {"_files", "_gaussian_mixture", "_globs", "_processes", "_reflection", "_scope"},
+    {"_checkpointing", "_functional"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

@@ -3,7 +3,6 @@
 import pyro
 import pytest
 import torch
-from pyro import poutine
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -102,14 +101,6 @@ def test_a_batch_without_targets_is_no_batch(change, message, is_begun, path):
             step(x, y)
         with pytest.raises(ValueError, match=message):
             step(*change(x, y))
-
-
-def test_an_effect_handler_around_a_later_step_is_not_ignored():
-    model, guide, x, y = fresh()
-    with pb.svi_step(model, guide, ADAM) as step:
-        step(x, y)
-        with poutine.scale(scale=0.1), pytest.raises(ValueError, match="effect handlers are active"):
-            step(x, y)
 
 
 def test_weights_removed_in_the_context_of_a_step_are_refused_and_masks_loaded_again_are_not():

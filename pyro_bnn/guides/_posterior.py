@@ -1,12 +1,12 @@
 """Any guide as a posterior."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
-from pyro.poutine.runtime import _PYRO_STACK
 
 from .._scope import is_auxiliary, own_parameters
 from ..history import History
@@ -38,16 +38,20 @@ class GuidePosterior(Posterior):
         """Wall time of all epochs of the fit; None without a fit."""
         return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
 
+    @property
+    def _plain(self) -> FlatGuide | None:
+        """The guide, if it can be used without effect handlers."""
+        return self.guide if isinstance(self.guide, FlatGuide) and self.guide.changes is None else None
+
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one at a time; see :meth:`Posterior.draws`."""
-        guide = self.guide
-        is_plain = isinstance(guide, FlatGuide) and guide.changes is None and not _PYRO_STACK
-        if isinstance(guide, FlatGuide) and is_plain and not any(site.plates for site in guide.sites):
+        guide = self._plain
+        if guide is not None and not any(site.plates for site in guide.sites):
             yield from guide.draws(num_samples)
             return
         for _ in range(num_samples):
-            with own_parameters(self.guide), poutine.block():
+            with own_parameters(self.guide), poutine.block():  # other threads of ours wait: the handlers are global
                 trace = poutine.trace(self.guide).get_trace(*args)
             nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
@@ -60,5 +64,6 @@ class GuidePosterior(Posterior):
         """
         if not isinstance(self.guide, (FlatGuide, AutoGuide)):
             raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`; use `sample` instead.")
-        with own_parameters(self.guide), poutine.block():  # the median of AutoDelta calls the guide
+        apart = nullcontext() if self._plain is not None else own_parameters(self.guide)
+        with apart, nullcontext() if self._plain is not None else poutine.block():  # AutoDelta's median calls the guide
             return {name: value.detach() for name, value in self.guide.median().items()}

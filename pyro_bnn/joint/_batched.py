@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 import torch
-from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks, _functional
-from .._scope import eval_mode, seeded
+from .._scope import EXCLUSIVE, Stream, eval_mode
 from ..model import BayesianModel
 
 
@@ -40,7 +39,7 @@ DRAWS_AT_ONCE = 256
 
 
 def draw_batches(
-    model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, seed: int | None = None
+    model: BayesianModel, samples: Mapping[str, Tensor], x: Tensor, *, stream: Stream | None = None
 ) -> Iterator[Distribution]:
     """The distributions of the targets at x for stored draws, in batches of draws.
 
@@ -48,7 +47,7 @@ def draw_batches(
         model: The model.
         samples: Draws of all latent variables, ``{site: shape (K, S, *event)}``; K chains of S draws.
         x: Inputs, shape (N, ...).
-        seed: Seed of what the network draws; None uses torch's generators as they are.
+        stream: Random numbers for what the network draws; None uses torch's generators as they are.
 
     Yields:
         Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.
@@ -58,14 +57,16 @@ def draw_batches(
     """
     flat = {name: value.flatten(0, 1).to(model.device, model.dtype) for name, value in samples.items()}
     num_draws = len(next(iter(flat.values())))
-    with torch.no_grad(), eval_mode(model), seeded(seed, model.device):
+    unit = EXCLUSIVE if stream is None else stream
+    with torch.no_grad(), unit, eval_mode(model):
         first = {name: value[0] for name, value in flat.items()}
         model.check_latents(first)
         _checks.finite("x", x)
-        with poutine.block(), poutine.condition(data=first):
-            model.observation(x[:1])  # raises if x does not fit
+        model.observation_given(first, x[:1])  # raises if x does not fit
         pairs = {name: torch.cat([value[:1], value[-1:]]) for name, value in flat.items()}
         batched = BatchedModel(model, pairs, x)
-        for start in range(0, num_draws, DRAWS_AT_ONCE):
-            part = {name: value[start : start + DRAWS_AT_ONCE] for name, value in flat.items()}
-            yield batched.observation(part, x)
+    for start in range(0, num_draws, DRAWS_AT_ONCE):
+        part = {name: value[start : start + DRAWS_AT_ONCE] for name, value in flat.items()}
+        with torch.no_grad(), unit, eval_mode(model):
+            observation = batched.observation(part, x)
+        yield observation

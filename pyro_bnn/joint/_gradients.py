@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
-from pyro import poutine
 from torch import Tensor
 
-from .._scope import own_parameters, seeded
+from .._scope import EXCLUSIVE, seeded
 from ..model import BayesianModel
 from ._sites import find_sites
 
@@ -74,7 +73,7 @@ class _Function:
         with torch.no_grad():
             for buffer, original in self._originals:  # buffers such as running statistics
                 buffer.copy_(original)
-        with seeded(0, self._model.device), poutine.block():
+        with seeded(0, self._model.device):
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
         for name, value in given.items():
             if value._version != versions[name]:
@@ -143,8 +142,10 @@ def check_gradients(model: BayesianModel, x: Tensor, y: Tensor) -> None:
     x, y = (part[:MAX_ROWS].detach() for part in (x, y))
     x, y = (part.double() if part.is_floating_point() else part for part in (x, y))
     try:
-        with own_parameters(model), torch.enable_grad():
-            function = _Function(copy.deepcopy(model).double(), x, y)
+        with torch.enable_grad():
+            with EXCLUSIVE:  # another thread's draw may be in the network
+                copied = copy.deepcopy(model)
+            function = _Function(copied.double(), x, y)
             start, gradients = function.value({}), function.gradients()
             if function.value({}) != start or not math.isfinite(start) or not _are_finite(gradients):
                 return

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks
-from .._scope import own_parameters, seeded
+from .._scope import EXCLUSIVE, own_parameters, seeded
 from ..model import BayesianModel
 from ._batched import BatchedModel
 from ._gradients import check_gradients
@@ -183,11 +183,13 @@ def network_potential(
             "are inferred here.",
             stacklevel=stacklevel + 1,
         )
-    copied = copy.deepcopy(model).to(dtype or model.dtype).eval()
+    with EXCLUSIVE:  # another thread's draw may be in the network
+        copied = copy.deepcopy(model)
+    copied = copied.to(dtype or model.dtype).eval()
     x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
     check_gradients(copied, x, y)
     potential = NetworkPotential(copied, x, y)
-    with torch.no_grad():
+    with EXCLUSIVE, torch.no_grad():
         first, again = (potential.value(potential.start[None]) for _ in range(2))
     if bool((first != again).any()) and bool(first.isfinite().all()):
         raise ValueError(

@@ -15,7 +15,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
-from .._reflection import tensors_of
+from .._reflection import overridden_names, tensors_of
 from .._scope import own_parameters, seeded
 from ..model import BayesianModel
 
@@ -76,6 +76,30 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
     Raises:
         ValueError: If there is no latent variable, or if one is discrete or inside a subsampled plate.
     """
+    sites = _plain_sites(model) if isinstance(model, BayesianModel) else None
+    sites = _traced_sites(model, args, kwargs) if sites is None else sites
+    if not sites:
+        raise ValueError("the model has no latent variable; it must have at least one `pyro.sample` without `obs`.")
+    return sites
+
+
+def _plain_sites(model: BayesianModel) -> list[Site] | None:
+    """The latent variables of a model of ours, without effect handlers; None if only a trace can tell."""
+    if overridden_names(type(model), BayesianModel):
+        return None
+    sites: list[Site] = []
+    values: dict[str, Tensor] = {}
+    with torch.no_grad(), seeded(0):  # the same starts at every call
+        for name in model.latent_names:
+            prior = model.plain_prior(name, values)
+            if prior is None:
+                return None
+            values[name] = _start(name, prior, model)
+            sites.append(_site(name, {"fn": prior, "value": values[name], "cond_indep_stack": ()}, model))
+    return sites
+
+
+def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
     with own_parameters(model), torch.no_grad(), poutine.block():
         with seeded(0):  # the same starts at every call
@@ -86,9 +110,17 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
             with seeded(1):  # a prior that depends on other variables differs in another draw
                 again = poutine.trace(latents).get_trace(*args, **kwargs)
             sites = [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
-    if not sites:
-        raise ValueError("the model has no latent variable; it must have at least one `pyro.sample` without `obs`.")
     return sites
+
+
+def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
+    """A first value: the network's own weights if they are inside the support, else a median of the prior."""
+    if isinstance(model, BayesianModel) and name in model.site_names:
+        value = model.initial_value(name)
+        if bool(prior.support.check(value).all()):
+            return value
+    median: Tensor = init_to_median({"name": name, "fn": prior})  # of draws, which would take too long for all weights
+    return median
 
 
 class _AtStart(Messenger):
@@ -102,12 +134,7 @@ class _AtStart(Messenger):
         is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # a plate's indices; Pyro tests so too
         if msg["value"] is not None or is_subsample or msg["fn"].support.is_discrete:
             return
-        if isinstance(self._model, BayesianModel) and msg["name"] in self._model.site_names:
-            value = self._model.initial_value(msg["name"])
-            if bool(msg["fn"].support.check(value).all()):
-                msg["value"] = value
-                return
-        msg["value"] = init_to_median(msg)  # a median of draws, which would take too long for all weights
+        msg["value"] = _start(msg["name"], msg["fn"], self._model)
 
 
 def _site(name: str, node: Any, model: object) -> Site:

@@ -1,7 +1,9 @@
 """The interface of likelihoods, and checks that they share."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -11,7 +13,7 @@ from torch.distributions import Distribution
 
 from .. import _checks
 from .._reflection import move_distribution
-from .._scope import AbstractPyroModule
+from .._scope import AbstractPyroModule, without_pyro
 from ..uncertainty import Accumulator
 
 
@@ -63,6 +65,37 @@ class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[meta
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """The targets in the form that the log-density takes; `dtype` is that of the network's output."""
         return y
+
+    def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
+        """This likelihood with fixed values of its own latent variables, whose calls are free of Pyro.
+
+        Args:
+            values: A value, shape ``(*draws, *event)``, for every latent variable, by the name of the attribute.
+
+        Returns:
+            A twin with the same parameters.
+        """
+        return without_pyro(self, values)
+
+    def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
+        """The prior of a latent variable of the likelihood, without Pyro; a tensor is the value itself.
+
+        Args:
+            name: Name of the attribute.
+            values: Values of other variables of the likelihood on which it may depend.
+        """
+        statement: Any = self._pyro_samples[name]
+        prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
+        assert isinstance(prior, (TorchDistributionMixin, Tensor))
+        return prior
+
+    def drawn(self) -> "Likelihood":
+        """The likelihood given a draw of its latent variables from their prior."""
+        values: dict[str, Tensor] = {}
+        for name in self._pyro_samples:
+            prior = self.prior_given(name, values)
+            values[name] = prior if isinstance(prior, Tensor) else prior.sample()
+        return self.given(values)
 
     def draw_shape(self) -> torch.Size:
         """Shape of the draw axes that the likelihood's own latent variables have in this call; empty by default."""

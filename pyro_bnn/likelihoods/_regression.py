@@ -62,6 +62,8 @@ class GaussianLikelihood(Likelihood):
         if "rho" in self._parameters:
             parameter = self._parameters["rho"]
             assert parameter is not None
+            if not self._pyro_context.active:
+                return softplus(parameter)
             name = f"{self._pyro_name}.rho" if self._pyro_name else "rho"
             return softplus(local_param(name, parameter))
         return self.get_buffer("fixed_scale") if "fixed_scale" in self._buffers else self.scale

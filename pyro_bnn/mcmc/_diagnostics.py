@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
+from .._scope import EXCLUSIVE
 from ..joint import draw_batches
 from ..model import BayesianModel
 from ._statistics import ChainStatistics
@@ -134,7 +135,7 @@ class Diagnostics:
 def require_arviz() -> Any:
     """ArviZ, or an error that says how to get it. It is imported when needed: that is slow, and it warns."""
     try:
-        with warnings.catch_warnings():
+        with EXCLUSIVE, warnings.catch_warnings():  # the filters belong to the process
             warnings.simplefilter("ignore")
             import arviz
     except ImportError as error:

@@ -10,6 +10,7 @@ import torch
 from pyro.infer import MCMC
 from torch import Tensor
 
+from .._scope import Stream
 from ..joint import draw_batches
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
@@ -161,8 +162,10 @@ class MCMCPosterior(Posterior):
             model.check_targets(x, y)
             y = model.likelihood.as_targets(y, model.dtype)
         draws, log_likelihood = [], []
-        for observation in draw_batches(model, self.samples, x, seed=seed):
-            draws.append(observation.sample())
+        stream = Stream(seed, model.device)
+        for observation in draw_batches(model, self.samples, x, stream=stream):
+            with stream:
+                draws.append(observation.sample())
             if y is not None:
                 log_prob = observation.log_prob(y)
                 log_likelihood.append(log_prob.reshape(*log_prob.shape[:2], -1).sum(-1))  # (B, N)

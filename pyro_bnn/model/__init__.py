@@ -1,4 +1,4 @@
 """A network, a prior and a likelihood as one Pyro model."""
 
 from ._model import BayesianModel as BayesianModel
-from ._model import Interceptor as Interceptor
+from ._response import Interceptor as Interceptor

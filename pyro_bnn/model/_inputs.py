@@ -1,6 +1,8 @@
 """Checks of the arguments of a model."""
 
-import torch
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
 from torch import Tensor
 
 from .. import _checks
@@ -22,13 +24,35 @@ def check_input(x: Tensor, like: Tensor) -> None:
         raise ValueError(f"`x` must have at least one row, got shape {_checks.shape(x)}.")
 
 
-def check_shapes(expected: torch.Size, x: Tensor, y: Tensor, likelihood: str) -> None:
+def check_shapes(expected: Sequence[int], x: Tensor, y: Tensor, likelihood: str) -> None:
     """Raise unless y has the expected shape and is on the device of x; `likelihood` is a name for the message."""
     if y.device != x.device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {x.device}; call `y.to(x.device)`.")
     _checks.same_rows(x, y)
-    if y.shape != expected:
+    if tuple(y.shape) != tuple(expected):
         remedy = ""
-        if y.numel() == expected.numel():
+        if y.numel() == math.prod(expected):
             remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
         raise ValueError(f"{likelihood} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")
+
+
+def check_size(num_rows: int, num_data: int) -> None:
+    """Raise if a batch has more rows than the whole data set."""
+    if num_rows > num_data:
+        raise ValueError(
+            f"`num_data` is {num_data} but the batch has {num_rows} rows; build the model with the size of the whole "
+            "data set."
+        )
+
+
+def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor]) -> None:
+    """Raise unless every latent variable has a value and, where `shapes` has one, its shape."""
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
+    for name, shape in shapes.items():
+        if values[name].shape != shape:
+            raise ValueError(
+                f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's {tuple(shape)}: it "
+                "belongs to another model; pass its own model."
+            )

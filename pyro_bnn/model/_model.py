@@ -1,8 +1,8 @@
 """The Bayesian model: a network with priors and a likelihood."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyro
 import torch
@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks, _functional
-from .._scope import allow_local_mode, eval_mode, local_param, seeded
+from .._scope import EXCLUSIVE, allow_local_mode, eval_mode, local_param, seeded, without_pyro
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
-from ._inputs import check_input, check_shapes
+from ._inputs import check_input, check_latents, check_shapes
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
+from ._response import Interceptor, Response, respond
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
-
-Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
 
 
 class BayesianModel(PyroModule):
@@ -84,6 +82,7 @@ class BayesianModel(PyroModule):
             allow_local_mode(module)
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
+        self._is_pyro_network = any(isinstance(module, PyroModule) for module in self.net.modules())
         self._interceptor: Interceptor | None = None
         self._paths = select_sites(self.net, [where] if isinstance(where, str) else list(where))
         for name, path in ((name, path) for name, paths in self._paths.items() for path in paths):
@@ -142,7 +141,8 @@ class BayesianModel(PyroModule):
         tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
         assert tree is not None
         path = _without_prefix(name)
-        return local_param(f"prior_parameters.{path}", tree.get_parameter(path))
+        parameter = tree.get_parameter(path)
+        return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     @property
     def sample_statements(self) -> tuple[object, ...]:
@@ -202,6 +202,25 @@ class BayesianModel(PyroModule):
         """Names of all latent variables: parents of priors, sites of the network, variables of the likelihood."""
         return (*self._priors.children, *self._paths, *self._likelihood_names())
 
+    def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
+        """The prior of any latent variable, without Pyro; None if only Pyro can tell, as for a user's own statement.
+
+        Args:
+            name: The variable, one of :attr:`latent_names`.
+            values: Values of the latent variables before it, ``{site: shape (*event)}``.
+        """
+        prior: object = self._pyro_samples.get(name)
+        if isinstance(prior, SiteStatement):
+            prior = self.prior_given(name, values)
+        elif isinstance(prior, ParentStatement):
+            prior = self.prior_of(name)
+        elif prior is None:
+            noise = {
+                site.removeprefix("likelihood."): v for site, v in values.items() if site in self._likelihood_names()
+            }
+            prior = self._likelihood.prior_given(name.removeprefix("likelihood."), noise)
+        return prior if isinstance(prior, TorchDistributionMixin) else None
+
     def _likelihood_names(self) -> list[str]:
         return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
@@ -236,7 +255,7 @@ class BayesianModel(PyroModule):
         Raises:
             ValueError: If x does not have the device, dtype or shape that the network expects.
         """
-        return self._observe(x)[0]
+        return self._observe(x).distribution
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The Pyro model: draws the weights, runs the network, and observes y at the site ``obs``; without y, draws it.
@@ -251,25 +270,13 @@ class BayesianModel(PyroModule):
         Raises:
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
-        distribution, output, num_lead = self._observe(x)
+        response = self._observe(x)
         if y is not None:
-            y = self._checked_targets(distribution.batch_shape[num_lead:], output, x, y)
-        observation = distribution.to_event(len(distribution.batch_shape) - num_lead - 1)
+            y = response.checked_targets(x, y, self.num_data)
+        observation = response.distribution.to_event(len(response.target_shape) - 1)
         with pyro.poutine.scale(scale=self.num_data / len(x)), pyro.plate("data", len(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
-        return output
-
-    def _checked_targets(self, expected: torch.Size, output: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The checked targets of a batch, in the form that the log-density takes."""
-        check_shapes(expected, x, y, type(self._likelihood).__name__)
-        if len(y) > self.num_data:
-            raise ValueError(
-                f"`num_data` is {self.num_data} but the batch has {len(y)} rows; build the model with the size of the "
-                "whole data set."
-            )
-        if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
-            self._likelihood.check_values(output, y)
-        return self._likelihood.as_targets(y, output.dtype)
+        return response.output
 
     def log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Estimate of the whole data set's log-likelihood from a batch, in nats, without Pyro's machinery.
@@ -285,11 +292,25 @@ class BayesianModel(PyroModule):
         Raises:
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
-        check_input(x, self._like())
-        with self._noise_fixed(values):
-            distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
-            y = self._checked_targets(distribution.batch_shape, output, x, y)
-        return distribution.log_prob(y).sum() * (self.num_data / len(x))
+        response = self._respond(self._likelihood_given(values), values, x)
+        targets = response.checked_targets(x, y, self.num_data)
+        log_prob: Tensor = response.distribution.log_prob(targets)
+        return log_prob.sum() * (self.num_data / len(x))
+
+    def observation_given(self, values: Mapping[str, Tensor], x: Tensor) -> TorchDistributionMixin:
+        """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
+
+        Args:
+            values: A value, shape ``(*draws, *event)``, for every latent variable; further entries are ignored.
+            x: Inputs, shape (N, ...).
+
+        Returns:
+            A distribution of batch shape ``(*draws, N, ...)``.
+
+        Raises:
+            ValueError: If x does not have the device, dtype or shape that the network expects.
+        """
+        return self._respond(self._likelihood_given(values), values, x).distribution
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
@@ -298,8 +319,7 @@ class BayesianModel(PyroModule):
             output: Network outputs, shape ``(*draws, N, ...)``.
             values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood at least.
         """
-        with self._noise_fixed(values):
-            distribution: TorchDistributionMixin = self.likelihood(output)
+        distribution: TorchDistributionMixin = self._likelihood_given(values)(output)
         return distribution
 
     @contextmanager
@@ -318,38 +338,27 @@ class BayesianModel(PyroModule):
         """Whether a context of :meth:`intercepted` is active."""
         return self._interceptor is not None
 
-    @contextmanager
-    def _noise_fixed(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """A context in which the likelihood's latent variables have the given values, by way of PyroModule's cache."""
-        with self._pyro_context:
-            for name in self._likelihood_names():
-                self._pyro_context.set(name, values[name])
-            yield
+    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
+        """The likelihood with those of the given values that belong to it."""
+        likelihood = self._likelihood
+        return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
-        with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
-            distribution, output, num_lead = self._observe(x[:1])
-        expected = torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]])
-        check_shapes(expected, x, y, type(self._likelihood).__name__)
-        self._likelihood.check_values(output, y)
+        with torch.no_grad(), seeded(0, x.device), eval_mode(self):
+            weights = {name: self.initial_value(name) for name in self._paths}
+            response = self._respond(self._likelihood.drawn(), weights, x[:1])
+        check_shapes((len(x), *response.target_shape[1:]), x, y, type(self._likelihood).__name__)
+        self._likelihood.check_values(response.output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless there is a value of the right shape for every latent variable.
 
         Without this check a variable that has no value would silently be drawn from its prior.
         """
-        missing = [name for name in self.latent_names if name not in values]
-        if missing:
-            raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
-        expected = {name: self.initial_value(name).shape for name in self._paths}
-        expected |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
-        for name, shape in expected.items():
-            if values[name].shape != shape:
-                raise ValueError(
-                    f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's "
-                    f"{tuple(shape)}: it belongs to another model; pass its own model."
-                )
+        shapes = {name: self.initial_value(name).shape for name in self._paths}
+        shapes |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
+        check_latents(self.latent_names, shapes, values)
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights that the layers use, given a value of every site of the network.
@@ -362,33 +371,24 @@ class BayesianModel(PyroModule):
             is that of the caller's network.
         """
         pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
-        return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
+        with EXCLUSIVE:  # another thread's draw may be in the network
+            return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
 
     @pyro_method
-    def _observe(self, x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
-        """The distribution of the targets, the network's output, and the number of leading draw axes."""
+    def _observe(self, x: Tensor) -> Response:
+        """The response to x under weights drawn by Pyro statements."""
         check_input(x, self._like())
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
-        weights = self._draw_weights()
-        return self._respond({name: self._without_data_axis(name, value) for name, value in weights.items()}, x)
+        weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
+        return respond(self.network, self._likelihood, self._paths, weights, x, self._interceptor)
 
-    def _respond(self, weights: Mapping[str, Tensor], x: Tensor) -> tuple[TorchDistributionMixin, Tensor, int]:
-        """The result of :meth:`_observe` for given weights."""
-        net = self.network
-        num_lead = max(value.dim() - self.initial_value(name).dim() for name, value in weights.items())
-        tensors = {path: weights[name] for name, paths in self._paths.items() for path in paths}
-        around = nullcontext() if self._interceptor is None else self._interceptor(weights, len(x))
-        with around:
-            output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
-        if output.dim() <= num_lead or output.shape[num_lead] != len(x):
-            raise ValueError(
-                f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."
-            )
-        noise_draws = self._likelihood.draw_shape()
-        if len(noise_draws) > num_lead:  # the noise has more draws than the weights
-            output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
-        return self._likelihood(output), output, num_lead
+    def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Tensor) -> Response:
+        """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
+        check_input(x, self._like())
+        net = without_pyro(self.network) if self._is_pyro_network else self.network
+        weights = {name: values[name] for name in self._paths}
+        return respond(net, likelihood, self._paths, weights, x, self._interceptor)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

@@ -11,7 +11,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 
 from .._reflection import tensors_of
-from .._scope import seeded
+from .._scope import EXCLUSIVE, seeded
 from ..priors import PRIOR_PREFIX, WeightPrior
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class _NoStatements(Messenger):
 
 def _asked(method: Callable[..., T], *args: object) -> T:
     """The result of a method of a prior, hidden from Pyro's handlers; statements inside raise an error."""
-    with poutine.block(), _NoStatements():
+    with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
 
 
@@ -87,7 +87,7 @@ class NetworkPriors:
         self.dependencies[name] = (tuple(parents), tuple(learned))
         with seeded(0, arguments[1].device), torch.no_grad():
             draws = {key: distribution.sample() for key, distribution in parents.items()}
-        self._check_shape(name, self.given(name, {**draws, **learned}))
+        self._check_shape(name, _asked(self.given, name, {**draws, **learned}))
 
     def _refuse_sharing(self, key: str, *names: str) -> NoReturn:
         raise ValueError(
@@ -106,13 +106,13 @@ class NetworkPriors:
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The prior of a site's parameter, for given values of its parents and learnable numbers."""
         if any(self.dependencies[name]):
-            return _asked(self._prior.given, values, *self._arguments(name))
-        return self._cached(name, name, lambda: _asked(self._prior.given, {}, *self._arguments(name)))
+            return self._prior.given(values, *self._arguments(name))
+        return self._cached(name, name, lambda: self._prior.given({}, *self._arguments(name)))
 
     def of_parent(self, parent: str) -> TorchDistributionMixin:
         """The prior of a parent."""
         child = self.children[parent]
-        return self._cached(parent, child, lambda: _asked(self._prior.parents, *self._arguments(child))[parent])
+        return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
         """The distribution of `make`, made once for each device and dtype of the site's parameter."""

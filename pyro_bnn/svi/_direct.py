@@ -1,19 +1,17 @@
 """The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._inputs import num_rows, take
-from .._scope import own_parameters
+from .._scope import EXCLUSIVE
 from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, RandomParameter
 from ..joint import Joint
@@ -54,7 +52,6 @@ class DirectStep(GradientStep):
         self._execution = execution
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
         noise = None if estimator is None else estimator.noise
-        self._has_parameters = any(True for _ in joint.model.parameters())
         self._stack = ExitStack()
         is_mean_field = isinstance(elbo, TraceMeanField_ELBO)
         self._state = self._stack.enter_context(guide.flat(joint, noise=noise, closed_form=is_mean_field))
@@ -69,12 +66,11 @@ class DirectStep(GradientStep):
         return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        with EXCLUSIVE:  # the network and torch's generators may be shared by threads
+            return self._exclusive_backward(batch, weight)
+
+    def _exclusive_backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
-        if _PYRO_STACK:
-            raise ValueError(
-                "effect handlers are active, and steps that began without them would ignore them; leave their context, "
-                "or open it before the first step."
-            )
         self._state.begin()
         terms = self._draw_once(batch, weight / self._num_draws)
         if self._num_draws > 1:
@@ -115,17 +111,12 @@ class DirectStep(GradientStep):
             total = total + share * log_likelihood.detach() if len(parts) > 1 else log_likelihood.detach()
         return total
 
-    def _own_store(self) -> AbstractContextManager[None]:
-        """A context that keeps parameters of the model out of Pyro's global store: a likelihood reads its own there."""
-        return own_parameters(self.model) if self._has_parameters else nullcontext()
-
     def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
         random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
         values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
         estimator, autocast = self._estimator, self._execution.autocast
         if estimator is None and autocast is None:
-            with self._own_store(), _NoSites():
-                return self._joint.log_likelihood(values, batch)
+            return self._joint.log_likelihood(values, batch)
 
         @contextmanager
         def around(_: object, num_rows: int) -> Iterator[None]:
@@ -133,7 +124,7 @@ class DirectStep(GradientStep):
             with layers, torch.autocast(self._joint.model.device.type, autocast, enabled=autocast is not None):
                 yield
 
-        with self._own_store(), self._joint.model.intercepted(around), _NoSites():
+        with self._joint.model.intercepted(around):
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:
@@ -151,13 +142,3 @@ def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
         (tuple(take(argument, slice(begin, end)) for argument in batch), (end - begin) / rows)
         for begin, end in pairwise(bounds)
     ]
-
-
-class _NoSites(Messenger):
-    """Refuses sample statements inside the network, because the direct ELBO would leave them out."""
-
-    def _pyro_sample(self, msg: Any) -> NoReturn:
-        raise ValueError(
-            f"the network has the sample site `{msg['name']}`, which it did not have in the trial call before the fit; "
-            "make the network sample it in every call, or fit with `pyro.infer.SVI`."
-        )

@@ -30,7 +30,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> J
         return f"the bound is {type(elbo).__name__}"
     if elbo.vectorize_particles or elbo.retain_graph:
         return "the bound vectorises its particles or retains its graph"
-    if _PYRO_STACK:
+    if _PYRO_STACK:  # later steps do not look: the handlers may then be those of another thread
         return "effect handlers are active"
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
         return "autocast is on"
@@ -56,7 +56,7 @@ def _of_priors(joint: Joint) -> str | None:
 
 def _of_network(model: BayesianModel, x: Tensor) -> str | None:
     try:
-        with seeded(0, model.device), torch.no_grad(), poutine.block():
+        with seeded(0, model.device), torch.no_grad(), poutine.block():  # other threads of ours wait
             copied = copy.deepcopy(model)  # a run changes the buffers of layers such as batch normalisation
             trace: Any = poutine.trace(copied.observation).get_trace(x)
     except Exception as error:  # if the data are wrong, the real step raises the right error

@@ -1,0 +1,91 @@
+"""The response of a network to inputs: its output, and the distribution of the targets."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from .. import _checks, _functional
+from ..likelihoods import Likelihood
+from ._inputs import check_shapes, check_size
+
+Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
+"""Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a model answers to inputs.
+
+    Args:
+        distribution: Elementwise distribution of the targets, batch shape ``(*draws, N, ...)``.
+        output: Output of the network, shape ``(*draws, N, ...)``.
+        num_lead: Number of draw axes.
+        likelihood: The likelihood that made the distribution.
+    """
+
+    distribution: TorchDistributionMixin
+    output: Tensor
+    num_lead: int
+    likelihood: Likelihood
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the targets, ``(N, ...)``."""
+        return tuple(self.distribution.batch_shape[self.num_lead :])
+
+    def checked_targets(self, x: Tensor, y: Tensor, num_data: int) -> Tensor:
+        """The targets of a batch in the form that the log-density takes, after a check.
+
+        Args:
+            x: The inputs, shape (N, ...).
+            y: The targets, shape (N, ...).
+            num_data: Number of rows of the whole data set.
+
+        Raises:
+            ValueError: If y has a wrong shape, device or value, or more than `num_data` rows.
+        """
+        check_shapes(self.target_shape, x, y, type(self.likelihood).__name__)
+        check_size(len(y), num_data)
+        if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
+            self.likelihood.check_values(self.output, y)
+        return self.likelihood.as_targets(y, self.output.dtype)
+
+
+def respond(
+    net: nn.Module,
+    likelihood: Likelihood,
+    paths: Mapping[str, Sequence[str]],
+    weights: Mapping[str, Tensor],
+    x: Tensor,
+    interceptor: Interceptor | None,
+) -> Response:
+    """Run a network with given weights, and a likelihood on its output.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        likelihood: The likelihood.
+        paths: Names in the network of each site's parameter.
+        weights: A value of every site, ``{site: shape (*draws, *event)}``.
+        x: Inputs, shape (N, ...).
+        interceptor: Makes a context for the call of the network; None is none.
+
+    Raises:
+        ValueError: If the network cannot take x, or does not return one row per input.
+    """
+    num_lead = max(value.dim() - net.get_buffer(paths[name][0]).dim() for name, value in weights.items())
+    tensors = {path: weights[name] for name in paths for path in paths[name]}
+    with nullcontext() if interceptor is None else interceptor(weights, len(x)):
+        output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
+    if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
+        output = output.to(next(iter(weights.values())).dtype)
+    if output.dim() <= num_lead or output.shape[num_lead] != len(x):
+        raise ValueError(
+            f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."
+        )
+    noise_draws = likelihood.draw_shape()
+    if len(noise_draws) > num_lead:  # the noise has more draws than the weights
+        output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
+    return Response(likelihood(output), output, num_lead, likelihood)
