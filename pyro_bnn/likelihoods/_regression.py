@@ -121,7 +121,7 @@ class PoissonLikelihood(Likelihood):
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """The targets in the dtype of the output."""
-        return y.to(dtype)
+        return super().as_targets(y, dtype).to(dtype)
 
     def accumulator(self) -> Accumulator:
         """Averages means and variances."""

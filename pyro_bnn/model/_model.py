@@ -16,7 +16,7 @@ from .. import _checks, _functional
 from .._scope import allow_local_mode, eval_mode, local_param, seeded
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
-from ._inputs import check_input, check_shapes
+from ._inputs import check_input, check_shapes, check_size
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
 
@@ -253,23 +253,22 @@ class BayesianModel(PyroModule):
         """
         distribution, output, num_lead = self._observe(x)
         if y is not None:
-            y = self._checked_targets(distribution.batch_shape[num_lead:], output, x, y)
+            distribution, y = self._checked_targets(distribution, num_lead, output, x, y)
         observation = distribution.to_event(len(distribution.batch_shape) - num_lead - 1)
         with pyro.poutine.scale(scale=self.num_data / len(x)), pyro.plate("data", len(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
         return output
 
-    def _checked_targets(self, expected: torch.Size, output: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The checked targets of a batch, in the form that the log-density takes."""
-        check_shapes(expected, x, y, type(self._likelihood).__name__)
-        if len(y) > self.num_data:
-            raise ValueError(
-                f"`num_data` is {self.num_data} but the batch has {len(y)} rows; build the model with the size of the "
-                "whole data set."
-            )
+    def _checked_targets(
+        self, observation: TorchDistributionMixin, num_lead: int, output: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[TorchDistributionMixin, Tensor]:
+        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take."""
+        check_shapes(self._likelihood, observation.batch_shape[num_lead:], x, y)
+        check_size(y, self.num_data)
         if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
-            self._likelihood.check_values(output, y)
-        return self._likelihood.as_targets(y, output.dtype)
+            self._likelihood.check_targets(output, y)
+        dtype = output.dtype
+        return self._likelihood.weighted(observation, y, dtype), self._likelihood.as_targets(y, dtype)
 
     def log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Estimate of the whole data set's log-likelihood from a batch, in nats, without Pyro's machinery.
@@ -288,7 +287,7 @@ class BayesianModel(PyroModule):
         check_input(x, self._like())
         with self._noise_fixed(values):
             distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
-            y = self._checked_targets(distribution.batch_shape, output, x, y)
+            distribution, y = self._checked_targets(distribution, 0, output, x, y)
         return distribution.log_prob(y).sum() * (self.num_data / len(x))
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
@@ -330,9 +329,8 @@ class BayesianModel(PyroModule):
         """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
         with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
             distribution, output, num_lead = self._observe(x[:1])
-        expected = torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]])
-        check_shapes(expected, x, y, type(self._likelihood).__name__)
-        self._likelihood.check_values(output, y)
+        check_shapes(self._likelihood, torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]]), x, y)
+        self._likelihood.check_targets(output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless there is a value of the right shape for every latent variable.
