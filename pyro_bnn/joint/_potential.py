@@ -106,6 +106,7 @@ class NetworkPotential(Potential):
     def __init__(self, model: BayesianModel, x: Tensor, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
         self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
+        self._weights = model.likelihood.fit_weights(y, model.dtype)
         self._model = model
         self._children = {name for name in model.site_names if model.parents_of(name)}
         self._groups = list(groups_of(self.sites, self.layout, self._children))
@@ -122,7 +123,8 @@ class NetworkPotential(Potential):
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log-likelihood of all data in nats, shape (K,), in one batched run; values have shape (K, *event)."""
-        return _rowwise_sum(self._batched.observation(values, self._x).log_prob(self._y))
+        log_prob = self._batched.observation(values, self._x).log_prob(self._y)
+        return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """Log-density of z under the prior in nats, shape (K,); sites with one kind of prior are evaluated together."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from .. import _checks
+from ..likelihoods import Likelihood
 
 
 def check_input(x: Tensor, like: Tensor) -> None:
@@ -24,8 +25,9 @@ def check_input(x: Tensor, like: Tensor) -> None:
         raise ValueError(f"`x` must have at least one row, got shape {_checks.shape(x)}.")
 
 
-def check_shapes(expected: Sequence[int], x: Tensor, y: Tensor, likelihood: str) -> None:
-    """Raise unless y has the expected shape and is on the device of x; `likelihood` is a name for the message."""
+def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Tensor, y: Tensor) -> None:
+    """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    expected = likelihood.target_shape(observed)
     if y.device != x.device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {x.device}; call `y.to(x.device)`.")
     _checks.same_rows(x, y)
@@ -33,7 +35,11 @@ def check_shapes(expected: Sequence[int], x: Tensor, y: Tensor, likelihood: str)
         remedy = ""
         if y.numel() == math.prod(expected):
             remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
-        raise ValueError(f"{likelihood} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")
+        if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):
+            remedy = ", values and weights; call `likelihood.join_weights(y, weights)`"
+        raise ValueError(
+            f"{type(likelihood).__name__} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}."
+        )
 
 
 def check_size(num_rows: int, num_data: int) -> None:
