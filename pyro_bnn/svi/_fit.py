@@ -23,6 +23,7 @@ from ..kl import KLWeight, check_weight, constant
 from ..model import BayesianModel
 from ..posterior import Status
 from ._batches import Batch, Batches
+from ._judge import judge
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
 from ._step import NonFiniteError
 from ._svi_step import SVIStep, svi_step
@@ -142,7 +143,8 @@ def _run(
             if sum(bool(callback(history)) for callback in callbacks):  # a sum, so that every callback is called
                 stopped = True
                 break
-    return GuidePosterior(step.guide, _status(history, num_epochs, stopped), history)
+    status = judge(_status(history, num_epochs, stopped), step.guide, step.model, history, stacklevel=3)
+    return GuidePosterior(step.guide, status, history)
 
 
 def _position(epoch: int, index: int) -> str:
