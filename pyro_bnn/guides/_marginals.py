@@ -124,10 +124,10 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
     """Why the weights of a site cannot be compared with their prior one by one, in words; None if they can."""
     single = unwrap(prior)
-    if single.support is not constraints.real:
-        return "it is not a site of real numbers"
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
+    if single.support is not constraints.real:
+        return "it is not a site of real numbers"
     if type(single) is not dist.Normal and not all(map(_is_constant, tensors_of(single))):
         return "its prior is not Gaussian and not the same for all elements"
     return None

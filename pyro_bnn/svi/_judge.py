@@ -2,7 +2,6 @@
 
 import warnings
 
-import torch
 from torch import nn
 
 from ..guides import has_marginals, problems_of
@@ -18,7 +17,6 @@ class PosteriorWarning(UserWarning):
     """A fitted posterior collapsed to a point, or did not leave the prior."""
 
 
-@torch.no_grad()
 def judge(status: Status, guide: nn.Module, model: nn.Module, history: History, *, stacklevel: int) -> Status:
     """The status of a fit, with what is wrong with the posterior, which is also warned of.
 
