@@ -59,8 +59,9 @@ def diagnosis(model, loc, scale):
 # --- the fits ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["mean-field", "low-rank", "auto-normal"])
+@pytest.mark.parametrize(
+    ("kind", "seed"), [("mean-field", 0), ("mean-field", 1), ("mean-field", 2), ("low-rank", 0), ("auto-normal", 0)]
+)
 def test_a_fit_that_weighs_the_prior_too_much_is_prior_dominated(kind, seed):
     model, data = curve(seed)
     with pytest.warns(pb.PosteriorWarning, match=r"^prior-dominated: the weights of every layer .*Lower the KL weight"):
@@ -97,9 +98,9 @@ def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
         ({"noise": 0.03}, {"guide": KINDS["low-rank"]}),
         ({"prior": pb.NormalPrior(0.3)}, {}),  # the prior with which a layer of targets without inputs is silent
         ({"prior": pb.ScaleMixturePrior()}, {}),
-        ({"prior": pb.LaplacePrior(0.5)}, {"guide": pb.auto_normal}),
-        ({"prior": pb.LearnedNormalPrior()}, {}),
-        ({"prior": pb.HierarchicalNormalPrior()}, {}),
+        ({"prior": pb.LaplacePrior(0.5)}, {"guide": pb.auto_normal, "steps": 150}),
+        ({"prior": pb.LearnedNormalPrior()}, {"steps": 150}),
+        ({"prior": pb.HierarchicalNormalPrior()}, {"steps": 150}),
         ({}, {"kl_weight": kl.linear_warmup(100)}),
         ({}, {"kl_weight": 0.001}),
         ({}, {"init": pb.UniformInit(), "steps": 100}),
