@@ -102,8 +102,8 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
     found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
     if not found or model is None:
         raise ValueError(
-            f"a guide of type {record.family} cannot be made from the file"
-            f"{'' if found else ' alone'}; build it as it was, and pass it as `guide`."
+            f"a guide of type {record.family} cannot be made from the file alone; build it as it was, and pass it as "
+            "`guide`."
         )
     return found[0](model, record)
 
