@@ -11,10 +11,13 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import pruning
 
-from .cases import small_model
+from .cases import GUIDES, LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy
+from .fits import MORE_PRIORS
 from .posteriors import POSTERIORS, batch_norm, chains, make, make_model, points, whole
 from .pruned import scattered
+
+MORE = {**PRIORS, **MORE_PRIORS}
 
 
 def same(a, b):
@@ -41,6 +44,29 @@ def test_a_posterior_comes_back_to_the_bit(tmp_path, name, dtype):
     assert torch.equal(first.mean, second.mean)
     assert torch.equal(first.total, second.total)
     assert (loaded.status, loaded.seconds) == (posterior.status, posterior.seconds)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_guide_is_loaded_into_one_that_was_built_like_it(tmp_path, name):
+    guides = []
+    for seed in range(2):
+        model, *_ = whole(seed=seed)
+        guides.append(GUIDES[name](model))
+    pb.save_posterior(tmp_path / "file", whole()[0], guides[0])
+    loaded = pb.load_posterior(tmp_path / "file", model, guide=guides[1])
+    assert same(pb.GuidePosterior(guides[0]).sample(3, seed=0), loaded.sample(3, seed=0))
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [*({"prior": prior} for prior in MORE.values()), *({"likelihood": name} for name in LIKELIHOODS)],
+    ids=[*MORE, *LIKELIHOODS],
+)
+def test_a_model_built_again_fits_its_file(tmp_path, kwargs):
+    first, second = (small_model(**kwargs)[0] for _ in range(2))
+    pb.save_posterior(tmp_path / "file", first, pb.MeanFieldGuide(first, init=pb.NormalInit()))
+    pb.load_posterior(tmp_path / "file", second)
+    assert same(first.state_dict(), second.state_dict())
 
 
 def test_what_is_known_of_the_inference_comes_back(tmp_path):
