@@ -242,6 +242,8 @@ OTHERS = {
         r"the shape of `net\.2\.weight` is \(2, 5\) in the file and \(5, 5\)",
     ),
     "activation": ({"net": lambda: net(activation=nn.ReLU)}, "the layer `1` is Tanh in the file and ReLU in the model"),
+    "more-layers": ({"net": lambda: net().append(nn.ReLU())}, "the layer `3` is none in the file and ReLU in the"),
+    "fewer-layers": ({"net": lambda: nn.Sequential(*net()[:1], nn.Identity(), net()[2])}, "`1` is Tanh in the file"),
     "prior": (
         {"prior": pb.NormalPrior(0.8)},
         r"prior of `net\.0\.weight` is Normal\(loc=0, scale=0\.7\) in the file and Normal\(loc=0, scale=0\.8\)",

@@ -128,10 +128,11 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
                     "was."
                 )
     require_no_more("the model", file.sites, own.sites)
+    paths = list(dict.fromkeys([*own.layers, *file.layers]))
     for what, one, other in (
         ("likelihood", file.likelihood, own.likelihood),
         ("`num_data`", file.num_data, own.num_data),
-        *((f"layer `{path}`", file.layers.get(path), layer) for path, layer in own.layers.items()),
+        *((f"layer `{path}`", *(side.layers.get(path, "none") for side in (file, own))) for path in paths),
     ):
         if one != other:
             raise ValueError(f"the {what} is {one} in the file and {other} in the model; build the model as it was.")
