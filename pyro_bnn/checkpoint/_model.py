@@ -120,8 +120,8 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
     for name, site in own.sites.items():
         if name not in file.sites:
             raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
-        saved = file.sites[name]
-        for what, got, expected in (("shape", saved.shape, site.shape), ("prior", saved.prior, site.prior)):
+        found = file.sites[name]
+        for what, got, expected in (("shape", found.shape, site.shape), ("prior", found.prior, site.prior)):
             if got != expected:
                 raise ValueError(
                     f"the {what} of `{name}` is {got} in the file and {expected} in the model; build the model as it "
@@ -129,13 +129,16 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
                 )
     require_no_more("the model", file.sites, own.sites)
     paths = list(dict.fromkeys([*own.layers, *file.layers]))
-    for what, one, other in (
-        ("likelihood", file.likelihood, own.likelihood),
-        ("`num_data`", file.num_data, own.num_data),
-        *((f"layer `{path}`", *(side.layers.get(path, "none") for side in (file, own))) for path in paths),
-    ):
-        if one != other:
-            raise ValueError(f"the {what} is {one} in the file and {other} in the model; build the model as it was.")
+    pairs: dict[str, tuple[object, object]] = {
+        "likelihood": (file.likelihood, own.likelihood),
+        "`num_data`": (file.num_data, own.num_data),
+        **{f"layer `{path}`": (file.layers.get(path, "none"), own.layers.get(path, "none")) for path in paths},
+    }
+    for what, (saved, expected) in pairs.items():
+        if saved != expected:
+            raise ValueError(
+                f"the {what} is {saved} in the file and {expected} in the model; build the model as it was."
+            )
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
