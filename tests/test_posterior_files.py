@@ -320,3 +320,16 @@ def test_a_pruned_embedding_keeps_its_padding_row(tmp_path):
     loaded = pb.load_posterior(tmp_path / "file", second)
     a, b = (pb.predict(m, p, x, num_samples=3, seed=0).mean for m, p in ((first, pruned), (second, loaded)))
     assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mean-field", "pruned", "laplace", "nuts"])
+def test_a_file_goes_to_another_device(tmp_path, name):
+    model, _, posterior = make(name)
+    pb.save_posterior(tmp_path / "cpu", model, posterior)
+    there = make_model(name, seed=1)[0].cuda()
+    loaded = pb.load_posterior(tmp_path / "cpu", there)
+    assert all(value.is_cuda for value in loaded.sample(2, seed=0).values())
+    pb.save_posterior(tmp_path / "gpu", there, loaded)
+    again = pb.load_posterior(tmp_path / "gpu", make_model(name, seed=2)[0])
+    assert same(again.sample(2, seed=0), posterior.sample(2, seed=0))

@@ -134,11 +134,9 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
         "`num_data`": (file.num_data, own.num_data),
         **{f"layer `{path}`": (file.layers.get(path, "none"), own.layers.get(path, "none")) for path in paths},
     }
-    for what, (saved, expected) in pairs.items():
-        if saved != expected:
-            raise ValueError(
-                f"the {what} is {saved} in the file and {expected} in the model; build the model as it was."
-            )
+    for what, (one, other) in pairs.items():
+        if one != other:
+            raise ValueError(f"the {what} is {one} in the file and {other} in the model; build the model as it was.")
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
