@@ -10,8 +10,8 @@ from . import scale_maps as scale_maps
 from . import uncertainty as uncertainty
 from ._checkpointing import Checkpoint as Checkpoint
 from ._checkpointing import Interrupted as Interrupted
-from .checkpoint import load_state as load_state
-from .checkpoint import save_state as save_state
+from .checkpoint import load_posterior as load_posterior
+from .checkpoint import save_posterior as save_posterior
 from .comparison import Comparison as Comparison
 from .comparison import Estimate as Estimate
 from .comparison import MethodScore as MethodScore

@@ -68,6 +68,10 @@ USED_IN_TESTS = {
     ),
     "tests/test_threads.py": ({"pyro_bnn._scope"}, "Without the lock, what threads compute must be seen to be wrong."),
     "tests/test_resume.py": ({"pyro_bnn._scope"}, "A fit whose random numbers do not go on must be seen to differ."),
+    "tests/test_posterior_damage.py": (
+        {"pyro_bnn._files"},
+        "A forged file has a right checksum, and only its content is wrong.",
+    ),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
 }
 """Test file -> the private files and names of the package that it uses, and why."""

@@ -4,6 +4,7 @@ from ._auto import auto_delta as auto_delta
 from ._auto import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
 from ._auto import auto_multivariate_normal as auto_multivariate_normal
 from ._auto import auto_normal as auto_normal
+from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis
 from ._diagnosis import SiteDiagnosis as SiteDiagnosis
 from ._diagnosis import problems_of as problems_of
