@@ -8,6 +8,8 @@ from . import nets as nets
 from . import pruning as pruning
 from . import scale_maps as scale_maps
 from . import uncertainty as uncertainty
+from ._checkpointing import Checkpoint as Checkpoint
+from ._checkpointing import Interrupted as Interrupted
 from .checkpoint import load_state as load_state
 from .checkpoint import save_state as save_state
 from .comparison import Comparison as Comparison

@@ -17,6 +17,7 @@ PACKAGE = Path(pb.__file__).parent
 LAYERS = [
     {"_checks"},
     {"_files", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
+    {"_checkpointing"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

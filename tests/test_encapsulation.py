@@ -19,6 +19,10 @@ FOR_TYPES = {
 """Imports (from, to) that only annotations need."""
 
 USED_IN_TESTS = {
+    "tests/test_checkpointing.py": (
+        {"pyro_bnn._checkpointing", "pyro_bnn._files"},
+        "When states are written and what a signal does is the same for every computation.",
+    ),
     "tests/fits.py": ({"pyro_bnn.svi._svi_step"}, "The direct path is closed, so that the same fit is run by Pyro's."),
     "tests/test_direct_graph.py": (
         {"pyro_bnn.svi._graph", "pyro_bnn.svi._step"},
