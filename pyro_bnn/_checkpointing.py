@@ -48,10 +48,13 @@ class Keeper:
         checkpoint: The file; None writes nothing.
         kind: What the state is of; see :func:`write_state`.
         is_asked: Function that says whether a signal asks to stop.
+        name: The file as the caller knows it.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None, kind: str, is_asked: Callable[[], bool]) -> None:
-        self._checkpoint, self._kind, self._is_asked = checkpoint, kind, is_asked
+    def __init__(
+        self, checkpoint: Checkpoint | None, kind: str, is_asked: Callable[[], bool], name: str | Path
+    ) -> None:
+        self._checkpoint, self._kind, self._is_asked, self._name = checkpoint, kind, is_asked, name
         self._written = time.monotonic()
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
@@ -71,7 +74,7 @@ class Keeper:
         if is_asked:
             raise Interrupted(
                 f"stopped by a signal; the state is in {self._checkpoint.path}. To go on, call again with the same "
-                f"arguments and `resume={str(self._checkpoint.path)!r}`."
+                f"arguments and `resume={str(self._name)!r}`."
             )
 
     def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
@@ -83,7 +86,11 @@ class Keeper:
 
 @contextmanager
 def keeping(
-    checkpoint: str | Path | Checkpoint | None, kind: str, resume: str | Path | None = None
+    checkpoint: str | Path | Checkpoint | None,
+    kind: str,
+    resume: str | Path | None = None,
+    *,
+    name: str | Path | None = None,
 ) -> Iterator[Keeper]:
     """A context for a computation that writes checkpoints. Without one, signals act as they did.
 
@@ -91,25 +98,27 @@ def keeping(
         checkpoint: The file, which must not exist yet unless the computation goes on from it.
         kind: What the state is of; see :func:`write_state`.
         resume: File that the computation goes on from.
+        name: The file as the caller knows it, for messages; None is its path.
 
     Raises:
         FileExistsError: If there is a file that would be lost.
         OSError: If the file cannot be written.
     """
     if checkpoint is None:
-        yield Keeper(None, kind, lambda: False)
+        yield Keeper(None, kind, lambda: False, "")
         return
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    _check_target(Path(checkpoint.path), resume)
+    name = checkpoint.path if name is None else name
+    _check_target(Path(checkpoint.path), resume, name)
     with stopping() as is_asked:
-        yield Keeper(checkpoint, kind, is_asked)
+        yield Keeper(checkpoint, kind, is_asked, name)
 
 
-def _check_target(path: Path, resume: str | Path | None) -> None:
+def _check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
     """Raise before the computation if its state could not be written after hours of it, or would replace another."""
     if path.exists() and not (resume is not None and Path(resume).exists() and path.samefile(resume)):
         raise FileExistsError(
-            f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(path)!r}`, "
+            f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(name)!r}`, "
             "otherwise choose another path or remove it."
         )
     folder = path.resolve().parent
