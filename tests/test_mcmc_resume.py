@@ -1,7 +1,6 @@
 """A run of chains that is killed at any moment goes on as if nothing had happened."""
 
 import dataclasses
-import functools
 import os
 import signal
 import threading
@@ -275,27 +274,38 @@ def test_a_sampler_without_a_state_is_refused_before_its_first_draw(tmp_path):
 
 
 def test_threads_do_not_change_each_others_chains():
-    """Runs of one model, of another, and of a Pyro model side by side; the generators stay as they were."""
-    x = torch.randn(5, 3)
-    problem, another, briefly = Problem(), Problem(), functools.partial(problem_fit, num_warmup=20, num_samples=4)
+    """Runs of a model, of another, and of a Pyro model side by side; the generators stay as they were."""
+    problems, x = [Problem(), Problem()], torch.randn(5, 3)
+    short = {"num_warmup": 20, "num_samples": 4}
+
+    def network(index, sampler, **options):
+        problem = problems[index]
+        return pb.fit_mcmc(problem.model, problem.x, problem.y, sampler=SAMPLERS[sampler], **short, **options)
+
     fits = [
-        lambda: briefly(SAMPLERS["NUTS"], problem, seed=0),
-        lambda: briefly(SAMPLERS["HMC"], problem, seed=1),
-        lambda: briefly(SAMPLERS["NUTS"], another, seed=2, num_chains=3),
-        lambda: quietly(pb.fit_nuts, hierarchy, x, x.sum(1), num_samples=4, num_warmup=4, max_tree_depth=2, seed=3),
+        lambda: network(0, "NUTS", seed=0, num_chains=2),
+        lambda: network(0, "HMC", seed=1, num_chains=2),
+        lambda: network(1, "NUTS", seed=2, num_chains=3),
+        lambda: pb.fit_nuts(hierarchy, x, x.sum(1), num_samples=4, num_warmup=4, max_tree_depth=2, seed=3),
     ]
-    alone, results = [fit() for fit in fits], [None] * len(fits)
 
-    def run(index):
-        results[index] = fits[index]()
+    def side_by_side():
+        results = [None] * len(fits)
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(fits))]
+        def run(index):
+            results[index] = fits[index]()
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(len(fits))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return results
+
+    alone = quietly(lambda: [fit() for fit in fits])
     before = torch.get_rng_state()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together = quietly(side_by_side)  # filters of warnings are for all threads at once
     assert torch.equal(torch.get_rng_state(), before)
     assert not _PYRO_STACK
-    for one, other in zip(alone, results, strict=True):
+    for one, other in zip(alone, together, strict=True):
         assert_same(one, other)
