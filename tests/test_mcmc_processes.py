@@ -1,6 +1,9 @@
 """Chains that die with their process, and chains that several processes share."""
 
 import os
+import signal
+import threading
+import time
 import warnings
 
 import pytest
@@ -23,6 +26,13 @@ def test_chains_of_processes_that_were_killed_are_to_the_bit_those_of_one_that_w
 CHAINS = {"num_samples": 8, "num_warmup": 10, "num_chains": 3, "max_tree_depth": 3}
 
 
+def terminate_at_work(file):
+    """Send a signal to this process once it has begun to draw."""
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def share_chains(rank, folder):
     """What one of two processes does; it leaves all that it has seen in a file."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -43,12 +53,19 @@ def share_chains(rank, folder):
         except ValueError as error:
             seen[name] = str(error)
 
+    def interrupted(name, **options):
+        with pytest.raises(pb.Interrupted) as caught:
+            pb.fit_nuts(problem.model, problem.x, problem.y, **{**CHAINS, **options})
+        seen[name] = str(caught.value)
+
     torch.manual_seed(rank)
     fit("first", seed=0, checkpoint=f"{folder}/chains")
     fit("again", seed=0)
     fit("other seed", seed=1)
     fit("without a seed")
     fit("resumed", seed=0, resume=f"{folder}/chains")
+    threading.Thread(target=terminate_at_work, args=(f"{folder}/long.{rank}-of-2",)).start()
+    interrupted("interrupted", num_samples=10**6, checkpoint=f"{folder}/long")
     refused("too few", problem.x, num_chains=1)
     refused("shards", problem.x + rank, seed=0)
     torch.save(seen, f"{folder}/seen{rank}")
@@ -78,5 +95,7 @@ def test_processes_share_the_chains_and_all_have_all_of_them(tmp_path):
     files = sorted(path.name for path in tmp_path.glob("chains*"))
     assert files == ["chains.0-of-2", "chains.1-of-2"]
     for rank in range(2):
+        assert f"the state is in {tmp_path}/long.{rank}-of-2." in seen[rank]["interrupted"]
+        assert f"`resume='{tmp_path}/long'`" in seen[rank]["interrupted"]
         assert "`num_chains` must be at least the number of processes, 2, got 1" in seen[rank]["too few"]
         assert "`x` must be the same in all processes" in seen[rank]["shards"]

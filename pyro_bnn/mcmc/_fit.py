@@ -185,6 +185,8 @@ class _Fit:
         self.num_warmup = _checks.at_least("num_warmup", self.num_warmup, 0)
         self.num_chains = _checks.at_least("num_chains", self.num_chains, 1)
         self.target_accept = _checks.between_zero_and_one("target_accept", self.target_accept)
+        if not isinstance(self.resume, str | Path | None):
+            raise ValueError(f"`resume` must be the path of a file or None, got {type(self.resume).__name__}.")
         self.seed = None if self.seed is None else _checks.seed(self.seed)
         if self.dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
@@ -201,7 +203,8 @@ class _Fit:
             self.target_accept,
             bool(self.compile),
         )
-        stream = Stream(processes.seed(self.seed), network.device if network else x.device)
+        device = network.device if network else (x.device if isinstance(x, Tensor) else None)
+        stream = Stream(processes.seed(self.seed), device)
         with torch.no_grad():
             with stream:
                 potential: Potential = (

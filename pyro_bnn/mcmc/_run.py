@@ -150,7 +150,7 @@ class Run:
         return kernel
 
 
-def settings_of(plan: Plan, potential: Potential, x: Tensor, y: Tensor, **more: Any) -> dict[str, Any]:
+def settings_of(plan: Plan, potential: Potential, x: object, y: object, **more: Any) -> dict[str, Any]:
     """What must be the same to go on with a run, as plain data, by the name of the argument it comes from."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
@@ -166,8 +166,14 @@ def settings_of(plan: Plan, potential: Potential, x: Tensor, y: Tensor, **more: 
     }
 
 
-def digest(value: Tensor) -> str:
-    """Dtype, shape and SHA-256 of a tensor's content, as text."""
+def digest(value: object) -> str:
+    """Dtype, shape and SHA-256 of a tensor's content, as text; or those of all that a list or dictionary holds."""
+    if isinstance(value, Mapping):
+        return str({name: digest(part) for name, part in value.items()})
+    if isinstance(value, list | tuple):
+        return str([digest(part) for part in value])
+    if not isinstance(value, Tensor):
+        return repr(value)
     content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return f"{value.dtype} {_checks.shape(value)} {hashlib.sha256(content).hexdigest()}"
 
