@@ -2,7 +2,6 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest import mock
 
@@ -99,10 +98,10 @@ class CountingKernel(Kernel):
         self.step_size, self.inverse_mass = kernel.step_size, kernel.inverse_mass  # warm-up writes into these
         self._kernel, self._counter = kernel, counter
 
-    def draws(self) -> Iterator[Draws]:
-        for draws in self._kernel.draws():
-            self._counter.num_steps += int(draws.num_steps[draws.finished].sum())
-            yield draws
+    def draw(self) -> Draws:
+        draws = self._kernel.draw()
+        self._counter.num_steps += int(draws.num_steps[draws.finished].sum())
+        return draws
 
 
 class Pyro(Sampler):

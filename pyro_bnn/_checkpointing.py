@@ -53,6 +53,7 @@ class Keeper:
         kind: What the state is of; see :func:`write_state`.
         is_asked: Function that says whether a signal asks to stop.
         processes: Processes of the computation. They write and stop together; process 0 holds the file.
+        name: The file as the caller knows it, for messages; None is its path.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class Keeper:
         checkpoint: Checkpoint | None,
         kind: str,
         is_asked: Callable[[], bool],
+        *,
         processes: Processes | None = None,
+        name: str | Path | None = None,
     ) -> None:
         self._checkpoint, self._kind, self._is_asked = checkpoint, kind, is_asked
-        self._processes = processes or Processes()
+        self._processes, self._name = processes or Processes(), name
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
@@ -102,7 +105,7 @@ class Keeper:
         if is_asked:
             raise Interrupted(
                 f"stopped by a signal; the state is in {self._checkpoint.path}. To go on, call again with the same "
-                f"arguments and `resume={str(self._checkpoint.path)!r}`."
+                f"arguments and `resume={str(self._name or self._checkpoint.path)!r}`."
             )
 
     def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
@@ -120,7 +123,9 @@ def keeping(
     checkpoint: str | Path | Checkpoint | None,
     kind: str,
     resume: str | Path | None = None,
+    *,
     processes: Processes | None = None,
+    name: str | Path | None = None,
 ) -> Iterator[Keeper]:
     """A context for a computation that writes checkpoints. Without one, signals act as they did.
 
@@ -129,6 +134,7 @@ def keeping(
         kind: What the state is of; see :func:`write_state`.
         resume: File that the computation goes on from.
         processes: Processes of the computation; None is this one alone.
+        name: The file as the caller knows it, for messages; None is its path.
 
     Raises:
         FileExistsError: If there is a file that would be lost.
@@ -139,16 +145,16 @@ def keeping(
         return
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     if processes is None or processes.is_first:
-        _check_target(Path(checkpoint.path), resume)
+        _check_target(Path(checkpoint.path), resume, checkpoint.path if name is None else name)
     with stopping() as is_asked:
-        yield Keeper(checkpoint, kind, is_asked, processes)
+        yield Keeper(checkpoint, kind, is_asked, processes=processes, name=name)
 
 
-def _check_target(path: Path, resume: str | Path | None) -> None:
+def _check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
     """Raise before the computation if its state could not be written after hours of it, or would replace another."""
     if path.exists() and not (resume is not None and Path(resume).exists() and path.samefile(resume)):
         raise FileExistsError(
-            f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(path)!r}`, "
+            f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(name)!r}`, "
             "otherwise choose another path or remove it."
         )
     folder = path.resolve().parent

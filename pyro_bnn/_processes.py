@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,9 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 LONG = 2**16
 """Heuristic: number of elements from which on a tensor is sent by itself."""
+
+
+P = TypeVar("P", bound="Processes")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Processes:
     count: int = 1
 
     @classmethod
-    def present(cls) -> "Processes":
+    def present(cls: type[P]) -> P:
         """Those of the process group that `torch.distributed` has; a single one if there is none."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()

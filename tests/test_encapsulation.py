@@ -72,6 +72,7 @@ USED_IN_TESTS = {
         {"pyro_bnn._files"},
         "A forged file has a right checksum, and only its content is wrong.",
     ),
+    "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
 }
 """Test file -> the private files and names of the package that it uses, and why."""

@@ -33,29 +33,28 @@ class Langevin(pb.Sampler):
 class LangevinKernel(Kernel):
     def __init__(self, value_and_grad, z):
         super().__init__(value_and_grad, z)
-        self._z = z
+        self._now = (z, *value_and_grad(z))
 
-    def draws(self):
-        z = self._z
-        potential, gradient = self.value_and_grad(z)
-        while True:
-            r = torch.randn_like(z) / self.inverse_mass.sqrt()
-            step = self.step_size[:, None]
-            end = leapfrog(self.value_and_grad, z, r, gradient, step, step * self.inverse_mass)
-            before, after = potential + self._kinetic(r), end[3] + self._kinetic(end[1])
-            takes = torch.rand_like(before).log() < before - after
-            row = takes[:, None]
-            z, gradient = torch.where(row, end[0], z), torch.where(row, end[2], gradient)
-            potential = torch.where(takes, end[3], potential)
-            yield Draws(
-                finished=torch.ones_like(takes),
-                z=z,
-                log_density=-potential,
-                energy=before,
-                accept=(before - after).clamp_max(0).exp(),
-                diverging=before - after < -1000,
-                num_steps=torch.ones_like(takes, dtype=torch.long),
-            )
+    def draw(self):
+        z, potential, gradient = self._now
+        r = torch.randn_like(z) / self.inverse_mass.sqrt()
+        step = self.step_size[:, None]
+        end = leapfrog(self.value_and_grad, z, r, gradient, step, step * self.inverse_mass)
+        before, after = potential + self._kinetic(r), end[3] + self._kinetic(end[1])
+        takes = torch.rand_like(before).log() < before - after
+        row = takes[:, None]
+        z, gradient = torch.where(row, end[0], z), torch.where(row, end[2], gradient)
+        potential = torch.where(takes, end[3], potential)
+        self._now = z, potential, gradient
+        return Draws(
+            finished=torch.ones_like(takes),
+            z=z,
+            log_density=-potential,
+            energy=before,
+            accept=(before - after).clamp_max(0).exp(),
+            diverging=before - after < -1000,
+            num_steps=torch.ones_like(takes, dtype=torch.long),
+        )
 
     def _kinetic(self, r):
         return 0.5 * (r.square() * self.inverse_mass).sum(-1)

@@ -45,7 +45,8 @@ def record(value_and_grad, steps, *, max_tree_depth, num_events, compile):
     kernel.step_size = torch.tensor(steps)
     torch.manual_seed(2)
     reports = []
-    for index, draws in zip(range(num_events), kernel.draws(), strict=False):
+    for index in range(num_events):
+        draws = kernel.draw()
         numbers = [draws.log_density, draws.energy, draws.accept, draws.diverging, draws.num_steps, *draws.z.mT]
         reports.append(torch.stack([torch.where(draws.finished, number, 0) for number in (draws.finished, *numbers)]))
         kernel.step_size[index % len(steps)] *= 1.01 if index % 3 else 0.97  # as in warm-up

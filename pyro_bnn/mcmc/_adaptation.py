@@ -1,7 +1,8 @@
 """Warm-up of one chain: step size by dual averaging, mass matrix from the draws' variances."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,10 @@ FEWEST_UPDATES = 10
 
 SHRINKAGE = 1e-3
 """Value towards which Stan shrinks a variance, with the weight of 5 draws."""
+
+
+FindStep = Callable[[Tensor, Tensor], float]
+"""Function of a point and an inverse mass, both of shape (P,), that returns a first step size."""
 
 
 def windows(num_warmup: int) -> list[int]:
@@ -82,6 +87,22 @@ class DualAveraging:
         """The step size to keep after warm-up."""
         return math.exp(self._log_average) if self._count >= FEWEST_UPDATES else self._first
 
+    def state(self) -> dict[str, Any]:
+        """What it has learned, as plain data."""
+        return {
+            "mu": self._mu,
+            "count": self._count,
+            "error": self._error,
+            "log_average": self._log_average,
+            "step_size": self.step_size,
+            "first": self._first,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._mu, self._count, self._error = state["mu"], state["count"], state["error"]
+        self._log_average, self.step_size, self._first = state["log_average"], state["step_size"], state["first"]
+
 
 class Welford:
     """Running variance of vectors (Welford, 1962)."""
@@ -101,6 +122,15 @@ class Welford:
         n = self._count
         return (n / (n + 5)) * self._square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
+    def state(self) -> dict[str, Any]:
+        """What it has taken in, as plain data."""
+        return {"count": self._count, "mean": self._mean, "square": self._square}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._count = state["count"]
+        self._mean, self._square = (state[name].to(self._mean, copy=True) for name in ("mean", "square"))
+
 
 class Adaptation:
     """What one chain learns during warm-up.
@@ -108,26 +138,25 @@ class Adaptation:
     Args:
         num_warmup: Number of warm-up draws.
         target: Acceptance rate to reach.
-        find_step: Function of a point and an inverse mass, both of shape (P,), that returns a first step size.
         start: First point of the chain, shape (P,).
     """
 
-    def __init__(
-        self, num_warmup: int, target: float, find_step: Callable[[Tensor, Tensor], float], start: Tensor
-    ) -> None:
-        self._num_warmup, self._target, self._find_step = num_warmup, target, find_step
+    def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
+        self._num_warmup, self._target = num_warmup, target
         self._ends = windows(num_warmup)
         is_long = num_warmup >= INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER
         self._first = INITIAL_BUFFER if is_long else int(0.15 * num_warmup)
         self._welford = Welford(start)
         self.inverse_mass = torch.ones_like(start)
-        self._restart(start)
-
-    def _restart(self, z: Tensor) -> None:
-        self._averaging = DualAveraging(self._find_step(z, self.inverse_mass), self._target)
+        self._averaging = DualAveraging(1.0, target)
         self.step_size = self._averaging.step_size
 
-    def update(self, index: int, z: Tensor, accept: float) -> None:
+    def restart(self, z: Tensor, find_step: FindStep) -> None:
+        """Learn the step size from the beginning, as at the first point and with each new mass matrix."""
+        self._averaging = DualAveraging(find_step(z, self.inverse_mass), self._target)
+        self.step_size = self._averaging.step_size
+
+    def update(self, index: int, z: Tensor, accept: float, find_step: FindStep) -> None:
         """Learn from warm-up draw number `index`, counted from 0."""
         self._averaging.update(accept)
         self.step_size = self._averaging.step_size
@@ -136,6 +165,21 @@ class Adaptation:
         if index + 1 in self._ends:
             self.inverse_mass = self._welford.variance()
             self._welford = Welford(z)
-            self._restart(z)
+            self.restart(z, find_step)
         if index + 1 == self._num_warmup:
             self.step_size = self._averaging.average
+
+    def state(self) -> dict[str, Any]:
+        """What the chain has learned, as plain data."""
+        return {
+            "step_size": self.step_size,
+            "inverse_mass": self.inverse_mass,
+            "averaging": self._averaging.state(),
+            "welford": self._welford.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.step_size, self.inverse_mass = state["step_size"], state["inverse_mass"].to(self.inverse_mass, copy=True)
+        self._averaging.restore(state["averaging"])
+        self._welford.restore(state["welford"])

@@ -1,11 +1,14 @@
 """Runs of many chains from warm-up to the last draw, with any sampler."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from .._scope import Stream
 from ._adaptation import Adaptation
 from ._kernel import Draws, Kernel
 
@@ -34,12 +37,13 @@ class Chain:
     @property
     def is_done(self) -> bool:
         """Whether the chain has all of its draws."""
-        return self.num_drawn == self.num_warmup + self.num_samples
+        return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
         """Learn from a draw in warm-up, and record it afterwards."""
         if self.num_drawn < self.num_warmup:
-            self.adaptation.update(self.num_drawn, draws.z[self.index], float(draws.accept[self.index]))
+            accept = float(draws.accept[self.index])
+            self.adaptation.update(self.num_drawn, draws.z[self.index], accept, kernel.find_step)
             self.adapt(kernel)
         else:
             for name, values in self.records.items():
@@ -51,40 +55,42 @@ class Chain:
         kernel.step_size[self.index] = self.adaptation.step_size
         kernel.inverse_mass[self.index] = self.adaptation.inverse_mass
 
+    def recorded(self, name: str) -> Tensor:
+        """The recorded values of a field of `Draws`, shape (S, ...)."""
+        return torch.stack(self.records[name])
+
+    def state(self) -> dict[str, Any]:
+        """What the chain has learned and recorded, as plain data."""
+        records = {name: self.recorded(name) if values else None for name, values in self.records.items()}
+        return {"num_drawn": self.num_drawn, "adaptation": self.adaptation.state(), "records": records}
+
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.num_drawn = state["num_drawn"]
+        self.adaptation.restore(state["adaptation"])
+        for name, values in state["records"].items():
+            self.records[name] = [] if values is None else list(values.to(device, copy=True))
+
 
 def run_chains(
-    kernel: Kernel,
-    starts: Tensor,
-    *,
-    num_samples: int,
-    num_warmup: int,
-    target_accept: float,
-    progress: bool,
-) -> dict[str, Tensor]:
-    """Warm up and sample.
+    kernel: Kernel, chains: Sequence[Chain], stream: Stream, after_each: Callable[[], None], *, progress: bool
+) -> None:
+    """Warm up and sample, until every chain has its draws.
 
     Args:
         kernel: The sampler on its potential.
-        starts: First points, shape (K, P).
-        num_samples: Number of draws recorded of each chain, S.
-        num_warmup: Number of draws of each chain that only serve adaptation.
-        target_accept: Acceptance rate that the step size is adapted to.
+        chains: The chains, in the order of the kernel's rows.
+        stream: Random numbers. Between two draws other threads may take their turn.
+        after_each: Function that is called whenever chains have made a draw.
         progress: Show a progress bar.
-
-    Returns:
-        The recorded fields of `Draws`, each of shape (K, S, ...).
     """
-    chains = []
-    for index, start in enumerate(starts):
-        adaptation = Adaptation(num_warmup, target_accept, kernel.find_step, start)
-        chains.append(Chain(index, num_warmup, num_samples, adaptation))
-        chains[index].adapt(kernel)
-    with tqdm(total=len(chains) * (num_warmup + num_samples), disable=not progress, unit="draw") as bar:
-        for draws in kernel.draws():
-            for index in draws.finished.nonzero().flatten().tolist():
-                if not chains[index].is_done:
-                    chains[index].take(draws, kernel)
-                    bar.update()
-            if all(chain.is_done for chain in chains):
-                break
-    return {name: torch.stack([torch.stack(chain.records[name]) for chain in chains]) for name in RECORDED}
+    total, done = sum(chain.num_warmup + chain.num_samples for chain in chains), sum(c.num_drawn for c in chains)
+    with tqdm(total=total, initial=done, disable=not progress, unit="draw") as bar:
+        while not all(chain.is_done for chain in chains):
+            with stream:
+                draws = kernel.draw()
+                for index in draws.finished.nonzero().flatten().tolist():
+                    if not chains[index].is_done:
+                        chains[index].take(draws, kernel)
+                        bar.update()
+            after_each()

@@ -1,22 +1,24 @@
 """Markov chain Monte Carlo on any model: where the chains start, how they run, and whether to believe them."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from .._scope import seeded
+from .._checkpointing import Checkpoint, keeping
+from .._scope import EXCLUSIVE, Stream
 from ..joint import Potential, TracePotential, network_potential
 from ..model import BayesianModel
 from ._adaptation import TARGET_ACCEPT
-from ._chains import run_chains
 from ._judge import judge
 from ._kernel import Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
+from ._processes import Processes
+from ._run import KIND, Plan, Run, settings_of
 from ._start import Start, starting_points
 from ._statistics import ChainStatistics
 
@@ -36,12 +38,18 @@ def fit_mcmc(
     compile: bool = False,
     progress: bool = False,
     seed: int | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
 ) -> MCMCPosterior:
     r"""Draws from the exact posterior, by Markov chains.
 
     The model is the one that SVI uses; all data are seen at once. Chains move in unconstrained space, where a noise
     scale is a logarithm, and the density has the Jacobian. All chains run side by side in one batch. During warm-up
     each chain learns its own step size and diagonal mass matrix.
+
+    In a group of processes (`torch.distributed` is initialised), each makes a share of the chains, and all return all
+    of them. Every process must make the call, with the same arguments and all data; each writes a `checkpoint` of its
+    own, whose name ends in its rank. The draws depend on the seed and the number of processes.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model called as ``model(x, y)``. Its
@@ -59,7 +67,12 @@ def fit_mcmc(
         compile: Compile the sampler for this model with `torch.compile`. That takes some ten seconds and a C++
             compiler; the sampler then is several times faster. The draws differ by rounding.
         progress: Show a progress bar.
-        seed: Makes the run repeatable and leaves torch's generators as they were.
+        seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
+            were.
+        checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
+            end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
+        resume: File that a run with the same arguments wrote, to go on from; the draws are to the bit those of a run
+            that was not interrupted. A finished run can be gone on with to a larger `num_samples`.
 
     Returns:
         The chains, with `status` and `statistics`. The status judges divergences and, where ArviZ is installed, R-hat
@@ -68,14 +81,29 @@ def fit_mcmc(
 
     Raises:
         ValueError: If the data do not fit the model, the model is random for given weights (dropout), or no start
-            with a finite density is found.
+            with a finite density is found; or if `resume` is damaged or of another run.
+        OSError: If `checkpoint` cannot be written or exists and is not `resume`, or if there is no `resume`.
+        Interrupted: If a signal has ended the run after its state was written.
 
     Warns:
         ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
     """
     _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
-    run = _Run(sampler, num_samples, num_warmup, num_chains, target_accept, init, dtype, compile, progress, seed)
-    return run(model, x, y)
+    fit = _Fit(
+        sampler,
+        num_samples,
+        num_warmup,
+        num_chains,
+        target_accept,
+        init,
+        dtype,
+        compile,
+        progress,
+        seed,
+        checkpoint,
+        resume,
+    )
+    return fit(model, x, y)
 
 
 def fit_nuts(
@@ -93,6 +121,8 @@ def fit_nuts(
     compile: bool = False,
     progress: bool = False,
     seed: int | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
 ) -> MCMCPosterior:
     """Draws from the exact posterior, by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(...))`.
 
@@ -111,15 +141,30 @@ def fit_nuts(
         dtype: Dtype to compute in.
         compile: Compile the sampler for this model.
         progress: Show a progress bar.
-        seed: Makes the run repeatable.
+        seed: Seed of the run.
+        checkpoint: File to write the run to.
+        resume: File to go on from.
     """
     sampler = NUTS(max_tree_depth)
-    run = _Run(sampler, num_samples, num_warmup, num_chains, target_accept, init, dtype, compile, progress, seed)
-    return run(model, x, y)  # and not by `fit_mcmc`: warnings point to the caller of either
+    fit = _Fit(
+        sampler,
+        num_samples,
+        num_warmup,
+        num_chains,
+        target_accept,
+        init,
+        dtype,
+        compile,
+        progress,
+        seed,
+        checkpoint,
+        resume,
+    )
+    return fit(model, x, y)  # and not by `fit_mcmc`: warnings point to the caller of either
 
 
 @dataclass
-class _Run:
+class _Fit:
     """Arguments of :func:`fit_mcmc`."""
 
     sampler: Sampler
@@ -132,40 +177,70 @@ class _Run:
     compile: bool
     progress: bool
     seed: int | None
+    checkpoint: str | Path | Checkpoint | None
+    resume: str | Path | None
 
     def __post_init__(self) -> None:
         self.num_samples = _checks.at_least("num_samples", self.num_samples, 4)  # what R-hat needs
         self.num_warmup = _checks.at_least("num_warmup", self.num_warmup, 0)
         self.num_chains = _checks.at_least("num_chains", self.num_chains, 1)
         self.target_accept = _checks.between_zero_and_one("target_accept", self.target_accept)
+        if not isinstance(self.resume, str | Path | None):
+            raise ValueError(f"`resume` must be the path of a file or None, got {type(self.resume).__name__}.")
+        self.seed = None if self.seed is None else _checks.seed(self.seed)
         if self.dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
 
     def __call__(self, model: Callable[..., object], x: Tensor, y: Tensor) -> MCMCPosterior:
         self._check_can_run(model)
-        begin = time.perf_counter()
         network = model if isinstance(model, BayesianModel) else None
-        with seeded(self.seed, network.device if network else x.device), torch.no_grad():
-            potential: Potential = (
-                network_potential(network, x, y, self.dtype, stacklevel=3) if network else TracePotential(model, (x, y))
-            )
-            starts = starting_points(potential, self.init, self.num_chains)
-            kernel = self.sampler.kernel(potential.value_and_grad, starts, compile=self.compile)
-            recorded = run_chains(
-                kernel,
-                starts,
-                num_samples=self.num_samples,
-                num_warmup=self.num_warmup,
-                target_accept=self.target_accept,
-                progress=self.progress,
-            )
-            samples = _constrained(potential, recorded.pop("z"), network.dtype if network else starts.dtype)
-        seconds = time.perf_counter() - begin
-        statistics = ChainStatistics(
-            **recorded, step_size=kernel.step_size, inverse_mass=kernel.inverse_mass, seconds=seconds
+        processes = Processes.present()
+        plan = Plan(
+            self.sampler,
+            processes.share(self.num_chains),
+            self.num_warmup,
+            self.num_samples,
+            self.target_accept,
+            bool(self.compile),
         )
-        status = judge(samples, statistics, self.sampler.name, network, x if network else None, stacklevel=3)
-        return MCMCPosterior(samples, statistics, status, sampler=self.sampler.name)
+        device = network.device if network else (x.device if isinstance(x, Tensor) else None)
+        stream = Stream(processes.own_seed(self.seed), device)
+        with torch.no_grad():
+            with stream:
+                potential: Potential = (
+                    network_potential(network, x, y, self.dtype, stacklevel=3)
+                    if network
+                    else TracePotential(model, (x, y))
+                )
+            run = self._finished(plan, potential, stream, processes, x, y)
+            recorded, seconds = _together(processes, run.recorded(), run.seconds)
+            samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
+        statistics = ChainStatistics(**recorded, seconds=seconds)
+        name = self.sampler.name
+        with EXCLUSIVE:  # a network is run under Pyro's handlers
+            status = processes.of_first(
+                lambda: judge(samples, statistics, name, network, x if network else None, stacklevel=5)
+            )
+        return MCMCPosterior(samples, statistics, status, sampler=name)
+
+    def _finished(
+        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, x: Tensor, y: Tensor
+    ) -> Run:
+        """The run, begun or gone on with, after its last draw."""
+        settings = settings_of(plan, potential, x, y, num_chains=self.num_chains, seed=self.seed)
+        processes.require_same_arguments(settings)
+        run = Run(plan, potential, stream, settings)
+        resume = None if self.resume is None else processes.file(self.resume)
+        checkpoint = processes.checkpoint(self.checkpoint)
+        with keeping(checkpoint, KIND, resume, name=_path_of(self.checkpoint)) as keeper:
+            if resume is not None:
+                run.resume(resume)
+            else:
+                with stream:
+                    starts = starting_points(potential, self.init, plan.num_chains)
+                run.start(starts)
+            run.finish(keeper, progress=self.progress)
+        return run
 
     def _check_can_run(self, model: object) -> None:
         if self.compile and not isinstance(model, BayesianModel):
@@ -178,3 +253,17 @@ def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[st
     """Values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
     values = potential.constrain(z.flatten(0, 1))
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
+
+
+def _together(processes: Processes, recorded: dict[str, Tensor], seconds: float) -> tuple[dict[str, Tensor], float]:
+    """The chains of all processes, and the longest time."""
+    if processes.count == 1:
+        return recorded, seconds
+    device = recorded["z"].device
+    parts = processes.gathered({name: value.cpu() for name, value in recorded.items()})
+    joined = {name: torch.cat([part[name] for part in parts]).to(device) for name in recorded}
+    return joined, max(processes.gathered(seconds))
+
+
+def _path_of(checkpoint: str | Path | Checkpoint | None) -> str | Path | None:
+    return checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint

@@ -1,7 +1,8 @@
 """Hamiltonian Monte Carlo with trajectories of random length."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,36 +49,43 @@ class HMCKernel(Kernel):
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
         super().__init__(compiled(traced(value_and_grad, [z]), [z]) if compile else value_and_grad, z)
         self._z, self._max_steps = z, max_steps
+        self._potential, self._gradient = self.value_and_grad(z)
 
-    def draws(self) -> Iterator[Draws]:
-        """Draw for ever; see :meth:`Kernel.draws`. All chains take the same number of steps and finish together."""
-        z = self._z
-        potential, gradient = self.value_and_grad(z)
-        everyone = torch.ones_like(potential, dtype=torch.bool)
-        while True:
-            r = torch.randn_like(z) * self.inverse_mass.rsqrt()
-            energy = self._energy(potential, r)
-            step = self.step_size[:, None]
-            drift = step * self.inverse_mass
-            end = (z, r, gradient, potential)
-            num_steps = int(torch.randint(1, self._max_steps + 1, ()))
-            for _ in range(num_steps):
-                end = leapfrog(self.value_and_grad, *end[:3], step, drift)
-            new_energy = self._energy(end[3], end[1])
-            gain = torch.nan_to_num(energy - new_energy, nan=-torch.inf, neginf=-torch.inf)
-            accepts = torch.rand_like(gain).log() < gain
-            row = accepts[:, None]
-            z, gradient = torch.where(row, end[0], z), torch.where(row, end[2], gradient)
-            potential, energy = torch.where(accepts, end[3], potential), torch.where(accepts, new_energy, energy)
-            yield Draws(
-                finished=everyone,
-                z=z,
-                log_density=-potential,
-                energy=energy,
-                accept=gain.clamp_max(0).exp(),
-                diverging=gain < -DIVERGENCE,
-                num_steps=torch.full_like(everyone, num_steps, dtype=torch.long),
-            )
+    def draw(self) -> Draws:
+        """Make one draw of every chain; all take the same number of steps and finish together."""
+        z, gradient, potential = self._z, self._gradient, self._potential
+        r = torch.randn_like(z) * self.inverse_mass.rsqrt()
+        energy = self._energy(potential, r)
+        step = self.step_size[:, None]
+        drift = step * self.inverse_mass
+        end = (z, r, gradient, potential)
+        num_steps = int(torch.randint(1, self._max_steps + 1, ()))
+        for _ in range(num_steps):
+            end = leapfrog(self.value_and_grad, *end[:3], step, drift)
+        new_energy = self._energy(end[3], end[1])
+        gain = torch.nan_to_num(energy - new_energy, nan=-torch.inf, neginf=-torch.inf)
+        accepts = torch.rand_like(gain).log() < gain
+        row = accepts[:, None]
+        self._z, self._gradient = torch.where(row, end[0], z), torch.where(row, end[2], gradient)
+        self._potential = torch.where(accepts, end[3], potential)
+        return Draws(
+            finished=torch.ones_like(accepts),
+            z=self._z,
+            log_density=-self._potential,
+            energy=torch.where(accepts, new_energy, energy),
+            accept=gain.clamp_max(0).exp(),
+            diverging=gain < -DIVERGENCE,
+            num_steps=torch.full_like(accepts, num_steps, dtype=torch.long),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Where the chains are; see :meth:`Kernel.state`."""
+        return {"z": self._z, "gradient": self._gradient, "potential": self._potential}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        names = ("z", "gradient", "potential")
+        self._z, self._gradient, self._potential = (state[name].to(self._z, copy=True) for name in names)
 
     def _energy(self, potential: Tensor, r: Tensor) -> Tensor:
         return potential + 0.5 * torch.linalg.vecdot(r, r * self.inverse_mass)

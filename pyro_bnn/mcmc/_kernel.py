@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,8 +59,26 @@ class Kernel(ABC):
         self.inverse_mass = torch.ones_like(z)
 
     @abstractmethod
-    def draws(self) -> Iterator[Draws]:
-        """Draw for ever: yields whenever chains finish a draw. Step size and inverse mass may be changed then."""
+    def draw(self) -> Draws:
+        """Go on until chains finish a draw. Step size and inverse mass may be changed between two calls."""
+
+    def state(self) -> dict[str, Any]:
+        """Where the chains are between two draws, as plain data: numbers, tensors, and lists and dictionaries of them.
+
+        The next draws follow from it, from step size and inverse mass, and from torch's random numbers. A sampler
+        without it draws as well, but its runs cannot be written to a file.
+        """
+        raise self._stateless()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, perhaps in another process; its tensors may be on the CPU."""
+        raise self._stateless()
+
+    def _stateless(self) -> ValueError:
+        return ValueError(
+            f"`checkpoint` and `resume` need a sampler that says where its chains are, but {type(self).__name__} does "
+            "not define both `state` and `restore`; define them, or leave these arguments out."
+        )
 
     def find_step(self, z: Tensor, inverse_mass: Tensor) -> float:
         """A first step size for one chain: doubled or halved until one step is accepted half of the time.

@@ -5,8 +5,9 @@ own tree, wherever the others are in theirs. `_tree.py` has the algorithm; here 
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,6 +66,8 @@ class NUTSKernel(Kernel):
         super().__init__(value_and_grad, z)
         self._tables = checkpoint_tables(max_tree_depth, z.device)
         self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
+        self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
+        self._position = torch.zeros_like(self._tree.size[0])  # number of steps for which they are used up
         self.advance: Callable[..., tuple[Tree, Subtree, Tensor]] = functools.partial(
             _advance, _grow_one_by_one, lambda chains: bool(chains.any()), value_and_grad, 2**max_tree_depth
         )
@@ -73,7 +76,7 @@ class NUTSKernel(Kernel):
             grow_all = functools.partial(_grow_in_graph, compiler_loop())
             advance = functools.partial(_advance, grow_all, lambda _: True, graph, 2**max_tree_depth)
             with seeded(0, z.device):
-                numbers = self._normal(), *self._random_block()
+                numbers = self._normal(), self._random_block(), self._position
             self.advance = compiled(
                 advance, [self._tree, self._subtree, self._setting, *numbers], loops=z.device.type == "cpu"
             )
@@ -82,27 +85,40 @@ class NUTSKernel(Kernel):
     def _setting(self) -> Setting:
         return Setting(self.step_size, self.inverse_mass, *self._tables)
 
-    def draws(self) -> Iterator[Draws]:
-        """Draw for ever; see :meth:`Kernel.draws`."""
+    def draw(self) -> Draws:
+        """Go on until chains finish a draw; the others stay inside of their trees."""
         normal = self._normal()
         while True:
-            log_uniform, position = self._random_block()
-            while position < len(log_uniform):
-                self._tree, self._subtree, position = self.advance(
-                    self._tree, self._subtree, self._setting, normal, log_uniform, position
-                )
-                if bool(self._tree.finished.any()):
-                    yield self._report()
-                    normal = self._normal()
+            if self._position == len(self._log_uniform):
+                self._log_uniform, self._position = self._random_block(), torch.zeros_like(self._position)
+            self._tree, self._subtree, self._position = self.advance(
+                self._tree, self._subtree, self._setting, normal, self._log_uniform, self._position
+            )
+            if bool(self._tree.finished.any()):
+                return self._report()
+
+    def state(self) -> dict[str, Any]:
+        """The trees, and the random numbers that are left for their next steps; see :meth:`Kernel.state`."""
+        return {
+            "tree": list(self._tree),
+            "subtree": list(self._subtree),
+            "log_uniform": self._log_uniform,
+            "position": self._position,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        to = functools.partial(torch.Tensor.to, device=self._position.device, copy=True)
+        self._tree, self._subtree = Tree(*map(to, state["tree"])), Subtree(*map(to, state["subtree"]))
+        self._log_uniform, self._position = to(state["log_uniform"]), to(state["position"])
 
     def _normal(self) -> Tensor:
         """Standard normal numbers for the next momenta, shape (K, P)."""
         return torch.randn_like(self._tree.proposal)
 
-    def _random_block(self) -> tuple[Tensor, Tensor]:
-        """Logarithms of uniform numbers, shape (steps, 3, K), and the number of steps for which they are used up: 0."""
-        like = self._tree.log_weight.expand(RANDOM_BLOCK, 3, -1)
-        return torch.rand_like(like).log(), torch.zeros_like(self._tree.size[0])
+    def _random_block(self) -> Tensor:
+        """Logarithms of uniform numbers, shape (steps, 3, K)."""
+        return torch.rand_like(self._tree.log_weight.expand(RANDOM_BLOCK, 3, -1)).log()
 
     def _report(self) -> Draws:
         tree = self._tree

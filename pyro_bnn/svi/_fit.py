@@ -115,7 +115,7 @@ def fit_svi(
     stream = Stream(processes.seed(seed), _device_of(model, guide))
     options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
     with ExitStack() as stack:
-        keeper = stack.enter_context(keeping(checkpoint, KIND, resume, processes))
+        keeper = stack.enter_context(keeping(checkpoint, KIND, resume, processes=processes))
         step = stack.enter_context(svi_step(model, guide, make, **options))
         with stream:
             batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
