@@ -1,6 +1,7 @@
 """The accuracy of a classifier by epoch, recorded during training."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from io import StringIO
 
@@ -37,6 +38,11 @@ class AccuracyCurve:
         """Plain lists, for JSON."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, list[float]]) -> "AccuracyCurve":
+        """A curve from the result of :meth:`to_dict`."""
+        return cls(tuple(values["train"]), tuple(values["test"]))
+
     def to_csv(self) -> str:
         """CSV text: a header, then one line per epoch, counted from 1."""
         text = StringIO()
@@ -72,19 +78,33 @@ class AccuracyTracker:
         guide: The guide that is fitted; it must have a median.
         train: Training images and labels.
         test: Test images and labels.
+        record: Called with the accuracies so far after each epoch.
+        earlier: Accuracies of the epochs before, if the fit goes on from a checkpoint.
     """
 
     def __init__(
-        self, model: BayesianModel, guide: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
+        self,
+        model: BayesianModel,
+        guide: nn.Module,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        *,
+        record: Callable[[AccuracyCurve], None] = lambda curve: None,
+        earlier: AccuracyCurve | None = None,
     ) -> None:
-        self._model, self._guide, self._sets = model, guide, (train, test)
-        self._rows: list[tuple[float, float]] = []
+        self._model, self._guide, self._sets, self._record = model, guide, (train, test), record
+        self._rows = [] if earlier is None else [*zip(earlier.train, earlier.test, strict=True)]
 
     def __call__(self, history: History) -> None:
-        """Measure both accuracies; the history is not used."""
+        """Measure both accuracies.
+
+        Args:
+            history: The record of the fit; its number of epochs says which epoch is measured.
+        """
         with seeded(0, self._model.device), torch.no_grad():
             train, test = (self._accuracy(*part) for part in self._sets)
-        self._rows.append((train, test))
+        self._rows[len(history.epochs) - 1 :] = [(train, test)]  # a fit that goes on may repeat an epoch
+        self._record(self.curve)
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))

@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from ..._files import DamagedFileError
 from ...svi import NonFiniteError
 from .compare import compare
 from .demo import demo
@@ -29,16 +30,33 @@ for command in (demo, train, evaluate, compare, prune, weights):
 
 
 def main() -> None:
-    """Run the command line; a user's mistake gives one line and exit code 2."""
+    """Run the command line. A fault gives one line; exit code 2 stands for wrong use, 1 for other faults."""
     try:
         code = program(standalone_mode=False)
     except UsageError as error:
-        _fail(f"{error.format_message().rstrip('.')}. Try --help.")
-    except (ValueError, OSError, NonFiniteError) as error:
-        _fail(str(error))
+        _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
+    except (typer.Abort, KeyboardInterrupt) as error:
+        _fail(str(error.__cause__ or error) or "stopped.", INTERRUPTED)
+    except MISUSE as error:
+        _fail(_sentence(error), 1 if isinstance(error, DamagedFileError) else 2)
+    except (OSError, NonFiniteError) as error:
+        _fail(_sentence(error), 1)
     sys.exit(code)
 
 
-def _fail(message: str) -> None:
+MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+INTERRUPTED = 130
+"""Exit code of a program that Ctrl-C has stopped, as shells have it."""
+
+
+def _sentence(error: Exception) -> str:
+    """The message of an error; that of the system as a sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror.lower()}."
+    return str(error)
+
+
+def _fail(message: str, code: int) -> None:
     typer.echo(f"error: {' '.join(message.split())}", err=True)
-    sys.exit(2)
+    sys.exit(code)
