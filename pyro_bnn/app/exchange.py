@@ -121,6 +121,8 @@ def publish(place: Place) -> None:
     try:
         if not place.real.exists() or not any(place.real.iterdir()):
             os.rename(place.part, place.real)
+            if is_ours(place.old):  # a killed process had not come further
+                _retire(place.old, place.real)
         else:
             manifest = manifest_of(place.part)
             if manifest is None or not manifest.replaces:
@@ -199,6 +201,6 @@ def clear(folder: Path) -> None:
     """Remove the program's files from a folder, and the folder itself if nothing else is in it."""
     for path in (manifest_of(folder) or Manifest("")).own(folder):
         path.unlink(missing_ok=True)
-    if all(path.name == LOCK for path in folder.iterdir()):
-        (folder / LOCK).unlink(missing_ok=True)
+    (folder / LOCK).unlink(missing_ok=True)
+    if not any(folder.iterdir()):
         folder.rmdir()

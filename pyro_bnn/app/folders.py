@@ -263,13 +263,14 @@ def _working(folder: Folder) -> Iterator[Folder]:
 
 def _release(lock: locks.Lock, place: Place) -> None:
     """Release the lock of the hidden folder. What is left of that is removed, unless it is of use."""
-    is_of_use = True
+    is_resumable = True
     with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest says whose it is
+        is_resumable = exchange.is_resumable(place.part)
         manifest = exchange.manifest_of(place.part)
-        is_of_use = exchange.is_resumable(place.part) or (manifest is not None and manifest.is_finished)
-        if not is_of_use and place.part.is_dir():
+        is_finished = manifest is not None and manifest.is_finished
+        if place.part.is_dir() and not (is_resumable or is_finished):
             exchange.clear(place.part)
-    lock.release(place.real / LOCK, *(() if is_of_use else (place.part / LOCK,)))
+    lock.release(place.real / LOCK, *(() if is_resumable else (place.part / LOCK,)))
 
 
 def _check_target(place: Place) -> None:
@@ -306,7 +307,7 @@ def _check_free(place: Place, force: bool) -> None:
                 f"{shown / 'manifest.json'} is damaged, and it is not known which files in {shown} are pyro-bnn's; "
                 "move that folder away."
             ) from error
-        if not os.access(place.real, os.W_OK | os.X_OK):
+        if not os.access(place.real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(f"{shown} cannot be replaced: permission denied; choose another --out.")
     manifest = exchange.manifest_of(part)
     if manifest is not None and manifest.is_finished:

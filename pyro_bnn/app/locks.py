@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class Lock:
         try:
             for path in paths:
                 if _is_file_at(self._descriptor, path):
-                    path.unlink()
+                    with suppress(OSError):  # a file that stays does no harm
+                        path.unlink()
         finally:
             os.close(self._descriptor)
 
