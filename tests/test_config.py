@@ -48,12 +48,11 @@ def test_there_are_bad_values_of_every_setting():
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_a_bad_value_is_refused_wherever_it_comes_from(name, value):
-    with pytest.raises(ValueError, match=".") as from_file:
+    with pytest.raises(ValueError, match=r"\.$") as from_file:
         RunConfig.from_dict({**VALUES, name: value})
     said = str(from_file.value)
-    assert said.endswith(".")
     assert "\n" not in said
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"\.$"):
         replace(DIGITS, **{name: tuple(value) if isinstance(value, list) else value}).check()
 
 

@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+import torch
 import typer
 
 from ..._files import DamagedFileError
@@ -41,6 +42,10 @@ def main() -> None:
         _fail(_sentence(error), 1 if isinstance(error, DamagedFileError) else 2)
     except (OSError, NonFiniteError) as error:
         _fail(_sentence(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        _fail("the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.", 1)
     sys.exit(code)
 
 
@@ -55,6 +60,13 @@ def _sentence(error: Exception) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror.lower()}."
     return str(error)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory is short; on the CPU, torch says so in words only."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return any(words in str(error) for words in ("can't allocate memory", "Storage size calculation overflowed"))
 
 
 def _fail(message: str, code: int) -> None:
