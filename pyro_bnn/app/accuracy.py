@@ -1,9 +1,9 @@
 """The accuracy of a classifier by epoch, recorded during training."""
 
 import csv
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from io import StringIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,33 +78,27 @@ class AccuracyTracker:
         guide: The guide that is fitted; it must have a median.
         train: Training images and labels.
         test: Test images and labels.
-        record: Called with the accuracies so far after each epoch.
-        earlier: Accuracies of the epochs before, if the fit goes on from a checkpoint.
     """
 
     def __init__(
-        self,
-        model: BayesianModel,
-        guide: nn.Module,
-        train: tuple[Tensor, Tensor],
-        test: tuple[Tensor, Tensor],
-        *,
-        record: Callable[[AccuracyCurve], None] = lambda curve: None,
-        earlier: AccuracyCurve | None = None,
+        self, model: BayesianModel, guide: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
     ) -> None:
-        self._model, self._guide, self._sets, self._record = model, guide, (train, test), record
-        self._rows = [] if earlier is None else [*zip(earlier.train, earlier.test, strict=True)]
+        self._model, self._guide, self._sets = model, guide, (train, test)
+        self._curve = AccuracyCurve((), ())
 
     def __call__(self, history: History) -> None:
-        """Measure both accuracies.
-
-        Args:
-            history: The record of the fit; its number of epochs says which epoch is measured.
-        """
+        """Measure both accuracies; the history is not used."""
         with seeded(0, self._model.device), torch.no_grad():
             train, test = (self._accuracy(*part) for part in self._sets)
-        self._rows[len(history.epochs) - 1 :] = [(train, test)]  # a fit that goes on may repeat an epoch
-        self._record(self.curve)
+        self._curve = AccuracyCurve((*self._curve.train, train), (*self._curve.test, test))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The accuracies measured so far, for checkpoints of the fit."""
+        return {"train": [*self._curve.train], "test": [*self._curve.test]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._curve = AccuracyCurve.from_dict(state_dict)
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
@@ -113,7 +107,7 @@ class AccuracyTracker:
     @property
     def curve(self) -> AccuracyCurve:
         """The accuracies measured so far."""
-        return AccuracyCurve(tuple(row[0] for row in self._rows), tuple(row[1] for row in self._rows))
+        return self._curve
 
 
 def _numbered(curve: AccuracyCurve) -> list[tuple[int, float, float]]:

@@ -128,7 +128,7 @@ def publish(place: Place) -> None:
             if manifest is None or not manifest.replaces:
                 raise OSError(errno.ENOTEMPTY, "it has come into being meanwhile")
             with _locked(place):
-                _replace(place)
+                _exchange(place)
         synchronise(place.real.parent)
     except OSError as error:
         raise OSError(
@@ -147,7 +147,7 @@ def _locked(place: Place) -> Iterator[None]:
         lock.release(place.real / LOCK)
 
 
-def _replace(place: Place) -> None:
+def _exchange(place: Place) -> None:
     if place.old.exists():
         _retire(place.old, place.real)
     os.rename(place.real, place.old)

@@ -123,7 +123,7 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
 
     Raises:
         FileExistsError: If the folder exists, and `force` is not given or it is not the program's.
-        BusyError: If another process makes the same folder.
+        BlockingIOError: If another process makes the same folder.
         OSError: If the folder cannot be written.
     """
     place = Place.of(out)
@@ -162,7 +162,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
     Raises:
         FileNotFoundError: If there is no unfinished run.
         FileExistsError: If the run is finished.
-        BusyError: If another process goes on with it.
+        BlockingIOError: If another process goes on with it.
     """
     place = Place.of(run)
     if not place.part.is_dir():
@@ -200,7 +200,7 @@ def updating(run: str | Path, *, command: str, writes: Sequence[str] = ()) -> It
     Raises:
         FileNotFoundError: If there is no such folder.
         FileExistsError: If one of the files is there and the program has not written it.
-        BusyError: If another process writes to the folder.
+        BlockingIOError: If another process writes to the folder.
         OSError: If the folder cannot be written.
     """
     place = Place.of(find_run(run))
@@ -222,7 +222,7 @@ def find_run(run: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: If there is none; the message says whether there is an unfinished one.
-        BusyError: If it is being made.
+        BlockingIOError: If it is being made.
     """
     place = Place.of(run)
     part = exchange.manifest_of(place.part)
@@ -240,7 +240,7 @@ def find_run(run: str | Path) -> Path:
         )
     state = locks.progress(place.part / LOCK) or "its training has begun"
     if locks.is_held(place.part / LOCK):
-        raise locks.BusyError(f"{run} is being trained: {state}; wait until it is finished.")
+        raise BlockingIOError(f"{run} is being trained: {state}; wait until it is finished.")
     if exchange.is_resumable(place.part):
         raise FileNotFoundError(f"{run} is not finished: {state}; `pyro-bnn train --resume {run}` goes on.")
     raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it anew.")

@@ -12,11 +12,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["BusyError", "Lock", "is_held", "progress", "take"]
-
-
-class BusyError(OSError):
-    """Another process is writing to a folder."""
+__all__ = ["Lock", "is_held", "progress", "take"]
 
 
 class Lock:
@@ -70,7 +66,7 @@ def take(path: Path, command: str, *, shown: Path | None = None, wait: bool = Fa
         wait: Wait until the lock is free.
 
     Raises:
-        BusyError: If another process holds the lock, and `wait` is not given.
+        BlockingIOError: If another process holds the lock, and `wait` is not given.
         FileNotFoundError: If the folder is missing.
         OSError: If the file cannot be written, or its file system has no locks.
     """
@@ -84,7 +80,7 @@ def take(path: Path, command: str, *, shown: Path | None = None, wait: bool = Fa
                 return Lock(path, descriptor, command)
         except BlockingIOError:
             os.close(descriptor)
-            raise BusyError(
+            raise BlockingIOError(
                 f"{shown or path.parent} is being written by {_holder(path)}; wait until it ends."
             ) from None
         except BaseException:

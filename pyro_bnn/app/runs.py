@@ -122,10 +122,9 @@ def fit(
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
     optimizer, schedule = _optimizer(config, len(images.x_train)), schedules[config.schedule]
-    callbacks = [_noting(folder, config.epochs)]
-    if config.accuracy:
-        sets = (images.x_train, images.y_train), (images.x_test, images.y_test)
-        callbacks.append(AccuracyTracker(model, guide, *sets, record=functools.partial(_record_accuracy, folder)))
+    test = images.x_test, images.y_test
+    tracker = AccuracyTracker(model, guide, (images.x_train, images.y_train), test) if config.accuracy else None
+    noting = _noting(folder, config.epochs)
     posterior = fit_svi(
         model,
         guide,
@@ -135,13 +134,16 @@ def fit(
         batch_size=config.batch_size,
         elbo=Trace_ELBO(num_particles=config.num_particles),
         kl_weight=make_kl_weight(config.kl_weight, num_weights),
-        callbacks=callbacks,
+        callbacks=(noting,) if tracker is None else (tracker, noting),
         progress=progress,
         seed=config.seed,
     )
     folder.write_json(HISTORY, posterior.history.to_dict())
     with folder.new(POSTERIOR) as path:
         save_state(path, model, guide)
+    if tracker is not None:
+        folder.write_json(ACCURACY, tracker.curve.to_dict())
+        folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
 
 
@@ -152,11 +154,6 @@ SPACE = 4
 def _noting(folder: Folder, num_epochs: int) -> Callable[[History], None]:
     """A callback that says to other commands how far the training has come."""
     return lambda history: folder.note(f"{len(history.epochs)} of {num_epochs} epochs")
-
-
-def _record_accuracy(folder: Folder, curve: AccuracyCurve) -> None:
-    folder.write_json(ACCURACY, curve.to_dict())
-    folder.write_text("accuracy.csv", curve.to_csv())
 
 
 def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
