@@ -143,6 +143,21 @@ def test_mistakes_give_one_line_and_exit_code_two(pyro_bnn, tmp_path, monkeypatc
     assert not (tmp_path / "r").exists()
 
 
+def test_ctrl_c_gives_one_line_and_leaves_nothing(pyro_bnn, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "fit_svi", stop)
+    assert pyro_bnn("train", "digits", "--out", tmp_path / "r") == (130, "", "error: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_memory_does_not_hold_gives_one_line(pyro_bnn, tmp_path):
+    code, out, err = pyro_bnn("train", "digits", "--hidden", 10**13, "--out", tmp_path / "r")
+    assert (code, out) == (1, "")
+    assert err == "error: the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.\n"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_asking_for_a_missing_gpu(pyro_bnn, tmp_path):
     code, _, err = pyro_bnn("train", "digits", "--out", tmp_path / "r", "--device", "cuda")

@@ -1,6 +1,8 @@
 """The program behind `pyro-bnn`: its list of commands, and how a user's mistake is reported."""
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,8 +28,23 @@ program = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says what it was stopped at; Typer's own end after Ctrl-C is silent."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt as error:
+            _fail(str(error) or "stopped.", INTERRUPTED)
+
+    return run
+
+
 for command in (demo, train, evaluate, compare, prune, weights):
-    program.command()(command)
+    program.command()(_stoppable(command))
 
 
 def main() -> None:
@@ -36,8 +53,6 @@ def main() -> None:
         code = program(standalone_mode=False)
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
-    except (typer.Abort, KeyboardInterrupt) as error:
-        _fail(str(error.__cause__ or error) or "stopped.", INTERRUPTED)
     except MISUSE as error:
         _fail(_sentence(error), 1 if isinstance(error, DamagedFileError) else 2)
     except (OSError, NonFiniteError) as error:
