@@ -109,8 +109,9 @@ def test_a_manifest_cannot_reach_out_of_its_folder(run):
 
 def test_a_folder_without_a_run_says_so(pyro_bnn, tmp_path):  # noqa: F811
     (tmp_path / "config.json").write_text("{}")
-    code, _, err = pyro_bnn("evaluate", tmp_path)
-    assert (code, "holds no training run: there is no" in err) == (2, True)
+    for folder in (tmp_path, "/"):
+        code, _, err = pyro_bnn("evaluate", folder)
+        assert (code, "holds no training run: there is no" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +243,23 @@ def test_missing_image_files_are_named(tmp_path):
     (raw / TEST).mkdir()
     with pytest.raises(MissingDataError, match=TEST):
         load_images("mnist", root=tmp_path)
+
+
+def test_only_missing_image_files_are_downloaded(tmp_path, monkeypatch):
+    asked = []
+
+    def download(folder, *, download):
+        asked.append((folder, download))
+        if len(asked) > 1:
+            raise RuntimeError("no network")
+        write_images(folder)
+
+    monkeypatch.setattr("torchvision.datasets.MNIST", download)
+    for _ in range(2):  # the second time, all files are there
+        assert len(load_images("mnist", root=tmp_path, download=True).x_train) == 40
+    assert asked == [(tmp_path, True)]
+    with pytest.raises(MissingDataError, match="MNIST could not be downloaded into .*: no network"):
+        load_images("mnist", root=tmp_path / "other", download=True)
 
 
 @pytest.fixture

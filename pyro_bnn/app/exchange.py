@@ -68,12 +68,12 @@ class Place:
     @property
     def part(self) -> Path:
         """The folder while it is being made."""
-        return self.real.with_name(f".{self.real.name}.part")
+        return self.real.parent / f".{self.real.name}.part"
 
     @property
     def old(self) -> Path:
         """The earlier folder, while the new one takes its place."""
-        return self.real.with_name(f".{self.real.name}.old")
+        return self.real.parent / f".{self.real.name}.old"
 
 
 def manifest_of(folder: Path) -> Manifest | None:
