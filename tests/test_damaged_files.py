@@ -258,7 +258,7 @@ def test_only_missing_image_files_are_downloaded(tmp_path, monkeypatch):
     for _ in range(2):  # the second time, all files are there
         assert len(load_images("mnist", root=tmp_path, download=True).x_train) == 40
     assert asked == [(tmp_path, True)]
-    with pytest.raises(MissingDataError, match="MNIST could not be downloaded into .*: no network"):
+    with pytest.raises(MissingDataError, match=r"MNIST could not be downloaded into .*: no network"):
         load_images("mnist", root=tmp_path / "other", download=True)
 
 
