@@ -18,6 +18,7 @@ from pyro_bnn.data import load_images
 from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
+FILES = {"config.json", "history.json", "images.json", "manifest.json", "posterior.pt"}
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):
     code, out, err = pyro_bnn("train", "digits", "--epochs", 40, "--seed", 3, "--out", run)
     assert (code, err) == (0, "")
     assert f"pyro-bnn evaluate {run}" in out
-    assert {path.name for path in run.iterdir()} == {"config.json", "history.json", "posterior.pt"}
+    assert {path.name for path in run.iterdir()} == FILES
     config = json.loads((run / "config.json").read_text())
     assert (config["seed"], config["epochs"], config["hold_out"]) == (3, 40, [7, 8, 9])
     assert len(json.loads((run / "history.json").read_text())["epochs"]) == 40
@@ -71,29 +72,6 @@ def test_a_reloaded_run_predicts_as_the_trained_one(tmp_path, guide):
     a, b = (predict(*pair, images.x_test, num_samples=5, seed=1).probs for pair in ((model, posterior), again))
     torch.set_default_dtype(torch.float64)
     assert torch.equal(a, b)
-
-
-def test_a_run_is_never_overwritten_without_force(pyro_bnn, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "precious.txt").write_text("keep me")
-    code, out, err = pyro_bnn("train", "digits", "--epochs", 1, "--out", run)
-    assert (code, out) == (2, "")
-    assert "exists; choose another --out, or pass --force" in err
-    code, _, err = pyro_bnn("train", "digits", "--epochs", 1, "--out", run, "--force")
-    assert code == 2
-    assert "is no training run (it has no config.json); --force will not replace it" in err
-    assert (run / "precious.txt").exists()
-    assert pyro_bnn("train", "digits", "--epochs", 1, "--out", tmp_path / "new" / "run")[0] == 0
-    assert pyro_bnn("train", "digits", "--epochs", 1, "--out", tmp_path / "new" / "run", "--force")[0] == 0
-    (tmp_path / "new" / "run" / "posterior.pt").write_text("rubbish")
-    code, _, err = pyro_bnn("evaluate", tmp_path / "new" / "run")
-    assert code == 2
-    assert "posterior.pt is damaged, or is no posterior that pyro_bnn wrote" in err
-    (tmp_path / "new" / "run" / "config.json").write_text("{}")
-    code, _, err = pyro_bnn("evaluate", tmp_path / "new" / "run")
-    assert code == 2
-    assert "is no configuration of this version" in err
 
 
 def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
@@ -140,8 +118,8 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--init", "uniform:3"], "unknown initialisation 'uniform:3'"),
         (["train", "digits", "--out", "r", "--device", "meta"], "unknown device 'meta'; choose cpu or cuda"),
         (["train", "digits", "--out", "r", "--hidden", "a,b"], "`--hidden` must be whole numbers separated by commas"),
-        (["train", "digits", "--out", "r", "--hidden", "0"], "`sizes` must be a whole number of at least 1, got 0"),
-        (["train", "digits", "--out", "r", "--epochs", "0"], "`num_epochs` must be a whole number of at least 1"),
+        (["train", "digits", "--out", "r", "--hidden", "0"], "`hidden` must be a whole number of at least 1"),
+        (["train", "digits", "--out", "r", "--epochs", "0"], "`epochs` must be a whole number of at least 1"),
         (["train", "digits", "--out", "r", "--epochs", "many"], "--epochs"),
         (["train", "digits", "--out", "r", "--hold-out", "11"], "held-out classes must be among 0, ..., 9"),
         (["train", "digits", "--out", "r", "--validation", "5000"], "`validation` must lie between 1 and"),
@@ -163,6 +141,21 @@ def test_mistakes_give_one_line_and_exit_code_two(pyro_bnn, tmp_path, monkeypatc
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert not (tmp_path / "r").exists()
+
+
+def test_ctrl_c_gives_one_line_and_leaves_nothing(pyro_bnn, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "fit_svi", stop)
+    assert pyro_bnn("train", "digits", "--out", tmp_path / "r") == (130, "", "error: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_that_memory_does_not_hold_gives_one_line(pyro_bnn, tmp_path):
+    code, out, err = pyro_bnn("train", "digits", "--hidden", 10**13, "--out", tmp_path / "r")
+    assert (code, out) == (1, "")
+    assert err == "error: the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -312,7 +305,7 @@ def test_accuracy_is_recorded_and_shown_beside_what_was_published(pyro_bnn, tmp_
 
     options = ("--recipe", "tutorial", "--epochs", 2, "--no-accuracy", "--force")
     assert "mean weights" not in pyro_bnn("train", "digits", *options, "--out", run)[1]
-    assert {path.name for path in run.iterdir()} == {"config.json", "history.json", "posterior.pt"}
+    assert {path.name for path in run.iterdir()} == FILES
     assert runs.load_accuracy(run) is None
 
 
@@ -326,15 +319,6 @@ def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
     assert fits[0].history.elbo == fits[1].history.elbo
     for name, value in fits[0].median().items():
         assert torch.equal(value, fits[1].median()[name])
-
-
-def test_a_run_of_before_there_was_a_choice_of_optimizer_can_be_loaded(pyro_bnn, tmp_path):
-    pyro_bnn("train", "digits", "--epochs", 1, "--out", tmp_path / "run")
-    path = tmp_path / "run" / "config.json"
-    config = json.loads(path.read_text())
-    del config["optimizer"], config["accuracy"]
-    path.write_text(json.dumps(config))
-    assert runs.load_config(tmp_path / "run") == replace(recipes.RECIPES["digits", "default"], epochs=1)
 
 
 @pytest.mark.slow

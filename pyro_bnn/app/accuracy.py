@@ -3,6 +3,7 @@
 import csv
 from dataclasses import asdict, dataclass
 from io import StringIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,11 @@ class AccuracyCurve:
     def to_dict(self) -> dict[str, object]:
         """Plain lists, for JSON."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, list[float]]) -> "AccuracyCurve":
+        """A curve from the result of :meth:`to_dict`."""
+        return cls(tuple(values["train"]), tuple(values["test"]))
 
     def to_csv(self) -> str:
         """CSV text: a header, then one line per epoch, counted from 1."""
@@ -78,13 +84,21 @@ class AccuracyTracker:
         self, model: BayesianModel, guide: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
     ) -> None:
         self._model, self._guide, self._sets = model, guide, (train, test)
-        self._rows: list[tuple[float, float]] = []
+        self._curve = AccuracyCurve((), ())
 
     def __call__(self, history: History) -> None:
         """Measure both accuracies; the history is not used."""
         with seeded(0, self._model.device), torch.no_grad():
             train, test = (self._accuracy(*part) for part in self._sets)
-        self._rows.append((train, test))
+        self._curve = AccuracyCurve((*self._curve.train, train), (*self._curve.test, test))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The accuracies measured so far, for checkpoints of the fit."""
+        return {"train": [*self._curve.train], "test": [*self._curve.test]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._curve = AccuracyCurve.from_dict(state_dict)
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
@@ -93,7 +107,7 @@ class AccuracyTracker:
     @property
     def curve(self) -> AccuracyCurve:
         """The accuracies measured so far."""
-        return AccuracyCurve(tuple(row[0] for row in self._rows), tuple(row[1] for row in self._rows))
+        return self._curve
 
 
 def _numbered(curve: AccuracyCurve) -> list[tuple[int, float, float]]:

@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -16,35 +15,35 @@ from ..nets import mlp
 from ..prediction import predict
 from ..priors import NormalPrior
 from ..svi import fit_svi
-from .files import write_json
+from .folders import Folder
 from .images import load_data
 from .recipes import find_recipe
 from .reports.evaluation import Report, report_evaluation
-from .runs import train
+from .reports.pictures import save_picture
+from .runs import fit
 
 __all__ = ["digits_demo", "regression_demo"]
 
 
-def digits_demo(out: Path, *, seed: int = 0, force: bool = False, progress: bool = False) -> Report:
+def digits_demo(folder: Folder, *, seed: int = 0, progress: bool = False) -> Report:
     """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown.
 
     Args:
-        out: Folder for the run, its metrics and its pictures.
+        folder: Folder for the run, its metrics and its pictures.
         seed: Seed of the run and of the draws.
-        force: Replace an existing folder.
         progress: Show a progress bar.
     """
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
-    model, posterior = train(config, images, out, force=force, progress=progress)
-    return report_evaluation(model, posterior, images, unknown, out, seed=seed)
+    model, posterior = fit(config, images, folder, progress=progress)
+    return report_evaluation(model, posterior, images, unknown, folder, seed=seed)
 
 
-def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
+def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
 
     Args:
-        out: Existing folder for the picture and `regression.json`.
+        folder: Folder for the picture and `regression.json`.
         seed: Seed of noise, initial weights, fit and draws.
 
     Returns:
@@ -75,7 +74,7 @@ def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
     ax.plot(grid, 10 * torch.sin(2 * torch.pi * grid), ":", color="0.4", label="10 sin(2πx), the truth")
     ax.set(ylim=(-40, 40), title="KL weight 1/12 (axis cut at ±40)")
     ax.legend(fontsize=8)
-    plotting.save(ax, out / "regression.png")
+    save_picture(folder, "regression.png", ax)
 
     inside = grid.flatten().abs() <= 0.5
     epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()
@@ -85,5 +84,5 @@ def regression_demo(out: Path, *, seed: int = 0) -> dict[str, float]:
         "aleatoric_scale_inside": float(aleatoric[inside].mean()),
         "noise_scale_true": 2.0,
     }
-    write_json(out / "regression.json", result)
+    folder.write_json("regression.json", result)
     return result

@@ -1,29 +1,24 @@
-"""Folders and files that the program writes."""
+"""Files that the program writes."""
 
 import json
+import os
 from pathlib import Path
 
-__all__ = ["check_target", "write_json"]
+from .._files import write_atomically
 
-
-def check_target(out: Path, force: bool) -> None:
-    """Check that a run may be written to a folder, before hours of training, and make the folder's parent.
-
-    Args:
-        out: The folder.
-        force: Whether an earlier run there may be replaced.
-
-    Raises:
-        FileExistsError: If the folder exists, and either `force` is not given or the folder holds no run.
-    """
-    if out.exists():
-        if not force:
-            raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
-        if not (out / "config.json").is_file():
-            raise FileExistsError(f"{out} is no training run (it has no config.json); --force will not replace it.")
-    out.parent.mkdir(parents=True, exist_ok=True)
+__all__ = ["synchronise", "write_json"]
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write plain data as readable JSON."""
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    """Write plain data as readable JSON, whole or not at all."""
+    text = json.dumps(value, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def synchronise(path: Path) -> None:
+    """Make what was written to a file, or the names in a folder, last through a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

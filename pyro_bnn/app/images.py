@@ -1,5 +1,6 @@
 """The images of a run: those it is trained on, those it is tested on, and those that stand for the unknown."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from ..data import Images, load_images
 from .config import RunConfig
 
-__all__ = ["known_classes", "load_data", "load_unknown"]
+__all__ = ["check_unseen", "fingerprint", "known_classes", "load_data", "load_unknown"]
 
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """The data set whose images are unknown to a run without held-out classes."""
@@ -90,13 +91,59 @@ def load_unknown(
         Images, shape (M, H, W), or None without another data set.
 
     Raises:
-        ValueError: If the images have another size than the run's.
+        ValueError: If they are of the run's own data set, or have another size than the run's images.
     """
     if name is None and not config.hold_out:
         name = SIBLINGS.get(config.dataset)
     if name is None:
         return None
+    if name == config.dataset:
+        raise ValueError(
+            f"--ood must be another data set than the run's {name}, whose images are known to it; leave --ood out, "
+            "choose another, or train with held-out classes (--hold-out)."
+        )
     unknown = load_images(name, root=root, download=download).x_test
     if unknown.shape[1:] != known.x_test.shape[1:]:
         raise ValueError(f"{name} images are {tuple(unknown.shape[1:])} but the run's {tuple(known.x_test.shape[1:])}.")
     return unknown
+
+
+def fingerprint(images: Images) -> dict[str, object]:
+    """What tells a run's training images from others, as plain data for JSON.
+
+    Returns:
+        SHA-256 of training images and labels, their number and size, and the names of the classes.
+    """
+    digest = hashlib.sha256(images.x_train.float().numpy().tobytes())
+    digest.update(images.y_train.long().numpy().tobytes())
+    num_images, height, width = images.x_train.shape
+    return {
+        "sha256": digest.hexdigest(),
+        "num_images": num_images,
+        "size": [height, width],
+        "classes": [*images.classes],
+    }
+
+
+MOST_KNOWN = 0.01
+"""Heuristic: a larger share of images that are also training images is no accident. In all data sets here it is 0."""
+
+
+def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
+    """Check that images are not those that a run was trained on.
+
+    Args:
+        name: What the images are, such as ``test``, for the error.
+        x: The images, shape (M, H, W).
+        x_train: Training images, shape (N, H, W).
+
+    Raises:
+        ValueError: If they are.
+    """
+    trained = {row.tobytes() for row in x_train.float().numpy()}
+    seen = sum(row.tobytes() in trained for row in x.float().numpy())
+    if seen > MOST_KNOWN * len(x):
+        raise ValueError(
+            f"{seen} of the {len(x)} {name} images are among those that the run was trained on, which says nothing "
+            "about others; pass a folder with the published files (--data, or $PYRO_BNN_DATA)."
+        )

@@ -3,9 +3,7 @@
 import functools
 import json
 import math
-import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from .._files import DamagedFileError
 from .._scope import seeded
 from ..checkpoint import load_posterior, save_posterior
 from ..data import Images
@@ -26,20 +25,39 @@ from ..posterior import Status
 from ..svi import fit_svi, scheduled
 from .accuracy import AccuracyCurve, AccuracyTracker
 from .config import RunConfig
-from .files import check_target, write_json
+from .folders import Folder, creating, find_run
+from .images import fingerprint
+from .manifest import Manifest, verified
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
 
-__all__ = ["build", "load_accuracy", "load_config", "load_run", "train"]
+__all__ = [
+    "ACCURACY",
+    "CONFIG",
+    "HISTORY",
+    "IMAGES",
+    "POSTERIOR",
+    "build",
+    "fit",
+    "load_accuracy",
+    "load_config",
+    "load_run",
+    "train",
+]
+
+CONFIG, HISTORY, IMAGES, POSTERIOR = "config.json", "history.json", "images.json", "posterior.pt"
+"""Files of each run: settings, record of the fit, fingerprint of the training images, and posterior."""
+
+ACCURACY = "accuracy.json"
+"""File of a run that recorded its accuracy."""
 
 
 def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
     """The untrained model and guide of a run; the same seed gives the same start.
 
     Raises:
-        ValueError: If the configuration names something that does not exist.
+        ValueError: If a setting is wrong, or does not fit the network.
     """
-    if config.guide not in ("mean-field", "auto-normal"):
-        raise ValueError(f"unknown guide {config.guide!r}; choose mean-field or auto-normal.")
+    config.check()
     first = [nn.Flatten(), *make_inputs(config.inputs, images.x_train.flatten(1))]
     with seeded(config.seed):
         net = mlp([images.x_train[0].numel(), *config.hidden, len(images.classes)], first=first)
@@ -64,31 +82,49 @@ def train(
     force: bool = False,
     progress: bool = False,
 ) -> tuple[BayesianModel, GuidePosterior]:
-    """Train as the configuration says, and write configuration, history, posterior and accuracies to a folder.
+    """Train as the configuration says, and write a folder, which is there only if the training ends well.
 
     Args:
         config: Settings of the run.
         images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
         out: Folder to create.
         device: Where to compute.
-        force: Replace an existing folder.
+        force: Replace an earlier folder.
         progress: Show a progress bar.
 
     Raises:
         FileExistsError: If the folder exists and `force` is not given.
+        OSError: If the folder cannot be written.
     """
-    out = Path(out)
-    check_target(out, force)
+    config.check()
+    with creating(out, command="train", force=force) as folder:
+        return fit(config, images, folder, device=device, progress=progress)
+
+
+def fit(
+    config: RunConfig, images: Images, folder: Folder, *, device: str = "cpu", progress: bool = False
+) -> tuple[BayesianModel, GuidePosterior]:
+    """Train as the configuration says, and write configuration, history, posterior and accuracies.
+
+    Args:
+        config: Settings of the run.
+        images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
+        folder: Folder that is being made.
+        device: Where to compute.
+        progress: Show a progress bar.
+    """
     model, guide = build(config, images)
+    folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
+    folder.write_json(CONFIG, config.to_dict())
+    folder.write_json(IMAGES, fingerprint(images))
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
-    if config.schedule not in schedules:
-        raise ValueError(f"unknown schedule {config.schedule!r}; choose constant or cosine.")
     optimizer, schedule = _optimizer(config, len(images.x_train)), schedules[config.schedule]
     test = images.x_test, images.y_test
     tracker = AccuracyTracker(model, guide, (images.x_train, images.y_train), test) if config.accuracy else None
+    noting = _noting(folder, config.epochs)
     posterior = fit_svi(
         model,
         guide,
@@ -98,20 +134,26 @@ def train(
         batch_size=config.batch_size,
         elbo=Trace_ELBO(num_particles=config.num_particles),
         kl_weight=make_kl_weight(config.kl_weight, num_weights),
-        callbacks=() if tracker is None else (tracker,),
+        callbacks=(noting,) if tracker is None else (tracker, noting),
         progress=progress,
         seed=config.seed,
     )
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir()
-    write_json(out / "config.json", asdict(config))
-    write_json(out / "history.json", posterior.history.to_dict())
-    save_posterior(out / "posterior.pt", model, posterior)
+    folder.write_json(HISTORY, posterior.history.to_dict())
+    with folder.new(POSTERIOR) as path:
+        save_posterior(path, model, posterior)
     if tracker is not None:
-        write_json(out / "accuracy.json", tracker.curve.to_dict())
-        (out / "accuracy.csv").write_text(tracker.curve.to_csv())
+        folder.write_json(ACCURACY, tracker.curve.to_dict())
+        folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
+
+
+SPACE = 4
+"""Files of a run over its guide: the posterior, and a checkpoint with the optimizer's two moments."""
+
+
+def _noting(folder: Folder, num_epochs: int) -> Callable[[History], None]:
+    """A callback that says to other commands how far the training has come."""
+    return lambda history: folder.note(f"{len(history.epochs)} of {num_epochs} epochs")
 
 
 def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
@@ -122,10 +164,8 @@ def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]
     """
     if config.optimizer == "adam":
         return functools.partial(torch.optim.Adam, lr=config.lr, fused=True)
-    if config.optimizer == "sgd":
-        num_batches = math.ceil(num_data / max(config.batch_size, 1))  # `fit_svi` refuses a smaller one
-        return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
-    raise ValueError(f"unknown optimizer {config.optimizer!r}; choose adam or sgd.")
+    num_batches = math.ceil(num_data / config.batch_size)
+    return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
 
 
 def load_config(run: str | Path) -> RunConfig:
@@ -133,15 +173,16 @@ def load_config(run: str | Path) -> RunConfig:
 
     Raises:
         FileNotFoundError: If the folder holds no run.
+        DamagedFileError: If the configuration was edited or damaged.
+        ValueError: If it is of a later version.
     """
-    path = Path(run) / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{run} holds no training run: there is no {path}; make one with `pyro-bnn train`.")
+    folder = find_run(run)
+    if CONFIG not in Manifest.read(folder).files:
+        raise FileNotFoundError(f"{run} holds no training run: it has no {CONFIG}; make one with `pyro-bnn train`.")
+    path = verified(folder, CONFIG)
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
-        values |= {name: tuple(values[name]) for name in ("hidden", "hold_out")}
-        return RunConfig(**values)
-    except (ValueError, KeyError, TypeError) as error:
+        return RunConfig.from_dict(json.loads(path.read_bytes()))
+    except ValueError as error:
         raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
 
 
@@ -155,21 +196,33 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
 
     Raises:
         FileNotFoundError: If the folder holds no run.
+        DamagedFileError: If one of its files was edited or damaged.
+        ValueError: If the images are not those that the run was trained on.
     """
-    model, guide = build(load_config(run), images)
-    load_posterior(Path(run) / "posterior.pt", model, guide=guide)
-    try:
-        history = History.from_dict(json.loads((Path(run) / "history.json").read_text()))
-    except (ValueError, KeyError, TypeError) as error:
+    config = load_config(run)
+    trained_on = json.loads(verified(run, IMAGES).read_bytes())
+    if fingerprint(images) != trained_on:
         raise ValueError(
-            f"{Path(run) / 'history.json'} is no history of this version of pyro-bnn: {error!r}"
-        ) from error
+            f"the {config.dataset} images are not those that {run} was trained on (their checksums differ); pass the "
+            "folder of those (--data, or $PYRO_BNN_DATA)."
+        )
+    model, guide = build(config, images)
+    load_posterior(verified(run, POSTERIOR), model, guide=guide)
+    path = verified(run, HISTORY)
+    try:
+        history = History.from_dict(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path} is no history of this version of pyro-bnn; train the run anew.") from error
     return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:
-    """The accuracies that a run recorded during training, or None if it recorded none."""
-    path = Path(run) / "accuracy.json"
-    if not path.is_file():
+    """The accuracies that a run recorded during training, or None if it recorded none.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+        DamagedFileError: If the file was edited or damaged.
+    """
+    if ACCURACY not in Manifest.read(find_run(run)).files:
         return None
-    return AccuracyCurve(**{name: tuple(values) for name, values in json.loads(path.read_text()).items()})
+    return AccuracyCurve.from_dict(json.loads(verified(run, ACCURACY).read_bytes()))

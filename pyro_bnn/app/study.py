@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
@@ -22,6 +21,7 @@ from ..nets import Standardize, mlp
 from ..posterior import EnsemblePosterior, Posterior
 from ..priors import NormalPrior, Prior, ScaleMixturePrior
 from ..svi import fit_svi, scheduled
+from .folders import Folder
 
 __all__ = ["RegressionStudy"]
 
@@ -160,13 +160,16 @@ class RegressionStudy:
         generator = torch.Generator().manual_seed(self.seed + 1)
         return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
 
-    def save(self, result: Comparison, out: Path) -> None:
+    def save(self, result: Comparison, folder: Folder) -> None:
         """Write a comparison as a table and a picture.
 
         Args:
             result: The comparison that :meth:`run` returned.
-            out: Existing folder for `comparison.csv`, `comparison.json` and `comparison.png`.
+            folder: Folder for `comparison.csv`, `comparison.json` and `comparison.png`.
         """
-        result.to_csv(out / "comparison.csv")
-        result.to_json(out / "comparison.json")
-        plotting.save(plotting.comparison(result, data=(self.x, self.y))[0], out / "comparison.png")
+        with folder.new("comparison.csv") as path:
+            result.to_csv(path)
+        with folder.new("comparison.json") as path:
+            result.to_json(path)
+        with folder.new("comparison.png") as path:
+            plotting.save(plotting.comparison(result, data=(self.x, self.y))[0], path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from ...mcmc import ConvergenceWarning
+from ..folders import creating
 from . import options
 
 
@@ -16,7 +17,7 @@ def compare(
     num_steps: options.Steps = 3000,
     compile: options.Compile = False,
     seed: options.CompareSeed = 0,
-    force: options.Overwrite = False,
+    force: options.Force = False,
 ) -> None:
     """Compare seven approximate methods with NUTS.
 
@@ -25,15 +26,13 @@ def compare(
     """
     from ..study import RegressionStudy  # late: loads matplotlib
 
-    if out.exists() and not (force and out.is_dir()):
-        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to overwrite a folder's files.")
-    out.mkdir(parents=True, exist_ok=True)
-    study = RegressionStudy(
-        seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # its message is printed as the status
-        result = study.run(typer.echo)
+    with creating(out, command="compare", force=force) as folder:
+        study = RegressionStudy(
+            seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # its message is printed as the status
+            result = study.run(typer.echo)
+        study.save(result, folder)
     typer.echo(f"\n{result}")
-    study.save(result, out)
     typer.echo(f"\ncomparison.csv, comparison.json and comparison.png in {out}.")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from ..folders import creating
 from . import options
 
 
@@ -18,10 +19,11 @@ def demo(out: options.Out = Path("pyro-bnn-demo"), seed: options.DemoSeed = 0, f
     from ..demo import digits_demo, regression_demo  # late: loads matplotlib
 
     start = time.perf_counter()
-    typer.echo("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
-    typer.echo(f"{digits_demo(out, seed=seed, force=force, progress=sys.stderr.isatty())}\n")
-    typer.echo("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
-    for name, value in regression_demo(out, seed=seed).items():
-        typer.echo(f"{name.replace('_', ' '):30s} {value:9.2f}")
+    with creating(out, command="demo", force=force) as folder:
+        typer.echo("Training on the digits 0 to 6; 7, 8 and 9 are the unknown ...")
+        typer.echo(f"{digits_demo(folder, seed=seed, progress=sys.stderr.isatty())}\n")
+        typer.echo("Fitting 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5] ...")
+        for name, value in regression_demo(folder, seed=seed).items():
+            typer.echo(f"{name.replace('_', ' '):30s} {value:9.2f}")
     pictures = ", ".join(sorted(path.name for path in out.glob("*.png")))
     typer.echo(f"\nDone in {time.perf_counter() - start:.0f} s. Pictures in {out}: {pictures}")

@@ -3,6 +3,7 @@
 import typer
 
 from .. import images, runs
+from ..folders import updating
 from . import options
 
 
@@ -19,17 +20,20 @@ def evaluate(
 
     Results are printed; metrics and pictures are written into the run's folder.
     """
-    from ..reports.evaluation import report_evaluation  # late: loads matplotlib
+    from ..reports.evaluation import FILES, report_evaluation  # late: loads matplotlib
 
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
-    config = runs.load_config(run)
     device = options.check_device(device)
-    known, held_out = images.load_data(config, root=data, download=download)
-    unknown = images.load_unknown(ood, config, known, root=data, download=download)
-    model, posterior = runs.load_run(run, known, device=device)
-    if config.validation:
-        typer.echo(f"(test images: the {config.validation} that were set aside for validation)")
-    unknown = held_out if unknown is None else unknown
-    typer.echo(str(report_evaluation(model, posterior, known, unknown, run, num_samples=num_samples, seed=seed)))
-    typer.echo(f"\nMetrics and pictures in {run}.")
+    config = runs.load_config(run)
+    with updating(run, command="evaluate", writes=FILES) as folder:
+        known, held_out = images.load_data(config, root=data, download=download)
+        unknown = images.load_unknown(ood, config, known, root=data, download=download)
+        unknown = held_out if unknown is None else unknown
+        images.check_unseen("test", known.x_test, known.x_train)
+        images.check_unseen("unknown", unknown, known.x_train)
+        model, posterior = runs.load_run(run, known, device=device)
+        if config.validation:
+            typer.echo(f"(test images: the {config.validation} that were set aside for validation)")
+        report = report_evaluation(model, posterior, known, unknown, folder, num_samples=num_samples, seed=seed)
+    typer.echo(f"{report}\n\nMetrics and pictures in {run}.")

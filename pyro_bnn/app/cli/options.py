@@ -18,7 +18,9 @@ Data = Annotated[
 ]
 Download = Annotated[bool, typer.Option("--download", help="Download missing data into the data folder.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, cuda:1, ...")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; files of others in it stay.")
+]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 
 # --- of `demo` --------------------------------------------------------------------------------------------------------
@@ -99,7 +101,6 @@ ChainDraws = Annotated[
 Steps = Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)]
 Compile = Annotated[bool, typer.Option("--compile", help="Compile the sampler: needs a C++ compiler.")]
 CompareSeed = Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")]
-Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the files of an earlier comparison.")]
 
 # --- of `prune` -------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,11 @@
 """`pyro-bnn prune`."""
 
+from contextlib import ExitStack
+
 import typer
 
 from .. import images, runs
+from ..folders import creating, updating
 from . import options
 
 
@@ -24,21 +27,28 @@ def prune(
     Prints scores, file size and speed by the share of weights removed; those of lowest signal-to-noise ratio
     |mean| / sd go first. Tables and pictures are written into the run's folder; the run itself keeps all its weights.
     """
-    from ..reports.pruning import report_pruning, save_pruned_run  # late: loads matplotlib
+    from ..reports.pruning import FILES, report_pruning, save_pruned_run  # late: loads matplotlib
 
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
-    config = runs.load_config(run)
     device = options.check_device(device)
-    known, _ = images.load_data(config, root=data, download=download)
-    model, posterior = runs.load_run(run, known, device=device)
-    if keep is not None and out is not None:
-        status = save_pruned_run(run, out, model, posterior, fraction=1 - keep, per_layer=per_layer, force=force)
+    config = runs.load_config(run)
+    if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
+        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
+    with ExitStack() as stack:
+        folder = stack.enter_context(updating(run, command="prune", writes=FILES))
+        copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
+        known, _ = images.load_data(config, root=data, download=download)
+        images.check_unseen("test", known.x_test, known.x_train)
+        model, posterior = runs.load_run(run, known, device=device)
+        report, gains = report_pruning(
+            model, posterior, known, folder, fractions=shares, num_samples=num_samples, per_layer=per_layer, seed=seed
+        )
+        if keep is not None and copy is not None:
+            status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per_layer=per_layer)
+    if keep is not None:
         typer.echo(f"{status} Saved in {out}; next: pyro-bnn evaluate {out}\n")
-    report, gains = report_pruning(
-        model, posterior, known, run, fractions=shares, num_samples=num_samples, per_layer=per_layer, seed=seed
-    )
     typer.echo(f"{report}\n\n{gains}\n\npruning.csv, pruning.json, pruning.png and snr.png in {run}.")

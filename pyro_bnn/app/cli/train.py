@@ -10,6 +10,7 @@ import typer
 
 from .. import images, recipes, runs
 from ..accuracy import AccuracyCurve
+from ..folders import creating, updating
 from . import options
 
 
@@ -64,10 +65,12 @@ def train(
     }
     given = {name: value for name, value in settings.items() if value is not None}
     config = replace(base, **given)
+    config.check()
     device = options.check_device(device)
-    known, _ = images.load_data(config, root=data, download=download)
-    start = time.perf_counter()
-    _, posterior = runs.train(config, known, out, device=device, force=force, progress=sys.stderr.isatty())
+    with creating(out, command="train", force=force) as folder:
+        known, _ = images.load_data(config, root=data, download=download)
+        start = time.perf_counter()
+        _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
     last = posterior.history.epochs[-1]
     held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
     typer.echo(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")
@@ -88,5 +91,6 @@ def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: P
     from ... import plotting  # late: loads matplotlib
 
     pair = None if published is None else (published.train, published.test)
-    plotting.save(plotting.accuracy_curves(curve.train, curve.test, published=pair), out / "accuracy.png")
+    with updating(out, command="train") as folder, folder.new("accuracy.png") as path:
+        plotting.save(plotting.accuracy_curves(curve.train, curve.test, published=pair), path)
     typer.echo(f"\n{curve.table(published)}")

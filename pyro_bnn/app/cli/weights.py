@@ -3,6 +3,7 @@
 import typer
 
 from .. import images, runs
+from ..folders import updating
 from . import options
 
 
@@ -17,11 +18,13 @@ def weights(
 
     A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
     """
-    from ..reports.weights import SiteSummary, report_weights  # late: loads matplotlib
+    from ..reports.weights import FILES, SiteSummary, report_weights  # late: loads matplotlib
 
     place = options.read_numbers(int, index, "--index")
-    known, _ = images.load_data(runs.load_config(run), root=data, download=download)
-    model, posterior = runs.load_run(run, known)
-    rows = report_weights(model, posterior, run, site=site, index=place)
+    config = runs.load_config(run)
+    with updating(run, command="weights", writes=FILES) as folder:
+        known, _ = images.load_data(config, root=data, download=download)
+        model, posterior = runs.load_run(run, known)
+        rows = report_weights(model, posterior, folder, site=site, index=place)
     typer.echo("\n".join([SiteSummary.header(), *map(str, rows)]))
     typer.echo(f"\nweight.png and weights.png in {run}.")

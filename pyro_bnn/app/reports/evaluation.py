@@ -1,7 +1,6 @@
 """The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,9 +12,13 @@ from ...history import History
 from ...model import BayesianModel
 from ...prediction import predict, predict_point
 from ...uncertainty import ClassificationPrediction
-from ..files import write_json
+from ..folders import Folder
+from .pictures import save_picture
 
-__all__ = ["Report", "Row", "report_evaluation"]
+__all__ = ["FILES", "Report", "Row", "report_evaluation"]
+
+FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
+"""Files that the report may write."""
 
 SCORES = {
     "entropy": "total uncertainty: entropy (nats)",
@@ -85,7 +88,7 @@ def report_evaluation(
     posterior: GuidePosterior,
     images: Images,
     unknown: Tensor | None,
-    out: Path,
+    folder: Folder,
     *,
     num_samples: int = 100,
     num_components: int = 10,
@@ -98,7 +101,7 @@ def report_evaluation(
         posterior: Its fitted guide.
         images: The run's images, of which the test part is used.
         unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
-        out: Folder for the results.
+        folder: Folder that the results are written to.
         num_samples: Number of draws in the large ensemble.
         num_components: Number of draws in the small ensemble, whose members are also scored one by one.
         seed: Seed of the draws.
@@ -122,8 +125,8 @@ def report_evaluation(
         scores = _scores(ensemble, foreign)
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
-    write_json(out / "metrics.json", asdict(report))
-    _draw(posterior.history, ensemble, y, images, foreign, unknown, scores, out)
+    folder.write_json("metrics.json", asdict(report))
+    _draw(posterior.history, ensemble, y, images, foreign, unknown, scores, folder)
     return report
 
 
@@ -152,10 +155,10 @@ def _draw(
     foreign: ClassificationPrediction | None,
     unknown: Tensor | None,
     scores: dict[str, tuple[Tensor, Tensor]],
-    out: Path,
+    folder: Folder,
 ) -> None:
-    plotting.save(plotting.loss_curves(history)[0], out / "loss.png")
-    plotting.save(plotting.reliability_diagram(known.probs, y), out / "reliability.png")
+    save_picture(folder, "loss.png", plotting.loss_curves(history)[0])
+    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y))
     if foreign is None or unknown is None:
         return
 
@@ -166,9 +169,9 @@ def _draw(
         images.classes,
         titles=[f"known, truly:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
     )
-    plotting.save(votes[0, 0], out / "votes.png")
+    save_picture(folder, "votes.png", votes[0, 0])
 
     axes = plotting.new_axes(2, 2, size=(9, 6.4)).flatten()
     for ax, (name, pair) in zip(axes, scores.items(), strict=True):
         plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
-    plotting.save(axes[0], out / "ood.png")
+    save_picture(folder, "ood.png", axes[0])

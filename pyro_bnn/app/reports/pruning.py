@@ -1,6 +1,5 @@
 """The report on pruning a training run: what removing weights costs, and what it saves."""
 
-import shutil
 import statistics
 import tempfile
 import time
@@ -17,9 +16,15 @@ from ...data import Images
 from ...guides import GuidePosterior
 from ...model import BayesianModel
 from ...pruning import mean_field
-from ..files import check_target, write_json
+from ..folders import Folder
+from ..manifest import verified
+from ..runs import CONFIG, HISTORY, IMAGES, POSTERIOR
+from .pictures import save_picture
 
-__all__ = ["Gain", "PruningGains", "report_pruning", "save_pruned_run"]
+__all__ = ["FILES", "Gain", "PruningGains", "report_pruning", "save_pruned_run"]
+
+FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
+"""Files that the report writes."""
 
 TIMED_IMAGES = 1000
 """Number of images that are classified at once to take the time."""
@@ -78,7 +83,7 @@ def report_pruning(
     model: BayesianModel,
     posterior: GuidePosterior,
     images: Images,
-    out: Path,
+    folder: Folder,
     *,
     fractions: Sequence[float],
     num_samples: int = 100,
@@ -91,7 +96,7 @@ def report_pruning(
         model: The model.
         posterior: Its fitted mean-field guide.
         images: The run's images, of which the test part is used.
-        out: Folder for the results.
+        folder: Folder that the results are written to.
         fractions: Shares of the weights to remove.
         num_samples: Number of draws in each ensemble.
         per_layer: Remove this share of each layer, instead of all layers together.
@@ -106,50 +111,41 @@ def report_pruning(
     )
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
     gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, GuidePosterior(mean_field(posterior))))
-    report.to_csv(out / "pruning.csv")
-    write_json(out / "pruning.json", {"report": asdict(report), "gains": asdict(gains)})
-    plotting.save(plotting.pruning_curve(report)[0], out / "pruning.png")
-    plotting.save(plotting.signal_to_noise(pruning.signal_to_noise(posterior))[0], out / "snr.png")
+    with folder.new("pruning.csv") as path:
+        report.to_csv(path)
+    folder.write_json("pruning.json", {"report": asdict(report), "gains": asdict(gains)})
+    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0])
+    save_picture(folder, "snr.png", plotting.signal_to_noise(pruning.signal_to_noise(posterior))[0])
     return report, gains
 
 
 def save_pruned_run(
     run: Path,
-    out: Path,
+    folder: Folder,
     model: BayesianModel,
     posterior: GuidePosterior,
     *,
     fraction: float,
     per_layer: bool,
-    force: bool,
 ) -> str:
     """Write a copy of a run without some of its weights; every command takes it as it takes the run.
 
     Args:
         run: Folder of the run.
-        out: Folder of the copy.
+        folder: Folder of the copy.
         model: The run's model.
         posterior: The run's posterior, of a mean-field guide.
         fraction: Share of the weights to remove.
         per_layer: Remove this share of each layer, instead of all layers together.
-        force: Whether an earlier run in `out` may be replaced.
 
     Returns:
         A sentence that says how many weights were removed.
-
-    Raises:
-        FileExistsError: If `out` exists and `force` is not given, or if it is or holds the run itself.
     """
-    check_target(out, force)
-    if out.resolve() in (run.resolve(), *run.resolve().parents):
-        raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
     pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
-    if out.exists():
-        shutil.rmtree(out)
-    out.mkdir()
-    for name in ("config.json", "history.json"):
-        shutil.copy(run / name, out / name)
-    save_posterior(out / "posterior.pt", model, pruned)
+    for name in (CONFIG, HISTORY, IMAGES):
+        folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
+    with folder.new(POSTERIOR) as path:
+        save_posterior(path, model, pruned)
     return str(pruned.status)
 
 

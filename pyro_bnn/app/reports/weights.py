@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,8 +12,13 @@ from ..._reflection import element_of, elementwise, move_distribution
 from ...guides import GuidePosterior
 from ...model import BayesianModel
 from ...pruning import mean_field
+from ..folders import Folder
+from .pictures import save_picture
 
-__all__ = ["SiteSummary", "report_weights"]
+__all__ = ["FILES", "SiteSummary", "report_weights"]
+
+FILES = ("weight.png", "weights.png")
+"""Files that the report writes."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,12 @@ class SiteSummary:
 
 
 def report_weights(
-    model: BayesianModel, posterior: GuidePosterior, out: Path, *, site: str | None = None, index: Sequence[int] = ()
+    model: BayesianModel,
+    posterior: GuidePosterior,
+    folder: Folder,
+    *,
+    site: str | None = None,
+    index: Sequence[int] = (),
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
@@ -63,7 +72,7 @@ def report_weights(
     Args:
         model: The model.
         posterior: Its fitted mean-field guide.
-        out: Folder for the pictures.
+        folder: Folder that the pictures are written to.
         site: Site of the weight shown; by default the first site that has weights left.
         index: Index of that weight in the site; by default that of the highest signal-to-noise ratio.
 
@@ -91,8 +100,8 @@ def report_weights(
     loc, scale = (float(values[site][tuple(index)]) for values in (locations, scales))
     name = f"{site}[{', '.join(map(str, index))}]"
     ax = plotting.weight_density(loc, scale, name=name, prior=_prior(model, site, index))
-    plotting.save(ax, out / "weight.png")
-    plotting.save(plotting.weight_histograms(locations, scales)[0, 0], out / "weights.png")
+    save_picture(folder, "weight.png", ax)
+    save_picture(folder, "weights.png", plotting.weight_histograms(locations, scales)[0, 0])
     return [_summary(name, locations[name], scales[name], ratios[name].cpu()) for name in ratios]
 
 

@@ -1,0 +1,206 @@
+"""Where a folder lies while it is made, and how it takes its place: nothing is lost, whenever the process ends.
+
+``NAME`` is made as ``.NAME.part`` beside it. At the end an earlier ``NAME`` becomes ``.NAME.old``, ``.NAME.part``
+becomes ``NAME``, files of others move from the old folder to the new one, and the rest of the old folder is removed.
+:func:`settle` finishes this for a process that was killed in between.
+"""
+
+import errno
+import itertools
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import locks
+from .files import synchronise
+from .manifest import MANIFEST, Manifest, has_manifest
+
+__all__ = [
+    "CHECKPOINT",
+    "LOCK",
+    "Place",
+    "clear",
+    "empty",
+    "is_ours",
+    "is_resumable",
+    "manifest_of",
+    "publish",
+    "settle",
+]
+
+LOCK = ".lock"
+CHECKPOINT = "checkpoint"
+"""Name of the file with the state from which an unfinished training run goes on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a folder is to be.
+
+    Args:
+        shown: The folder as the user wrote it.
+        real: The same without links and dots.
+    """
+
+    shown: Path
+    real: Path
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "Place":
+        """The place that a path names; a link to a folder is followed.
+
+        Raises:
+            OSError: If the path is a link to nothing or in a circle.
+        """
+        shown = Path(folder)
+        try:
+            real = shown.resolve()
+            is_dangling = shown.is_symlink() and not shown.exists()
+        except (RuntimeError, OSError) as error:  # RuntimeError: a circle, before Python 3.13
+            raise FileNotFoundError(f"{shown} cannot be followed: {error}; choose another folder.") from error
+        if is_dangling:
+            raise FileNotFoundError(f"{shown} is a link to {os.readlink(shown)}, which is not there; remove the link.")
+        return cls(shown, real)
+
+    @property
+    def part(self) -> Path:
+        """The folder while it is being made."""
+        return self.real.parent / f".{self.real.name}.part"
+
+    @property
+    def old(self) -> Path:
+        """The earlier folder, while the new one takes its place."""
+        return self.real.parent / f".{self.real.name}.old"
+
+
+def manifest_of(folder: Path) -> Manifest | None:
+    """The manifest of a folder, or None if it has none."""
+    return Manifest.read(folder) if has_manifest(folder) else None
+
+
+def is_resumable(part: Path) -> bool:
+    """Whether an unfinished folder holds a state from which its command can go on."""
+    manifest = manifest_of(part)
+    return manifest is not None and not manifest.is_finished and (part / CHECKPOINT).is_file()
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a hidden folder is the program's: it has a manifest, or nothing but what comes before one."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return has_manifest(folder) or all(
+        path.name == LOCK or path.name.startswith(f".{MANIFEST}.") for path in folder.iterdir()
+    )
+
+
+def settle(place: Place) -> None:
+    """Finish what a killed process has left half done. The caller holds the lock of `place.part`.
+
+    Raises:
+        OSError: If it cannot be finished.
+    """
+    manifest = manifest_of(place.part)
+    if manifest is not None and manifest.is_finished and (manifest.replaces or not place.real.exists()):
+        publish(place)
+    elif is_ours(place.old) and not place.real.exists():
+        os.rename(place.old, place.real)
+    elif is_ours(place.old):
+        with _locked(place):
+            _retire(place.old, place.real)
+
+
+def publish(place: Place) -> None:
+    """Put the finished folder `place.part` in its place, as the last step. The caller holds its lock.
+
+    Raises:
+        OSError: If that cannot be done. An earlier folder is then where it was.
+    """
+    try:
+        if not place.real.exists() or not any(place.real.iterdir()):
+            os.rename(place.part, place.real)
+            if is_ours(place.old):  # a killed process had not come further
+                _retire(place.old, place.real)
+        else:
+            manifest = manifest_of(place.part)
+            if manifest is None or not manifest.replaces:
+                raise OSError(errno.ENOTEMPTY, "it has come into being meanwhile")
+            with _locked(place):
+                _exchange(place)
+        synchronise(place.real.parent)
+    except OSError as error:
+        raise OSError(
+            f"{place.shown} cannot be written ({error.strerror or error}); all files are in {place.part}: move that "
+            "folder to where you want it."
+        ) from error
+
+
+@contextmanager
+def _locked(place: Place) -> Iterator[None]:
+    """Wait for other commands that write to the earlier folder, and keep them away."""
+    lock = locks.take(place.real / LOCK, "train", wait=True)
+    try:
+        yield
+    finally:
+        lock.release(place.real / LOCK)
+
+
+def _exchange(place: Place) -> None:
+    if place.old.exists():
+        _retire(place.old, place.real)
+    os.rename(place.real, place.old)
+    try:
+        os.rename(place.part, place.real)
+    except BaseException:
+        os.rename(place.old, place.real)
+        raise
+    _retire(place.old, place.real)
+
+
+def _retire(old: Path, new: Path) -> None:
+    """Remove the program's files from an old folder, and move all others to the new one."""
+    for name in _strangers(old):
+        if not os.path.lexists(new / name):
+            with suppress(OSError):  # such as a mounted folder: it stays where it is
+                os.rename(old / name, new / name)
+    if _strangers(old):
+        kept = next(path for path in map(new.with_name, _names(new.name)) if not os.path.lexists(path))
+        os.rename(old, kept)
+        warnings.warn(f"files of the earlier {new} that pyro-bnn did not write are in {kept}.", stacklevel=2)
+        old = kept
+    clear(old)
+
+
+def _names(name: str) -> Iterator[str]:
+    return (f"{name}.kept-{number}" for number in itertools.count(1))
+
+
+def _strangers(folder: Path) -> list[str]:
+    """Names of what is in a folder and is not the program's."""
+    manifest = manifest_of(folder) or Manifest("")
+    own = {LOCK, *(path.name for path in manifest.own(folder))}
+    return sorted(path.name for path in folder.iterdir() if path.name not in own)
+
+
+def empty(folder: Path) -> None:
+    """Remove the program's files from a folder, except its lock.
+
+    Raises:
+        FileExistsError: If there are files of others.
+    """
+    strangers = _strangers(folder)
+    if strangers:
+        raise FileExistsError(f"{folder} holds files that pyro-bnn did not write ({', '.join(strangers)}); move them.")
+    for path in (manifest_of(folder) or Manifest("")).own(folder):
+        path.unlink(missing_ok=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove the program's files from a folder, and the folder itself if nothing else is in it."""
+    for path in (manifest_of(folder) or Manifest("")).own(folder):
+        path.unlink(missing_ok=True)
+    (folder / LOCK).unlink(missing_ok=True)
+    if not any(folder.iterdir()):
+        folder.rmdir()

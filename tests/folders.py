@@ -1,0 +1,33 @@
+"""Folders as commands make them, without their computing."""
+
+from pyro_bnn.app.folders import creating
+
+
+def make(out, text="new", *, force=False, names=("config.json", "result.json")):
+    """A folder with a few files."""
+    with creating(out, command="train", force=force) as folder:
+        for name in names:
+            folder.write_text(name, text)
+
+
+def fail(out, *names, error=ZeroDivisionError, **options):
+    """Write some files to a folder, and fail."""
+    with creating(out, command="train", **options) as folder:
+        for name in names:
+            folder.write_text(name, "new")
+        raise error
+
+
+def content(folder):
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file() and path.name != "manifest.json"}
+
+
+OLD = {"config.json": "old", "result.json": "old", "old.json": "old", "thesis.txt": "thesis"}
+NEW = {"config.json": "new", "result.json": "new", "thesis.txt": "thesis"}
+
+
+def make_good(out):
+    """An earlier run, with a stranger's file in it."""
+    make(out, "old", names=("config.json", "result.json", "old.json"))
+    (out / "thesis.txt").write_text("thesis")
+    return out

@@ -1,0 +1,85 @@
+"""Settings are checked whole when they are read, and all that is wrong with them is said in one sentence."""
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+
+from pyro_bnn.app.config import RunConfig
+from pyro_bnn.app.recipes import RECIPES
+
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+DIGITS = RECIPES["digits", "default"]
+VALUES = DIGITS.to_dict()
+
+
+@pytest.mark.parametrize("key", RECIPES)
+def test_every_recipe_is_valid_and_comes_back_from_its_file(key):
+    config = RECIPES[key]
+    config.check()
+    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+BAD = {
+    "dataset": ["cifar", 3, None, ["digits"]],
+    "prior": ["cauchy:1", "normal:-1", "normal:nan", 1.0, "", "**=", None],
+    "guide": ["flow", 1, []],
+    "init": ["zeros", "network:a", None, {}],
+    "inputs": ["white", "scaled:0", "scaled:nan", 5],
+    "hidden": [400, [0], [1.5], ["a"], None, [True]],
+    "epochs": [0, -1, 1.0, "2", None, True, 2**63],
+    "batch_size": [0, 0.5, None],
+    "lr": [0, -1.0, float("nan"), float("inf"), "1e-3", None, True],
+    "schedule": ["linear", None],
+    "num_particles": [0, "1"],
+    "kl_weight": [1, "-1", "nan", "warmup", "warmup:1.5", None],
+    "hold_out": [7, [-1], ["7"]],
+    "validation": [-1, 0.5, None],
+    "seed": [-1, 0.5, None, 2**63],
+    "optimizer": ["lion", 5],
+    "accuracy": [1, "yes", None],
+}
+
+
+def test_there_are_bad_values_of_every_setting():
+    assert BAD.keys() == {field.name for field in fields(RunConfig)}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
+def test_a_bad_value_is_refused_wherever_it_comes_from(name, value):
+    with pytest.raises(ValueError, match=r"\.$") as from_file:
+        RunConfig.from_dict({**VALUES, name: value})
+    said = str(from_file.value)
+    assert "\n" not in said
+    with pytest.raises(ValueError, match=r"\.$"):
+        replace(DIGITS, **{name: tuple(value) if isinstance(value, list) else value}).check()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1], "must be an object with settings by name, got list"),
+        ({**VALUES, "version": 2}, "version 2 is later than 1, which is read here; install a later pyro-bnn"),
+        ({**VALUES, "version": "one"}, "`version` must be 1, got 'one'"),
+        ({**VALUES, "colour": 1}, "`colour` is no setting"),
+        ({key: value for key, value in VALUES.items() if key != "lr"}, "`lr` is missing"),
+        (
+            {"epochs": 0, "colour": 1, **{k: v for k, v in VALUES.items() if k not in ("epochs", "lr")}, "seed": "x"},
+            r"`lr` is missing; `colour` is no setting; `epochs` must be .*, got 0; `seed` must be .*, got 'x'\.$",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(values, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_dict(values)
+
+
+def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, err = pyro_bnn(
+        "train", "digits", "--epochs", 0, "--lr", -1, "--guide", "x", "--seed", -1, "--out", tmp_path / "run"
+    )
+    assert (code, out) == (2, "")
+    for word in ("`epochs`", "`lr`", "unknown guide 'x'", "`seed`"):
+        assert word in err
+    assert not (tmp_path / "run").exists()
