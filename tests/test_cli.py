@@ -125,7 +125,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--validation", "5000"], "`validation` must lie between 1 and"),
         (["train", "digits", "--out", "r", "--device", "abacus"], "unknown device 'abacus'"),
         (["train", "mnist", "--out", "r", "--data", "nowhere"], "MNIST was not found in"),
-        (["train", "digits"], "Missing option '--out'"),
+        (["train", "digits"], "Missing option --out"),
         (["trian", "digits"], "No such command 'trian'"),
         (["evaluate", "nowhere"], "nowhere holds no training run"),
         (["evaluate", "nowhere", "--num-samples", "1"], "--num-samples must be at least 2"),

@@ -25,6 +25,7 @@ from ..posterior import Status
 from ..svi import fit_svi, scheduled
 from .accuracy import AccuracyCurve, AccuracyTracker
 from .config import RunConfig
+from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
 from .images import fingerprint
 from .manifest import Manifest, verified
@@ -41,6 +42,7 @@ __all__ = [
     "load_accuracy",
     "load_config",
     "load_run",
+    "read_config",
     "train",
 ]
 
@@ -106,17 +108,30 @@ def fit(
 ) -> tuple[BayesianModel, GuidePosterior]:
     """Train as the configuration says, and write configuration, history, posterior and accuracies.
 
+    While it trains, the folder holds a checkpoint. If there is one to begin with, the training goes on from it.
+
     Args:
         config: Settings of the run.
         images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
         folder: Folder that is being made.
         device: Where to compute.
         progress: Show a progress bar.
+
+    Raises:
+        ValueError: If the images are not those with which the training began.
+        OSError: If the disk is full.
     """
     model, guide = build(config, images)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
-    folder.write_json(CONFIG, config.to_dict())
-    folder.write_json(IMAGES, fingerprint(images))
+    checkpoint = folder.claim(CHECKPOINT)
+    is_resumed = checkpoint.is_file()
+    if is_resumed:
+        _check_images(folder.path, folder.place.shown, config, images)
+    else:
+        folder.write_json(CONFIG, config.to_dict())
+        folder.write_json(IMAGES, fingerprint(images))
+        folder.record()  # so that another process can go on from here
+        folder.claim(CHECKPOINT)
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
@@ -136,6 +151,8 @@ def fit(
         kl_weight=make_kl_weight(config.kl_weight, num_weights),
         callbacks=(noting,) if tracker is None else (tracker, noting),
         progress=progress,
+        checkpoint=checkpoint,
+        resume=checkpoint if is_resumed else None,
         seed=config.seed,
     )
     folder.write_json(HISTORY, posterior.history.to_dict())
@@ -179,6 +196,16 @@ def load_config(run: str | Path) -> RunConfig:
     folder = find_run(run)
     if CONFIG not in Manifest.read(folder).files:
         raise FileNotFoundError(f"{run} holds no training run: it has no {CONFIG}; make one with `pyro-bnn train`.")
+    return read_config(folder)
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration in a folder, of a finished run or of one that is being made.
+
+    Raises:
+        DamagedFileError: If the configuration was edited or damaged.
+        ValueError: If it is of a later version.
+    """
     path = verified(folder, CONFIG)
     try:
         return RunConfig.from_dict(json.loads(path.read_bytes()))
@@ -200,12 +227,7 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
         ValueError: If the images are not those that the run was trained on.
     """
     config = load_config(run)
-    trained_on = json.loads(verified(run, IMAGES).read_bytes())
-    if fingerprint(images) != trained_on:
-        raise ValueError(
-            f"the {config.dataset} images are not those that {run} was trained on (their checksums differ); pass the "
-            "folder of those (--data, or $PYRO_BNN_DATA)."
-        )
+    _check_images(Path(run), Path(run), config, images)
     model, guide = build(config, images)
     load_posterior(verified(run, POSTERIOR), model, guide=guide)
     path = verified(run, HISTORY)
@@ -214,6 +236,15 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} is no history of this version of pyro-bnn; train the run anew.") from error
     return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
+
+
+def _check_images(folder: Path, run: Path, config: RunConfig, images: Images) -> None:
+    """Raise if images are not those that a run is trained on."""
+    if fingerprint(images) != json.loads(verified(folder, IMAGES).read_bytes()):
+        raise ValueError(
+            f"the {config.dataset} images are not those that {run} was trained on (their checksums differ); pass the "
+            "folder of those (--data, or $PYRO_BNN_DATA)."
+        )
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:

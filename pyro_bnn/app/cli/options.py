@@ -29,12 +29,18 @@ DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights,
 
 # --- of `train`; None leaves a setting as the recipe has it -----------------------------------------------------------
 
-Dataset = Annotated[str, typer.Argument(help="fashion-mnist, mnist or digits.")]
+Dataset = Annotated[str | None, typer.Argument(help="fashion-mnist, mnist or digits.", show_default=False)]
+TrainOut = Annotated[Path | None, typer.Option(help="Folder to write to.")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(help="Go on with the unfinished run of this folder; only --data, --download and --device go with it."),
+]
 Recipe = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="default; or article: mixture prior, KL weight 1, 20 epochs, after Blundell et al. (2015); or tutorial, "
-        "tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's config.json shows all settings."
+        help="default (if none is given); or article: mixture prior, KL weight 1, 20 epochs, after Blundell et al. "
+        "(2015); or tutorial, tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's config.json shows "
+        "all settings."
     ),
 ]
 PriorSpec = Annotated[

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ import typer
 
 from .. import images, recipes, runs
 from ..accuracy import AccuracyCurve
-from ..folders import creating, updating
+from ..config import RunConfig
+from ..folders import creating, resuming, updating
 from . import options
 
 
 def train(
-    dataset: options.Dataset,
-    out: options.Out,
-    recipe: options.Recipe = "default",
+    dataset: options.Dataset = None,
+    out: options.TrainOut = None,
+    recipe: options.Recipe = None,
     prior: options.PriorSpec = None,
     guide: options.GuideSpec = None,
     init: options.InitSpec = None,
@@ -38,13 +40,13 @@ def train(
     download: options.Download = False,
     device: options.Device = "cpu",
     force: options.Force = False,
+    resume: options.Resume = None,
 ) -> None:
     """Train a Bayesian network on images.
 
     Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
-    default recipes train cold posteriors: their KL weight is below 1.
+    default recipes train cold posteriors: their KL weight is below 1. A run that was stopped goes on with --resume.
     """
-    base = recipes.find_recipe(dataset, recipe)
     settings: dict[str, Any] = {
         "prior": prior,
         "guide": guide,
@@ -64,10 +66,21 @@ def train(
         "seed": seed,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    config = replace(base, **given)
-    config.check()
     device = options.check_device(device)
-    with creating(out, command="train", force=force) as folder:
+    with ExitStack() as stack:
+        if resume is not None:
+            if given or force or (dataset, out, recipe) != (None, None, None):
+                raise ValueError(
+                    "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
+                )
+            folder = stack.enter_context(resuming(resume))
+            config, out = runs.read_config(folder.path), resume
+        else:
+            if dataset is None or out is None:
+                raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+            config = replace(recipes.find_recipe(dataset, recipe or "default"), **given)
+            config.check()
+            folder = stack.enter_context(creating(out, command="train", force=force))
         known, _ = images.load_data(config, root=data, download=download)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
@@ -81,9 +94,17 @@ def train(
     )
     curve = runs.load_accuracy(out)
     if curve is not None:
-        _show_accuracy(curve, recipes.PUBLISHED_ACCURACY.get((dataset, recipe)), out)
+        _show_accuracy(curve, _published(config), out)
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
         typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {out}{test}.")
+
+
+def _published(config: RunConfig) -> AccuracyCurve | None:
+    """What was published for a recipe, if the run is one of its, of whatever length and seed."""
+    for key, curve in recipes.PUBLISHED_ACCURACY.items():
+        if replace(recipes.find_recipe(*key), epochs=config.epochs, seed=config.seed) == config:
+            return curve
+    return None
 
 
 def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path) -> None:

@@ -1,0 +1,75 @@
+"""`pyro-bnn train --resume`: a run that was stopped goes on, and ends as if it had not been."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from pyro_bnn.app import runs
+from pyro_bnn.app.folders import Folder
+from pyro_bnn.app.images import load_data
+
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+OPTIONS = ("train", "digits", "--epochs", 6, "--hidden", 8, "--accuracy")
+
+
+def learned(run):
+    """The ELBO of each step of a run, and the parameters of its guide."""
+    images = load_data(runs.load_config(run), root=None)[0]
+    _, posterior = runs.load_run(run, images)
+    return posterior.history.elbo, posterior.guide.state_dict()
+
+
+@pytest.fixture
+def stopped(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    """A run that SIGTERM has stopped after three of six epochs."""
+
+    def note(folder, progress):
+        told(folder, progress)
+        if progress.startswith("3 of"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    told = Folder.note
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "note", note)
+        code, out, err = pyro_bnn(*OPTIONS, "--out", tmp_path / "stopped")
+    assert (code, out) == (130, "")
+    assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` goes on."
+    return tmp_path / "stopped"
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_happened(pyro_bnn, stopped, tmp_path):  # noqa: F811
+    code, _, err = pyro_bnn("evaluate", stopped)
+    assert (code, "is not finished: 3 of 6 epochs; `pyro-bnn train --resume" in err) == (2, True)
+    code, out, err = pyro_bnn("train", "--resume", stopped)
+    assert (code, err) == (0, "")
+    assert "completed after 6 of 6 epochs" in out
+    assert pyro_bnn(*OPTIONS, "--out", tmp_path / "whole")[0] == 0
+    for name in ("config.json", "images.json", "accuracy.json", "accuracy.csv"):
+        assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    resumed, whole = (learned(run) for run in (stopped, tmp_path / "whole"))
+    assert resumed[0] == whole[0]
+    assert all(map(torch.equal, resumed[1].values(), whole[1].values()))
+    assert not (stopped / "checkpoint").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped", "whole"]
+
+
+def test_an_edited_checkpoint_or_configuration_is_refused(pyro_bnn, stopped):  # noqa: F811
+    part = stopped.parent / ".stopped.part"
+    for name in ("checkpoint", "config.json"):
+        good = (part / name).read_bytes()
+        (part / name).write_bytes(good[:-9] + b"7" + good[-8:])
+        code, _, err = pyro_bnn("train", "--resume", stopped)
+        assert (code, f"{part / name} is damaged" in err) == (1, True)
+        (part / name).write_bytes(good)
+    assert pyro_bnn("train", "--resume", stopped)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "option", [("digits",), ("--out", "r"), ("--epochs", 9), ("--force",), ("--recipe", "default")]
+)
+def test_a_run_goes_on_with_its_own_settings(pyro_bnn, tmp_path, option):  # noqa: F811
+    code, _, err = pyro_bnn("train", *option, "--resume", tmp_path / "run")
+    assert (code, "--resume takes the settings of the unfinished run" in err) == (2, True)
