@@ -255,7 +255,9 @@ class FitSVI:
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
             estimator=estimator,
-            cuda_graph=setting.device == "cuda",  # recorded in the first epoch, replayed in the second
+            execution=pb.Execution(
+                cuda_graph=setting.device == "cuda"
+            ),  # recorded in the first epoch, replayed in the second
         )
 
     def burst(self) -> float:
@@ -280,7 +282,9 @@ class OwnLoop:
     def burst(self) -> float:
         model, guide = self._fit.model, self._fit.guide
         optimizer = self.setting.optimizer(list(guide.parameters()))
-        with pb.svi_step(model, guide, optimizer, cuda_graph=self.setting.device == "cuda") as step:
+        with pb.svi_step(
+            model, guide, optimizer, execution=pb.Execution(cuda_graph=self.setting.device == "cuda")
+        ) as step:
             for _ in range(2):
                 start = time.perf_counter()
                 elbos = [step(x, y).elbo for x, y in self._batches]

@@ -8,6 +8,8 @@ from . import nets as nets
 from . import pruning as pruning
 from . import scale_maps as scale_maps
 from . import uncertainty as uncertainty
+from ._checkpointing import Checkpoint as Checkpoint
+from ._checkpointing import Interrupted as Interrupted
 from .checkpoint import load_state as load_state
 from .checkpoint import save_state as save_state
 from .comparison import Comparison as Comparison
@@ -73,7 +75,9 @@ from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .priors import WeightPrior as WeightPrior
+from .svi import Execution as Execution
 from .svi import NonFiniteError as NonFiniteError
+from .svi import StatefulCallback as StatefulCallback
 from .svi import StepTerms as StepTerms
 from .svi import SVIStep as SVIStep
 from .svi import clipped as clipped

@@ -17,11 +17,30 @@ from torch.distributions import constraints
 
 from . import _checks
 
-EXCLUSIVE = threading.RLock()
-"""Held while something that belongs to the whole process is changed: torch's generators, Pyro's stack and store."""
 
-if hasattr(os, "register_at_fork"):  # a worker process that is forked by one thread must not wait for another one
-    os.register_at_fork(after_in_child=EXCLUSIVE._at_fork_reinit)  # type: ignore[attr-defined]
+class ProcessLock:
+    """A lock of the whole process, which a thread that holds it can take again.
+
+    A process that is forked while another thread holds it begins with a new one; else it would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        if os.name == "posix":
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+EXCLUSIVE = ProcessLock()
+"""Held while something that belongs to the whole process is changed: torch's generators, Pyro's stack and store."""
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
@@ -49,7 +68,7 @@ class Stream:
         self._outer: list[list[Tensor]] = []
 
     def __enter__(self) -> "Stream":
-        EXCLUSIVE.acquire()
+        EXCLUSIVE.__enter__()
         self._outer.append(_generator_states(self._cuda))
         if len(self._outer) == 1:
             _set_generators(self._state)
@@ -60,7 +79,7 @@ class Stream:
         if not self._outer:
             self._state = _generator_states(self._cuda)
             _set_generators(outer)
-        EXCLUSIVE.release()
+        EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
         """Where the stream is, between two blocks."""

@@ -85,7 +85,7 @@ class History:
 
     def to_dict(self) -> dict[str, object]:
         """Plain lists and numbers, for JSON."""
-        return asdict(self)
+        return {**vars(self), "epochs": [asdict(record) for record in self.epochs]}
 
     @classmethod
     def from_dict(cls, values: dict) -> "History":

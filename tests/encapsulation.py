@@ -13,7 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FLOOR = frozenset({"_checks", "_functional", "_gaussian_mixture", "_globs", "_reflection", "_scope"})
+FLOOR = frozenset(
+    {
+        "_checkpointing",
+        "_checks",
+        "_files",
+        "_functional",
+        "_gaussian_mixture",
+        "_globs",
+        "_inputs",
+        "_processes",
+        "_reflection",
+        "_scope",
+    }
+)
 """Private files of the package's own folder that every file may import."""
 
 Sources = Mapping[str, str]

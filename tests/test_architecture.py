@@ -16,8 +16,9 @@ PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
     {"_checks"},
-    {"_files", "_gaussian_mixture", "_globs", "_reflection", "_scope"},
-    {"_functional"},
+    {"_inputs"},
+    {"_files", "_gaussian_mixture", "_globs", "_processes", "_reflection", "_scope"},
+    {"_checkpointing", "_functional"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

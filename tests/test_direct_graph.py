@@ -91,7 +91,11 @@ def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimize
                 patch.setattr(_graph, "on_own_stream", lambda function: function())
                 patch.setattr(_graph, "record", lambda function: (num_recorded.append(1), function)[1])
             options = {"num_epochs": 12, "batch_size": 4, "kl_weight": weight, "seed": 1}
-            found.append(pb.fit_svi(model, guide, data, optimizer=optimizer, cuda_graph=recorded, **options).history)
+            found.append(
+                pb.fit_svi(
+                    model, guide, data, optimizer=optimizer, execution=pb.Execution(cuda_graph=recorded), **options
+                ).history
+            )
     assert found[0].loss == found[1].loss
     assert len(num_recorded) == (2 if optimizer is FUSED else 6)  # each batch size, or batch, at each rate
 
@@ -99,9 +103,11 @@ def test_steps_that_are_replayed_give_the_same_fit(monkeypatch, weight, optimize
 def test_recording_is_refused_where_it_is_impossible():
     model, guide, data = problem()()
     with pytest.raises(ValueError, match="fused=True"):
-        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1, cuda_graph=True)
+        pb.fit_svi(model, guide, data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True))
     with pytest.raises(ValueError, match="AutoNormal"):
-        pb.fit_svi(model, pb.auto_normal(model), data, optimizer=FUSED, num_epochs=1, cuda_graph=True)
+        pb.fit_svi(
+            model, pb.auto_normal(model), data, optimizer=FUSED, num_epochs=1, execution=pb.Execution(cuda_graph=True)
+        )
 
 
 @pytest.mark.gpu
@@ -114,7 +120,11 @@ def test_on_a_gpu_the_losses_are_those_of_the_cpu(estimator, cuda_graph):
         torch.manual_seed(0)
         model, x, y = small_model(num_data=6)
         guide = pb.MeanFieldGuide(model.to(device), init=pb.NetworkInit(scale=1e-7))
-        options = {"estimator": PLAIN_OR_ESTIMATOR[estimator], "cuda_graph": cuda_graph and device == "cuda", "seed": 1}
+        options = {
+            "estimator": PLAIN_OR_ESTIMATOR[estimator],
+            "execution": pb.Execution(cuda_graph=cuda_graph and device == "cuda"),
+            "seed": 1,
+        }
         history = pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=9, **options).history
         found.append(torch.tensor(history.expected_log_likelihood))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
@@ -136,7 +146,12 @@ def test_a_gpu_is_not_waited_for_in_a_step(cuda_graph):
         return 1.0
 
     try:
-        options = {"num_epochs": 8, "batch_size": 2, "cuda_graph": cuda_graph, "kl_weight": weight}
+        options = {
+            "num_epochs": 8,
+            "batch_size": 2,
+            "execution": pb.Execution(cuda_graph=cuda_graph),
+            "kl_weight": weight,
+        }
         pb.fit_svi(model, guide, (x, y), optimizer=FUSED, callbacks=[callback], **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -19,6 +19,18 @@ FOR_TYPES = {
 """Imports (from, to) that only annotations need."""
 
 USED_IN_TESTS = {
+    "tests/test_checkpointing.py": (
+        {"pyro_bnn._checkpointing", "pyro_bnn._files"},
+        "When states are written and what a signal does is the same for every computation.",
+    ),
+    "tests/test_batches.py": (
+        {"pyro_bnn.svi._batches"},
+        "The order of the rows is compared with its definition, and fits go through it.",
+    ),
+    "tests/test_conversion.py": (
+        {"pyro_bnn._inputs"},
+        "What becomes of arrays, lists and frames is compared with their numbers; fits and predictions use the same.",
+    ),
     "tests/fits.py": ({"pyro_bnn.svi._svi_step"}, "The direct path is closed, so that the same fit is run by Pyro's."),
     "tests/test_direct_graph.py": (
         {"pyro_bnn.svi._graph", "pyro_bnn.svi._step"},
@@ -28,6 +40,10 @@ USED_IN_TESTS = {
     "tests/test_distributions.py": (
         {"pyro_bnn._reflection"},
         "Copies of distributions on another device are the subject.",
+    ),
+    "tests/test_files.py": (
+        {"pyro_bnn._files"},
+        "Which files are damaged is decided in one place for every file of the library.",
     ),
     "tests/test_flat_guide.py": (
         {"pyro_bnn._scope"},
@@ -50,6 +66,7 @@ USED_IN_TESTS = {
         {"pyro_bnn.mcmc._nuts", "pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",
     ),
+    "tests/test_resume.py": ({"pyro_bnn._scope"}, "A fit whose random numbers do not go on must be seen to differ."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
     "tests/test_threads.py": (
         {"pyro_bnn._scope"},

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from pyro_bnn import _files
 from pyro_bnn._files import DamagedFileError, read_state, write_atomically, write_state
 
 STATE = {
@@ -77,7 +78,7 @@ def test_other_files_and_kinds_are_refused(tmp_path):
 
 
 def test_a_later_version_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("pyro_bnn._files.VERSION", 2)
+    monkeypatch.setattr(_files, "VERSION", 2)
     write_state(tmp_path / "file", "fit", {})
     monkeypatch.undo()
     with pytest.raises(ValueError, match="install a later pyro_bnn"):

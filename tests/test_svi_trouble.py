@@ -94,15 +94,15 @@ def test_bad_arguments_are_named(change, message, path):
     ("make", "message"),
     [
         (lambda x, y: DataLoader(TensorDataset(x[:0], y[:0])), "the loader is empty"),
-        (lambda x, y: iter([(x, y)]), "must be a DataLoader or a tuple of tensors, got list_iterator"),
-        (lambda x, y: [(x, y, y)], r"must be a pair \(x, y\), got 3 tensors"),
+        (lambda x, y: iter([(x, y)]), "must start anew in each of 2 epochs, got a generator or iterator"),
+        (lambda x, y: [(x, y, y)], r"must be a pair \(x, y\), got 3 part"),
         (lambda x, y: [(x * math.nan, y)], "`x` must be finite"),
     ],
 )
 def test_bad_loaders_are_named(make, message, path):
     model, x, y = whole()
     with pytest.raises(ValueError, match=message):
-        pb.fit_svi(model, pb.MeanFieldGuide(model), make(x, y), optimizer=ADAM, num_epochs=1)
+        pb.fit_svi(model, pb.MeanFieldGuide(model), make(x, y), optimizer=ADAM, num_epochs=2)
 
 
 def test_a_kl_weight_that_turns_negative_is_refused(path):

@@ -79,6 +79,8 @@ def respond(
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     with nullcontext() if interceptor is None else interceptor(weights, len(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
+    if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
+        output = output.to(next(iter(weights.values())).dtype)
     if output.dim() <= num_lead or output.shape[num_lead] != len(x):
         raise ValueError(
             f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."

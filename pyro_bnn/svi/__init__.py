@@ -1,5 +1,7 @@
 """Stochastic variational inference."""
 
+from ._callbacks import StatefulCallback as StatefulCallback
+from ._execution import Execution as Execution
 from ._fit import fit_svi as fit_svi
 from ._optimizers import clipped as clipped
 from ._optimizers import scheduled as scheduled

@@ -1,6 +1,8 @@
 """The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -8,11 +10,13 @@ from pyro.infer import ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._inputs import num_rows, take
 from .._scope import EXCLUSIVE
 from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, RandomParameter
 from ..joint import Joint
-from ._batches import Batch
+from ._arguments import Batch
+from ._execution import Execution
 from ._step import GradientStep
 
 
@@ -30,6 +34,7 @@ class DirectStep(GradientStep):
         optimizer: Optimizer of these parameters.
         elbo: The bound; its `num_particles` is S.
         estimator: Way in which the noise enters the network; None gives the network drawn values.
+        execution: How it is computed.
     """
 
     def __init__(
@@ -41,8 +46,10 @@ class DirectStep(GradientStep):
         *,
         elbo: ELBO,
         estimator: Estimator | None,
+        execution: Execution,
     ) -> None:
-        super().__init__(joint.model, guide, parameters, optimizer)
+        super().__init__(joint.model, guide, parameters, optimizer, execution.processes)
+        self._execution = execution
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
         noise = None if estimator is None else estimator.noise
         self._stack = ExitStack()
@@ -83,28 +90,55 @@ class DirectStep(GradientStep):
         """Set the gradients of one draw; returns its log-likelihood and divergence in nats, shape (2,)."""
         given = self._state.draw()
         version = self._state.value._version
-        log_likelihood = self._log_likelihood(given, batch)
-        loss = -log_likelihood / self._num_draws
-        if loss.requires_grad:  # else the network uses no weight
-            loss.backward()
+        log_likelihood = self._backward_of_network(given, batch)
         if self._state.value._version != version:
             raise ValueError(
                 "the network changes its weights in place (`max_norm`, `clamp_`), and they are then no longer a draw "
                 "from the guide; compute the changed weights as new tensors."
             )
-        self._last_log_likelihood = log_likelihood.detach()
+        self._last_log_likelihood = log_likelihood
         return torch.stack([self._last_log_likelihood.double(), self._state.pull_back(weight)])
 
+    def _backward_of_network(self, given: Any, batch: Batch) -> Tensor:
+        """Add the gradients of minus the log-likelihood to those of the draw; returns the log-likelihood."""
+        parts = _cut(batch, self._execution.num_parts)
+        total = torch.zeros((), device=self._state.value.device)
+        for index, (part, share) in enumerate(parts):
+            log_likelihood = self._log_likelihood(given, part)
+            loss = -log_likelihood * (share / self._num_draws)
+            if loss.requires_grad:  # else the network uses no weight
+                loss.backward(retain_graph=index < len(parts) - 1)  # of the values, which all parts share
+            total = total + share * log_likelihood.detach() if len(parts) > 1 else log_likelihood.detach()
+        return total
+
     def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
-        if self._estimator is None:
-            return self._joint.log_likelihood(given, batch)
         random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
         values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
-        estimator = self._estimator
-        layers = self._joint.model.intercepted(lambda _, num_rows: random_layers(estimator, random, num_rows))
-        with layers:
+        estimator, autocast = self._estimator, self._execution.autocast
+        if estimator is None and autocast is None:
+            return self._joint.log_likelihood(values, batch)
+
+        @contextmanager
+        def around(_: object, num_rows: int) -> Iterator[None]:
+            layers = nullcontext() if estimator is None else random_layers(estimator, random, num_rows)
+            with layers, torch.autocast(self._joint.model.device.type, autocast, enabled=autocast is not None):
+                yield
+
+        with self._joint.model.intercepted(around):
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:
         bad = self._state.bad_site()
         return bad or (None if bool(torch.isfinite(self._last_log_likelihood)) else "`obs` (its log-density)")
+
+
+def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
+    """A batch in nearly equal parts, each with its share of the rows."""
+    if num_parts == 1:
+        return [(batch, 1.0)]
+    rows = num_rows(batch[0])
+    bounds = sorted({rows * index // num_parts for index in range(num_parts + 1)})
+    return [
+        (tuple(take(argument, slice(begin, end)) for argument in batch), (end - begin) / rows)
+        for begin, end in pairwise(bounds)
+    ]

@@ -1,31 +1,35 @@
 """Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
 
-import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
 from pyro.infer import ELBO
 from pyro.optim import PyroOptim
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from tqdm import tqdm
 
 from .. import _checks
-from .._scope import seeded
+from .._checkpointing import Checkpoint, keeping
+from .._inputs import named_leaves
+from .._processes import Processes
+from .._scope import Stream
 from ..estimators import Estimator
 from ..guides import GuidePosterior
 from ..history import EpochRecord, History
-from ..kl import KLWeight, check_weight, constant
+from ..kl import KLWeight, constant
 from ..model import BayesianModel
 from ..posterior import Status
-from ._batches import Batch, Batches
+from ._batches import Batches, Data
+from ._callbacks import Callback
+from ._execution import Execution
+from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
-from ._step import NonFiniteError
-from ._svi_step import SVIStep, svi_step
+from ._saved import KIND, fingerprint_of, restore_from
+from ._svi_step import svi_step
 
 NOTABLE_FALL = 0.05
 """Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
@@ -34,7 +38,7 @@ NOTABLE_FALL = 0.05
 def fit_svi(
     model: nn.Module,
     guide: nn.Module,
-    data: Iterable[Sequence[Tensor]] | tuple[Tensor, ...],
+    data: Data,
     *,
     optimizer: OptimizerMaker | ScheduledMaker,
     num_epochs: int,
@@ -42,9 +46,11 @@ def fit_svi(
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float | KLWeight = 1.0,
-    callbacks: Sequence[Callable[[History], bool | None]] = (),
+    callbacks: Sequence[Callback] = (),
     progress: bool = False,
-    cuda_graph: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior:
     """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
@@ -54,21 +60,30 @@ def fit_svi(
     nats.
 
     Args:
-        model: The model; for `model`, `guide`, `elbo`, `estimator` and `cuda_graph` see :func:`svi_step`.
+        model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
         guide: The guide, which is fitted in place.
-        data: A loader of (x, y) batches, or a tuple of tensors (x, y); batches are moved to the model's device.
+        data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
+            a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
+            dictionary of these. Everything is moved to the model's device.
         optimizer: Function from a list of parameters to a torch optimizer, such as
             ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to a pair of an optimizer and a learning-rate scheduler
             (:func:`scheduled`), which is stepped once an epoch. To clip gradients, see :func:`clipped`.
         num_epochs: Number of passes over the data.
-        batch_size: Number of rows in each batch when `data` is tensors; None uses all rows at once.
+        batch_size: Number of rows in each batch when `data` is tensors, in all processes together; None uses all rows
+            at once.
         elbo: The bound; None is ``Trace_ELBO()``.
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
-        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit.
+        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit. One
+            that remembers something is saved in checkpoints if it is a :class:`StatefulCallback`.
         progress: Whether to show a progress bar with the ELBO and its two terms.
-        cuda_graph: Whether to record steps on a GPU and replay them.
-        seed: Seed of the fit, which makes it repeatable and leaves torch's generators as they were; None uses them.
+        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
+        checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
+            take more than 2 % of the time) and every ten minutes, or a :class:`Checkpoint` that says how often. With
+            it, Ctrl-C and SIGTERM end the fit after the current step with a checkpoint.
+        resume: Checkpoint from which the fit goes on, with the same arguments: history and parameters become those of a
+            fit that was not interrupted, to the bit. `num_epochs` may be larger. The same path may be `checkpoint`.
+        seed: Seed of the fit, which makes it repeatable; None draws one. Torch's generators are left as they were.
 
     Returns:
         The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
@@ -76,6 +91,9 @@ def fit_svi(
     Raises:
         ValueError: If the arguments do not fit each other.
         NonFiniteError: If a loss or gradient is not finite; the parameters are then those of the last finite step.
+        FileExistsError: If `checkpoint` exists and is not the file to resume.
+        OSError: If `checkpoint` cannot be written.
+        Interrupted: If a signal ended the fit; it is a `KeyboardInterrupt` and says how to go on.
     """
     _checks.at_least("num_epochs", num_epochs, 1)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
@@ -89,87 +107,48 @@ def fit_svi(
             schedules.append(schedule)
         return made
 
+    execution = Execution() if execution is None else execution
+    _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
+    processes = execution.processes
+    seed = processes.from_first(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed))
+    stream = Stream(processes.seed(seed), _device_of(model, guide))
+    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
     with ExitStack() as stack:
-        device = _device_of(model, guide)
-        stack.enter_context(seeded(seed, device))
-        options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "cuda_graph": cuda_graph}
+        keeper = stack.enter_context(keeping(checkpoint, KIND, resume, processes))
         step = stack.enter_context(svi_step(model, guide, make, **options))
-        generator = torch.Generator()
-        batches = Batches(data, batch_size, device, generator)
-        if batches.num_batches > 1:
-            generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
-        _check_data(model, batches)
-        step.prepared(*next(iter(batches)))
-        return _run(step, batches, num_epochs, weight_at, schedules, callbacks, progress)
-
-
-def _run(
-    step: SVIStep,
-    batches: Batches,
-    num_epochs: int,
-    weight_at: KLWeight,
-    schedules: Sequence[Schedule],
-    callbacks: Sequence[Callable[[History], bool | None]],
-    progress: bool,
-) -> GuidePosterior:
-    num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
-    history = History(num_data, step.path)
-    stopped = False
-    with tqdm(range(num_epochs), disable=not progress, unit="epoch") as bar:
-        for epoch in bar:
-            start, sizes, weights = time.perf_counter(), [], []
-            results: list[Tensor] = []
-            for index, batch in enumerate(batches):
-                if epoch == 0:
-                    _check_first_time(step.model, batch, batches)
-                weight = check_weight(weight_at(epoch, index, batches.num_batches))
-                try:
-                    results.append(step(*batch, kl_weight=weight).values)
-                except NonFiniteError as error:
-                    raise error.at(_position(epoch, index)) from None
-                weights.append(weight)
-                sizes.append(len(batch[0]))
-            _record(history, results, weights, epoch)
-            record = history.end_epoch(sizes, step.optimizer.param_groups[0]["lr"], time.perf_counter() - start)
-            if epoch == 0 and num_data is not None:
-                _warn_of_size(num_data, sizes)
-            _show(bar, record, num_data)
-            for schedule in schedules:
-                if isinstance(schedule, ReduceLROnPlateau):
-                    schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
-                else:
-                    schedule.step()
-            if sum(bool(callback(history)) for callback in callbacks):  # a sum, so that every callback is called
-                stopped = True
-                break
-    return GuidePosterior(step.guide, _status(history, num_epochs, stopped), history)
-
-
-def _position(epoch: int, index: int) -> str:
-    return f"epoch {epoch}, batch {index}"
-
-
-def _warn_of_size(num_data: int, sizes: list[int]) -> None:
-    rows = sum(sizes)
-    if rows > num_data or num_data - rows >= max(sizes):
-        warnings.warn(
-            f"`num_data` is {num_data} but an epoch has {rows} rows, and the ELBO counts {num_data}; set `num_data` to "
-            "the size of the training set.",
-            stacklevel=4,
+        with stream:
+            batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
+            batches.require_passes(num_epochs)
+            step.prepared(*batches.first())
+        loop = Loop(
+            step,
+            batches,
+            stream,
+            num_epochs=num_epochs,
+            kl_weight=weight_at,
+            schedules=schedules,
+            callbacks=callbacks,
         )
+        fingerprint = {}
+        if checkpoint is not None or resume is not None or processes.are_many:
+            fingerprint = fingerprint_of(loop, elbo, estimator, kl_weight)
+            processes.require_same(fingerprint)
+        if resume is not None:
+            restore_from(resume, loop, fingerprint)
 
+        def state() -> dict[str, Any]:
+            return {"fit": fingerprint, "loop": loop.state()}
 
-def _record(history: History, results: list[Tensor], weights: list[float], epoch: int) -> None:
-    """Add an epoch's steps to the history. The program waits for a GPU here, once an epoch, and not at each step."""
-    for index, (row, weight) in enumerate(zip(torch.stack(results).tolist(), weights, strict=True)):
-        expected_log_likelihood, kl, is_finite = row
-        if not is_finite:
-            raise NonFiniteError(
-                "loss or its gradient",
-                _position(epoch, index),
-                " (an optimizer with `fused=False`, or the CPU, names the first bad site)",
-            )
-        history.add_step(expected_log_likelihood, kl, weight)
+        with tqdm(
+            total=num_epochs, initial=loop.epoch, disable=not (progress and processes.is_first), unit="epoch"
+        ) as bar:
+
+            def after_epoch(record: EpochRecord) -> None:
+                _show(bar, record, loop.num_data)
+                keeper.end_epoch(state, is_last=loop.is_done)
+
+            loop.run(lambda: keeper.step(state), after_epoch)
+    return GuidePosterior(guide, _status(loop.history, num_epochs, loop.is_stopped), loop.history)
 
 
 def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:
@@ -177,6 +156,7 @@ def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:
     terms = {"ELBO": record.elbo, "NLL": -record.expected_log_likelihood, "KL": record.kl}
     shown = {f"{name}/N" if num_data else name: f"{value / unit:.4g}" for name, value in terms.items()}
     bar.set_postfix(shown, refresh=False)
+    bar.update()
 
 
 def _status(history: History, num_epochs: int, stopped: bool) -> Status:
@@ -201,29 +181,29 @@ def _require_maker(optimizer: object) -> None:
         )
 
 
-def _check_data(model: nn.Module, batches: Batches) -> None:
-    if isinstance(model, BayesianModel) and batches.tensors is not None:
-        x = batches.tensors[0]
-        if len(batches.tensors) != 2:
-            raise ValueError(f"`data` must be a tuple (x, y), got {len(batches.tensors)} tensors.")
-        if len(x) != model.num_data:
-            raise ValueError(
-                f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows, and the KL would get the "
-                f"wrong weight; build the model with `num_data={len(x)}`."
-            )
-        _checks.finite("x", x)
-
-
-def _check_first_time(model: nn.Module, batch: Batch, batches: Batches) -> None:
-    """Checks that cost too much for every step: inputs must be finite and, on a GPU, targets must have right values."""
+def _batches(
+    model: nn.Module,
+    guide: nn.Module,
+    data: Data,
+    batch_size: int | None,
+    generator: torch.Generator,
+    processes: Processes,
+) -> Batches:
     if not isinstance(model, BayesianModel):
-        return
-    if len(batch) != 2:
-        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} parts.")
-    if batches.tensors is None:
-        _checks.finite("x", batch[0])
-    if batch[1].is_cuda:
-        model.check_targets(*batch)
+        return Batches(data, batch_size, _device_of(model, guide), generator, processes=processes)
+    like = torch.empty((), device=model.device, dtype=model.dtype)
+    options: dict[str, Any] = {"paired": True, "num_data": model.num_data, "processes": processes}
+    batches = Batches(data, batch_size, model.device, generator, like, **options)
+    if batches.tensors is not None:
+        x, rows = batches.tensors[0], batches.num_rows
+        if rows != model.num_data:
+            raise ValueError(
+                f"the model's `num_data` is {model.num_data} but the data has {rows} rows, and the KL would get the "
+                f"wrong weight; build the model with `num_data={rows}`."
+            )
+        for name, leaf in named_leaves("x", x):
+            _checks.finite(name, leaf)
+    return batches
 
 
 def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:

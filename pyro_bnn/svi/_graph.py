@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ._batches import Batch
+from ._arguments import Batch
 from ._step import Step, StepTerms
 
 NUM_WARMUP = 3
@@ -58,7 +58,7 @@ class GraphStep(Step):
 
     def _record(self, batch: Batch, kl_weight: float) -> tuple[Batch, Tensor, Callable[[], None]]:
         inputs = tuple(part.clone() for part in batch)
-        result = torch.empty(3, dtype=torch.float64, device=inputs[0].device)
+        result = torch.empty(4, dtype=torch.float64, device=inputs[0].device)
         return inputs, result, record(lambda: result.copy_(self._step(inputs, kl_weight).values))
 
 

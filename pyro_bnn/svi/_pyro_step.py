@@ -17,7 +17,8 @@ from .._scope import own_parameters
 from ..estimators import Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..model import BayesianModel
-from ._batches import Batch
+from ._arguments import Batch
+from ._execution import Execution
 from ._step import GradientStep, StepTerms
 
 SMALLEST_KL_WEIGHT = 1e-30
@@ -38,6 +39,7 @@ class PyroStep(GradientStep):
         optimizer: Optimizer of these parameters.
         elbo: The bound.
         estimator: Way in which the noise of weights enters their layers; None leaves it to the guide.
+        execution: How it is computed; only its processes matter here.
     """
 
     def __init__(
@@ -49,8 +51,9 @@ class PyroStep(GradientStep):
         *,
         elbo: ELBO,
         estimator: Estimator | None,
+        execution: Execution,
     ) -> None:
-        super().__init__(model, guide, parameters, optimizer)
+        super().__init__(model, guide, parameters, optimizer, execution.processes)
         self._contexts = _contexts(estimator, model, guide, elbo)
         self._elbo: Any = copy.copy(elbo)
         # Every ELBO of Pyro gets its traces from `_get_trace`. They hold the two terms; the loss is only their sum.

@@ -1,7 +1,7 @@
 """One optimisation step: gradients of the two terms of the ELBO, a check that they are finite, and an update."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ._batches import Batch
+from .._inputs import num_rows
+from .._processes import Processes
+from ..model import BayesianModel
+from ._arguments import Batch
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
@@ -42,8 +45,8 @@ class StepTerms:
     Its properties do not wait for a GPU; ``float(terms.elbo)`` does.
 
     Args:
-        values: Expected log-likelihood, KL divergence, and a flag, shape (3,). The flag is 1 if the step was made, 0 if
-            a loss or gradient was not finite.
+        values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if the
+            step was made, 0 if a loss or gradient was not finite.
     """
 
     values: Tensor
@@ -67,6 +70,11 @@ class StepTerms:
     def is_finite(self) -> Tensor:
         """Whether losses and gradients were finite up to this step; after one that was not, no step has an effect."""
         return self.values[2].bool()
+
+    @property
+    def num_rows(self) -> Tensor:
+        """Number of rows of data in the step, in all processes together."""
+        return self.values[3]
 
 
 class Step(ABC):
@@ -105,12 +113,18 @@ class GradientStep(Step):
         guide: The guide.
         parameters: Parameters to learn, all on one device.
         optimizer: Optimizer of these parameters.
+        processes: Processes that make the step together.
     """
 
     def __init__(
-        self, model: nn.Module, guide: nn.Module, parameters: list[nn.Parameter], optimizer: Optimizer
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        parameters: list[nn.Parameter],
+        optimizer: Optimizer,
+        processes: Processes,
     ) -> None:
-        self.model, self.guide, self.optimizer = model, guide, optimizer
+        self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
         self._learned, self._count = parameters, 0
         can_skip = getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused")
         self.waits = not (can_skip and parameters[0].is_cuda)
@@ -138,6 +152,9 @@ class GradientStep(Step):
         with torch.enable_grad():
             self.optimizer.zero_grad()
             loss, terms = self._backward(batch, kl_weight)
+        rows = torch.full((1,), float(_num_rows(batch)), dtype=torch.float64, device=terms.device)
+        if self._processes.are_many:
+            loss, terms, rows = self._averaged(loss, terms, rows)
         checked = [loss, *(gradient.norm() for gradient in self._gradients())]
         is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
         if self.waits and not bool(is_finite):
@@ -145,7 +162,24 @@ class GradientStep(Step):
         self._is_finite &= is_finite
         with nullcontext() if self.waits else _skipping(self.optimizer, ~self._is_finite):
             self.optimizer.step()
-        return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1)]))
+        if self._processes.are_many:
+            self._processes.broadcast_(running_statistics(self.model))
+        return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
+
+    def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Average the gradients over all processes by their rows; returns the averages of the other numbers, too."""
+        header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
+        self._processes.sum_([header])
+        share = rows.to(header)[0] / header[3]
+        for parameter in self._learned:
+            if parameter.requires_grad and parameter.grad is None:  # it may have a gradient elsewhere
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = self._gradients()
+        for gradient in gradients:
+            gradient.mul_(share.to(gradient.dtype))
+        self._processes.sum_joined_(gradients)
+        means = (header[:3] / header[3]).to(terms.device)
+        return means[2], means[:2], header[3:].to(terms.device)
 
     def _fail(self, loss: Tensor) -> NoReturn:
         if torch.isfinite(loss):
@@ -161,6 +195,26 @@ class GradientStep(Step):
                 if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
                     return f"`{name}`"
         return None
+
+
+def _num_rows(batch: Batch) -> int:
+    """Number of rows of a batch; 1 for a model of one's own whose first argument has none."""
+    return len(batch[0]) if batch and isinstance(batch[0], Tensor) and batch[0].dim() else _of_tree(batch)
+
+
+def _of_tree(batch: Batch) -> int:
+    try:
+        return num_rows(batch[0]) if batch and isinstance(batch[0], (tuple, list, Mapping)) else 1
+    except (ValueError, AttributeError):
+        return 1
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """Buffers of a network that a step may change, such as those of batch normalisation."""
+    if not isinstance(model, BayesianModel):
+        return list(model.buffers())
+    random = {path for paths in model.parameter_paths.values() for path in paths}
+    return [buffer for path, buffer in model.network.named_buffers() if path not in random]
 
 
 @contextmanager

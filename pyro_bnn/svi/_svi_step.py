@@ -12,18 +12,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _checks
-from .._scope import is_auxiliary, own_parameters, seeded
+from .._scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
 from ..model import BayesianModel
-from ._batches import Batch
+from ._arguments import Arguments, Batch
 from ._direct import DirectStep
+from ._execution import Execution
 from ._graph import GraphStep
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
-from ._step import Step, StepTerms
+from ._step import Step, StepTerms, running_statistics
 
 
 class SVIStep:
@@ -36,7 +37,7 @@ class SVIStep:
         elbo: The bound.
         estimator: Way in which the noise of weights enters their layers; None draws each weight once per step.
         kl_weight: Weight of the KL term in calls that give none.
-        cuda_graph: Whether to record steps and replay them.
+        execution: How steps are computed.
     """
 
     def __init__(
@@ -48,20 +49,20 @@ class SVIStep:
         elbo: ELBO,
         estimator: Estimator | None,
         kl_weight: float,
-        cuda_graph: bool,
+        execution: Execution,
     ) -> None:
         self.model, self.guide = model, guide
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
-        self._kl_weight, self._cuda_graph = check_weight(kl_weight), cuda_graph
+        self._kl_weight, self.execution = check_weight(kl_weight), execution
         self._stack, self._path = ExitStack(), ""
         self._step: Step | None = None
         self._is_closed = False
 
-    def __call__(self, *batch: Tensor, kl_weight: float | None = None) -> StepTerms:
+    def __call__(self, *batch: Any, kl_weight: float | None = None) -> StepTerms:
         """Update the parameters by one batch.
 
         Args:
-            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...).
+            *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
             kl_weight: Weight of the KL term in this step relative to the ELBO; None is that of :func:`svi_step`.
 
         Returns:
@@ -72,7 +73,10 @@ class SVIStep:
             NonFiniteError: If loss or gradient is not finite; the parameters are then those of the last finite step.
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
-        return self.prepared(*batch)(batch, weight)
+        if isinstance(self.model, BayesianModel):
+            batch = _as_pair(self.model, batch)
+        with EXCLUSIVE:
+            return self.prepared(*batch)(batch, weight)
 
     @property
     def path(self) -> str:
@@ -92,7 +96,7 @@ class SVIStep:
             return self._maker
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
-    def prepared(self, *batch: Tensor) -> Step:
+    def prepared(self, *batch: Any) -> Step:
         """Prepare the steps with an example batch; without this call, the first step does so.
 
         Model and guide are run once on the batch, and the guide's parameters are moved into long vectors.
@@ -110,11 +114,10 @@ class SVIStep:
             raise ValueError("the context of this step is closed; open a new one with `svi_step`.")
         if torch.is_inference_mode_enabled():
             raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
-        if isinstance(self.model, BayesianModel):
-            _check_batch(batch)
         if self._step is None:
             with own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
+            self._begin_together()
             self._stack.callback(self._step.close)
         return self._step
 
@@ -122,6 +125,12 @@ class SVIStep:
         """Give the parameters memory of their own again; no step can be made afterwards."""
         self._is_closed = True
         self._stack.close()
+
+    @torch.no_grad()
+    def _begin_together(self) -> None:
+        """Start from the parameters and statistics of process 0."""
+        tensors = [*self.guide.parameters(), *self.model.parameters(), *running_statistics(self.model)]
+        self.execution.processes.broadcast_(tensor.data for tensor in tensors)
 
     def _prepare(self, batch: Batch) -> Step:
         if isinstance(self.model, BayesianModel):
@@ -131,10 +140,15 @@ class SVIStep:
             self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str)
         )
         made = _make_optimizer(self._maker, parameters)
-        options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator}
+        options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator, "execution": self.execution}
         step: Step
         if isinstance(joint, str):
             self._path = f"pyro: {joint}"
+            if option := self.execution.needs_direct_path:
+                raise ValueError(
+                    f"`{option}` of the execution needs the direct path, which is closed because {joint}; leave "
+                    f"`{option}` out."
+                )
             if self._estimator and isinstance(self.guide, MeanFieldGuide) and self.guide.masks:
                 raise ValueError(
                     f"an estimator with a pruned guide needs the direct path, which is closed because {joint}; leave "
@@ -144,13 +158,12 @@ class SVIStep:
         else:
             self._path = "direct"
             step = DirectStep(joint, self.guide, parameters, made, **options)  # type: ignore[arg-type]
-        if not self._cuda_graph:
+        if not self.execution.cuda_graph:
             return step
-        if isinstance(joint, str) or step.waits:
-            why = joint if isinstance(joint, str) else "this fit has no such optimizer"
+        if step.waits:
             step.close()
             raise ValueError(
-                f"`cuda_graph` needs the direct path and an optimizer with `fused=True` on a GPU, but {why}; leave "
+                "`cuda_graph` needs an optimizer with `fused=True` on a GPU, but this fit has no such optimizer; leave "
                 "`cuda_graph` out."
             )
         return GraphStep(step)
@@ -165,7 +178,7 @@ def svi_step(
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float = 1.0,
-    cuda_graph: bool = False,
+    execution: Execution | None = None,
 ) -> Iterator[SVIStep]:
     r"""A context with an optimisation step for a loop of your own; :func:`fit_svi` is a loop around the same step.
 
@@ -190,9 +203,8 @@ def svi_step(
         estimator: Gradient estimator, such as ``LocalReparameterization()``, for less noisy gradients; None draws each
             weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO in steps that give none.
-        cuda_graph: Whether to record steps on a GPU as CUDA graphs and replay them, which saves most of a small
-            network's time. The network's Python code then runs only in the first few steps. The optimizer must have
-            ``fused=True``.
+        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes; see
+            :class:`Execution`.
 
     Yields:
         A step, which is called with x and y and returns the ELBO and its two terms without waiting for a GPU.
@@ -224,18 +236,22 @@ def svi_step(
             )
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
-    step = SVIStep(model, guide, optimizer, elbo=elbo, estimator=estimator, kl_weight=kl_weight, cuda_graph=cuda_graph)
+    execution = Execution() if execution is None else execution
+    _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
+    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
+    step = SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
     try:
         yield step
     finally:
         step.close()
 
 
-def _check_batch(batch: Batch) -> None:
-    if len(batch) != 2:
-        raise ValueError(f"a batch must be a pair (x, y), got {len(batch)} tensors.")
-    for name, part in zip("xy", batch, strict=True):
-        _checks.kind(name, part, Tensor, "a tensor")
+def _as_pair(model: BayesianModel, batch: Batch) -> Batch:
+    """The arguments x and y; arrays, lists and data frames become tensors like the model's."""
+    if len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
+        return batch
+    like = torch.empty((), device=model.device, dtype=model.dtype)
+    return Arguments(model.device, like, paired=True).of_batch(batch)
 
 
 def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, elbo: ELBO) -> None:
@@ -281,7 +297,11 @@ def _learned_parameters(
 ) -> list[nn.Parameter]:
     """All parameters to learn. The guide is run once, and what it samples must fit the ELBO."""
     is_ready = any(True for _ in guide.parameters())  # if not, this call makes them, with the seed of the fit
-    with seeded(0 if is_ready else None, batch[0].device), torch.no_grad(), poutine.block():
+    with (
+        seeded(0 if is_ready else None, next(guide.parameters(), torch.empty(())).device),
+        torch.no_grad(),
+        poutine.block(),
+    ):
         trace: Any = poutine.trace(guide).get_trace(*batch)
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):

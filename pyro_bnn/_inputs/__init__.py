@@ -1,0 +1,13 @@
+"""What a network may be given: one tensor or several, converted from what people have."""
+
+from ._conversion import as_inputs as as_inputs
+from ._conversion import as_targets as as_targets
+from ._tree import Inputs as Inputs
+from ._tree import call as call
+from ._tree import leaves as leaves
+from ._tree import map_inputs as map_inputs
+from ._tree import named_leaves as named_leaves
+from ._tree import num_rows as num_rows
+from ._tree import shapes as shapes
+from ._tree import take as take
+from ._tree import to_device as to_device

@@ -1,0 +1,250 @@
+"""Tensors from what people have: arrays, lists of numbers, data frames.
+
+What is a tensor already is never changed, only refused. Everything else becomes a tensor that the model can use: floats
+get its floating-point type, whole numbers become int64, and truth values stay. Memory may be shared with an array.
+"""
+
+import numbers
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from ._tree import Inputs
+
+WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
+"""Type of numpy for each kind of numbers."""
+
+REMEDIES = {
+    "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
+    "U": "encode texts as whole numbers",
+    "S": "encode texts as whole numbers",
+    "T": "encode texts as whole numbers",
+    "M": "convert dates to numbers, such as days since the first one",
+    "m": "convert durations to numbers, such as seconds",
+    "c": "pass real and imaginary parts as two columns",
+    "V": "pass each field as a column, such as by `numpy.lib.recfunctions.structured_to_unstructured`",
+}
+"""What to do about an array, by the kind of its type."""
+
+
+def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
+    """Inputs of a network from what people have.
+
+    A tuple is several inputs, and so is a list of tensors or arrays. A list of numbers, or of lists of numbers, is one.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: A tensor, an array, a list of numbers, a data frame; or a tuple, list or dictionary of these.
+        like: A tensor with the model's device and floating-point type; None is the CPU and torch's default type.
+
+    Returns:
+        The inputs in plain tuples and dictionaries. Tensors are those given, on their device.
+
+    Raises:
+        ValueError: If something is not numbers, or a tensor is of a kind with which the model cannot compute.
+    """
+    if isinstance(value, Tensor):
+        return _checked(name, value)
+    if isinstance(value, PackedSequence):
+        raise ValueError(
+            f"`{name}` must have one row for each data point, got a PackedSequence; call `pad_packed_sequence` and "
+            "pack inside of the network."
+        )
+    if isinstance(value, Mapping):
+        _require_names(name, value)
+        return {key: as_inputs(f"{name}[{key!r}]", part, like) for key, part in value.items()}
+    if isinstance(value, tuple) or (isinstance(value, list) and not _is_array(name, value)):
+        if not value:
+            raise ValueError(f"`{name}` must hold at least one tensor, got an empty tuple.")
+        if all(_is_number(part) for part in value):
+            raise ValueError(f"`{name}` must be a list if it is one array of numbers, since a tuple is several inputs.")
+        return tuple(as_inputs(f"{name}[{index}]", part, like) for index, part in enumerate(value))
+    return _tensor(name, value, like)
+
+
+def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
+    """Targets from what people have: one tensor.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: A tensor, an array, a list or tuple of numbers, or a data frame.
+        like: A tensor with the model's device and floating-point type; None is the CPU and torch's default type.
+
+    Returns:
+        The tensor that was given, or a new one.
+
+    Raises:
+        ValueError: If something is not numbers, or a tensor is of a kind with which the model cannot compute.
+    """
+    if isinstance(value, Tensor):
+        return _checked(name, value)
+    if isinstance(value, Mapping):
+        raise ValueError(f"`{name}` must be one tensor, got a dictionary with the keys {list(value)}; choose one.")
+    if isinstance(value, (list, tuple)):
+        place, other = _first_other(name, value) or ("", None)
+        if place:
+            raise ValueError(
+                f"`{name}` must be one tensor or array, or a list of numbers, but `{place}` is {_kind(other)}; join "
+                "tensors with `torch.stack` or `torch.cat`, and encode texts as whole numbers."
+            )
+    return _tensor(name, value, like)
+
+
+def _checked(name: str, value: Tensor) -> Tensor:
+    """The tensor, if it is one with which a model can compute."""
+    if value.is_nested:
+        raise ValueError(f"`{name}` must not be nested; call `torch.nested.to_padded_tensor`.")
+    if value.layout != torch.strided:
+        raise ValueError(f"`{name}` must be a dense tensor, got {value.layout}; call `{name}.to_dense()`.")
+    if value.is_meta:
+        raise ValueError(f"`{name}` must have values, got a tensor on the meta device, which has none; load the data.")
+    if value.is_quantized:
+        raise ValueError(f"`{name}` must not be quantized, got {value.dtype}; call `{name}.dequantize()`.")
+    if value.is_complex():
+        raise ValueError(f"`{name}` must be real, got {value.dtype}; call `torch.view_as_real({name})`.")
+    if value.dim() == 0:
+        raise ValueError(f"`{name}` must have at least one row, got shape (); call `{name}.reshape(1, ...)`.")
+    return value
+
+
+def _require_names(name: str, value: Mapping[Any, object]) -> None:
+    if not value:
+        raise ValueError(f"`{name}` must hold at least one tensor, got an empty dictionary.")
+    others = [key for key in value if not isinstance(key, str)]
+    if others:
+        raise ValueError(
+            f"the keys of `{name}` must be names of arguments of the network, got {others[0]!r}; use texts, or pass a "
+            "tuple."
+        )
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (numbers.Number, np.number, np.bool_))
+
+
+def _first_other(name: str, value: object) -> tuple[str, object] | None:
+    """Place and value of the first element of nested lists that is not a number; None if there is none."""
+    if not isinstance(value, (list, tuple)):
+        return None if _is_number(value) else (name, value)
+    unclear = ((index, part) for index, part in enumerate(value) if type(part) not in (float, int))  # for speed
+    found = (_first_other(f"{name}[{index}]", part) for index, part in unclear)
+    return next((other for other in found if other is not None), None)
+
+
+def _is_array(name: str, value: list) -> bool:
+    """Whether a list is one array of numbers, and not several inputs."""
+    other = _first_other(name, value)
+    if other is None:
+        return True
+    if any(_is_number(part) or isinstance(part, str) or part is None for part in value):
+        raise ValueError(f"`{name}` must be a list of numbers, but `{other[0]}` is {_kind(other[1])}.")
+    return False
+
+
+def _kind(value: object) -> str:
+    return repr(value) if value is None or isinstance(value, str) else f"of type {type(value).__name__}"
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def _tensor(name: str, value: object, like: Tensor | None) -> Tensor:
+    array = _plain(name, _array(name, value))
+    tensor = torch.from_numpy(array)
+    if not tensor.is_floating_point():
+        return tensor if like is None else tensor.to(like.device)
+    dtype = torch.get_default_dtype() if like is None else like.dtype
+    converted = tensor.to(dtype)
+    if converted.dtype != tensor.dtype and bool((converted.isinf() & tensor.isfinite()).any()):
+        raise ValueError(
+            f"`{name}` must lie in the range of {dtype}, got {_largest(tensor):.3g}; rescale "
+            "them, or call `model.double()`."
+        )
+    return converted if like is None else converted.to(like.device)
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor[tensor.isfinite()].abs().max())
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    """An array of numbers."""
+    pandas = sys.modules.get("pandas")  # what it made is recognised without importing it
+    if pandas is not None and isinstance(value, pandas.DataFrame):
+        return _table(name, value)
+    if pandas is not None and isinstance(value, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray)):
+        return _column(f"`{name}`", value)
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is not None and sparse.issparse(value):
+        raise ValueError(f"`{name}` must be dense, got the sparse {type(value).__name__}; call `{name}.toarray()`.")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"`{name}` must have no masked values; fill them (`{name}.filled(...)`) or drop those rows.")
+    if isinstance(value, (list, tuple)):
+        try:
+            array = np.array(value)
+        except ValueError:
+            raise ValueError(f"`{name}` must have rows of the same length, got a ragged list; pad the rows.") from None
+    elif not isinstance(value, np.generic) and callable(getattr(type(value), "__array__", None)):
+        array = np.asarray(value)
+    else:
+        raise ValueError(
+            f"`{name}` must be a tensor, an array, a list of numbers or a data frame, or a tuple or dictionary of "
+            f"these, got {f'the number {value}' if _is_number(value) else type(value).__name__}."
+        )
+    _require_numbers(f"`{name}`", array, array.dtype)
+    if array.ndim == 0:
+        raise ValueError(f"`{name}` must have at least one row, got shape (); call `{name}.reshape(1, ...)`.")
+    return array
+
+
+def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
+    if array.dtype.kind not in WIDEST:
+        remedy = REMEDIES.get(array.dtype.kind, REMEDIES["O"])
+        raise ValueError(f"{label} must hold numbers, got dtype {dtype}; {remedy}.")
+
+
+def _table(name: str, frame: Any) -> np.ndarray:
+    """A data frame, column by column, since as a whole it becomes an array of objects if its types differ."""
+    columns = [
+        _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
+        for position, label in enumerate(frame.columns)
+    ]
+    if not columns:
+        raise ValueError(f"`{name}` must have at least one column, got a data frame without any.")
+    return np.stack(columns, axis=1)
+
+
+def _column(label: str, column: Any) -> np.ndarray:
+    # Columns that can hold `NA` become objects unless told otherwise.
+    wanted = None if isinstance(column.dtype, np.dtype) else WIDEST.get(column.dtype.kind)
+    if wanted is None:
+        _require_numbers(label, column.to_numpy(), column.dtype)
+    missing = int(column.isna().sum())
+    if missing:
+        raise ValueError(
+            f"{label} has {missing} missing value(s) of {len(column)}; fill them (`fillna`) or drop those rows "
+            "(`dropna`)."
+        )
+    array: np.ndarray = column.to_numpy(dtype=wanted)
+    return array
+
+
+def _plain(name: str, array: np.ndarray) -> np.ndarray:
+    """The array in a type and a layout that torch takes: native bytes, forward strides, writable, no long double."""
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"`{name}` must hold whole numbers below 2**63, got {array.max()}.")
+    if array.dtype.kind in "iu":
+        array = array.astype(np.int64, copy=False)
+    elif array.dtype.kind == "f":
+        size = min(array.dtype.itemsize, 8)
+        array = array.astype(f"=f{size}", copy=False)
+    fits = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    return array if fits and array.flags.writeable and array.flags.aligned else array.copy()

@@ -1,0 +1,132 @@
+"""Inputs of a network: one tensor, or several in tuples, lists and dictionaries.
+
+All tensors have the same number of rows. Functions that return inputs return plain tuples and dictionaries.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+Inputs = Tensor | Sequence["Inputs"] | Mapping[str, "Inputs"]
+"""A tensor, for a network called as ``net(x)``; a tuple or list, for ``net(*x)``; a dictionary, for ``net(**x)``."""
+
+
+def map_inputs(function: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
+    """The inputs with a function applied to each tensor."""
+    if isinstance(x, Tensor):
+        return function(x)
+    if isinstance(x, Mapping):
+        return {key: map_inputs(function, part) for key, part in x.items()}
+    return tuple(map_inputs(function, part) for part in x)
+
+
+def named_leaves(name: str, x: Inputs) -> Iterator[tuple[str, Tensor]]:
+    """All tensors with their names, such as ``x``, ``x[0]`` and ``x['mask'][1]``, in their order."""
+    if isinstance(x, Tensor):
+        yield name, x
+        return
+    for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
+        yield from named_leaves(f"{name}[{key!r}]", part)
+
+
+def leaves(x: Inputs) -> list[Tensor]:
+    """All tensors, in their order."""
+    return [leaf for _, leaf in named_leaves("x", x)]
+
+
+def num_rows(x: Inputs, name: str = "x") -> int:
+    """Number N of rows, which all tensors must have.
+
+    Raises:
+        ValueError: If there is no tensor, one has no axis of rows, or two differ in their number of rows.
+    """
+    if isinstance(x, Tensor) and x.shape:
+        return x.shape[0]
+    first: tuple[str, int] | None = None
+    for leaf_name, leaf in named_leaves(name, x):
+        if leaf.dim() == 0:
+            raise ValueError(f"`{leaf_name}` must have at least one row, got shape (); call `.reshape(1, ...)`.")
+        first = first or (leaf_name, len(leaf))
+        if len(leaf) != first[1]:
+            raise ValueError(
+                f"all inputs must have the same number of rows, got {first[1]} in `{first[0]}` and {len(leaf)} in "
+                f"`{leaf_name}`; give each of them one row for each data point."
+            )
+    if first is None:
+        raise ValueError(f"`{name}` must hold at least one tensor, got an empty {type(x).__name__}.")
+    return first[1]
+
+
+def take(x: Inputs, rows: slice | Tensor) -> Inputs:
+    """Some of the rows.
+
+    Args:
+        x: The inputs.
+        rows: A slice, which gives views, or indices of rows on the device of the inputs, which copy.
+    """
+    if isinstance(rows, slice):
+        return map_inputs(lambda leaf: leaf[rows], x)
+    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # a third of the time of `leaf[rows]`
+
+
+def to_device(x: Inputs, device: torch.device | None) -> Inputs:
+    """The inputs on a device; None leaves them where they are. From pinned memory the program does not wait."""
+    if device is None:
+        return x
+    if isinstance(x, Tensor):
+        return _moved(x, device)
+    return map_inputs(lambda leaf: _moved(leaf, device), x)
+
+
+def _moved(leaf: Tensor, device: torch.device) -> Tensor:
+    if leaf.device == device:
+        return leaf
+    # To the CPU the program does wait: nothing else would, before the numbers are read.
+    return leaf.to(device, non_blocking=device.type != "cpu")
+
+
+def shapes(x: Inputs) -> object:
+    """Shapes for messages: that of a tensor as a plain tuple, and tuples or dictionaries of these for several."""
+    if isinstance(x, Tensor):
+        return tuple(x.shape)
+    if isinstance(x, Mapping):
+        return {key: shapes(part) for key, part in x.items()}
+    return tuple(shapes(part) for part in x)
+
+
+def call(net: nn.Module, x: Inputs) -> object:
+    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
+
+    Raises:
+        ValueError: If the network does not take so many inputs, or none of these names.
+    """
+    arguments: tuple[Inputs, ...] = ()
+    named: dict[str, Inputs] = {}
+    if isinstance(x, Tensor):
+        arguments = (x,)
+    elif isinstance(x, Mapping):
+        named = dict(x)
+    else:
+        arguments = tuple(x)
+    try:
+        return net(*arguments, **named)
+    except TypeError as error:
+        _require_signature(net, arguments, named, error)
+        raise
+
+
+def _require_signature(
+    net: nn.Module, arguments: tuple[Inputs, ...], named: dict[str, Inputs], error: TypeError
+) -> None:
+    """Raise if it was the call that was wrong, and not something inside of the network."""
+    signature = inspect.signature(net.forward)
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError as problem:
+        given = f"the inputs {list(named)}" if named else f"{len(arguments)} input(s)"
+        raise ValueError(
+            f"the network {type(net).__name__} is called with {given} but has `forward{signature}`: {problem}; pass a "
+            "tensor for one input, a tuple for several, and a dictionary for inputs by name."
+        ) from error

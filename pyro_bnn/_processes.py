@@ -1,0 +1,110 @@
+"""The processes that share a computation by `torch.distributed`, and what they say to each other."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15
+"""Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that they are far apart."""
+
+LONG = 2**16
+"""Heuristic: number of elements from which on a tensor is sent by itself."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a computation.
+
+    Args:
+        rank: Number of this process, from 0; that with number 0 writes files and shows progress.
+        count: Number of all processes.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def present(cls) -> "Processes":
+        """Those of the process group that `torch.distributed` has; a single one if there is none."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there is more than one."""
+        return self.count > 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process has number 0."""
+        return self.rank == 0
+
+    def seed(self, seed: int) -> int:
+        """The seed of this process; that of process 0 is the given one."""
+        return (seed + self.rank * GOLDEN) % 2**63
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor, in place, by its sum over all processes."""
+        if self.are_many:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
+        """Like :meth:`sum_`; small tensors travel together, since each message takes its time."""
+        self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]
+            if not small:
+                continue
+            joined = torch.cat([tensor.reshape(-1) for tensor in small])
+            self.sum_([joined])
+            for tensor, total in zip(small, joined.split([tensor.numel() for tensor in small]), strict=True):
+                tensor.copy_(total.view_as(tensor))
+
+    def broadcast_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor, in place, by that of process 0."""
+        if self.are_many:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def from_first(self, value: Any) -> Any:
+        """The value that process 0 has; it must be possible to pickle it."""
+        if not self.are_many:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, 0)
+        return values[0]
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all processes, by rank."""
+        if not self.are_many:
+            return [value]
+        values = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        """For each flag, whether it is set in any process."""
+        if not self.are_many:
+            return list(flags)
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from a GPU only
+        counts = torch.tensor([float(flag) for flag in flags], device=device)
+        dist.all_reduce(counts)
+        return [count > 0 for count in counts.tolist()]
+
+    def require_same(self, values: dict[str, str]) -> None:
+        """Raise in all processes unless they have the same values, which are words by a name."""
+        theirs = self.gathered(values)
+        for name in values:
+            different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)
+            if different is not None:
+                raise ValueError(
+                    f"all processes must fit the same, but the {name} of process {different} is "
+                    f"{theirs[different].get(name)}, and that of process 0 is {theirs[0].get(name)}; call `fit_svi` "
+                    "with the same arguments in all of them, or with `distributed=False` for separate fits."
+                )

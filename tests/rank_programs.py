@@ -1,0 +1,140 @@
+"""What processes run together, and what one process does in their place."""
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from pyro.infer import Trace_ELBO
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import pyro_bnn as pb
+
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)
+
+
+def rows(num_rows=41):
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(num_rows, 4, generator=generator)
+    return x, x[:, :1] - x[:, 1:2].sin()
+
+
+def made(path="direct", num_data=41, seed=0):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=num_data)
+    return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_normal(model)
+
+
+def learned(model, guide):
+    return {f"{name}.{key}": v for name, m in (("m", model), ("g", guide)) for key, v in m.state_dict().items()}
+
+
+def plain(history):
+    values = history.to_dict()
+    for record in values["epochs"]:
+        del record["seconds"]
+    return values
+
+
+def fit(rank, path, num_epochs=20, **options):
+    """A fit from starts that differ between the processes."""
+    model, guide = made(path, seed=rank)
+    posterior = pb.fit_svi(model, guide, rows(), optimizer=ADAM, num_epochs=num_epochs, batch_size=8, seed=3, **options)
+    return learned(model, guide), plain(posterior.history)
+
+
+def one_step(rank, path, share):
+    """Terms and gradients of a step on this process's rows, with its own noise."""
+    model, guide = made(path)
+    model.net.eval()
+    x, y = (part[slice(*share[rank])] for part in rows())
+    optimizer = functools.partial(torch.optim.SGD, lr=0.0)
+    with pb.svi_step(model, guide, optimizer) as step:
+        torch.manual_seed(100 + rank)
+        values = step(x, y).values
+        gradients = {name: p.grad.clone() for module in (guide, model) for name, p in module.named_parameters()}
+    return values, gradients
+
+
+def with_checkpoint(rank, folder, stop_after):
+    """A fit that a signal to one process ends in all of them, and one that goes on from its checkpoint."""
+    path, count = Path(folder) / "fit", [0]
+
+    def stops(history):
+        count[0] += 1
+        if rank == 1 and count[0] == stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(pb.Interrupted, match="resume="):
+        fit(rank, "direct", 4, checkpoint=str(path), callbacks=[stops])
+    assert count[0] == stop_after
+    return fit(rank, "direct", 4, resume=str(path), callbacks=[lambda history: None])
+
+
+def refused(rank, what):
+    """The message of an error that every process raises."""
+    model, guide = made()
+    data, options = rows(), {"batch_size": 8}
+    if what == "shards":
+        data = tuple(part[rank * 20 : rank * 20 + 20] for part in data)
+        model, guide = made(num_data=20)
+    elif what == "batch size":
+        options = {"batch_size": 1}
+    elif what == "KL weight":
+        options["kl_weight"] = 1.0 + rank
+    elif what == "wrapped":
+        net, parts = DistributedDataParallel(nn.Linear(4, 1)), {"prior": pb.NormalPrior(), "num_data": 41}
+        with pytest.raises(ValueError, match="got") as caught:
+            pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(), **parts)
+        return str(caught.value)
+    with pytest.raises(ValueError, match="got|process") as caught:
+        pb.fit_svi(model, guide, data, optimizer=ADAM, num_epochs=1, **options)
+    return str(caught.value)
+
+
+def by_loader(rank):
+    """A fit on a loader that gives each process its share."""
+    data = TensorDataset(*(part[:40] for part in rows()))
+    loader = DataLoader(data, batch_size=5, sampler=DistributedSampler(data, seed=1))
+    model, guide = made(num_data=40)
+    posterior = pb.fit_svi(model, guide, loader, optimizer=ADAM, num_epochs=3, seed=0)
+    return learned(model, guide), plain(posterior.history)
+
+
+def separate(rank):
+    """Fits that have nothing to do with each other."""
+    return fit(rank, "direct", 2, execution=pb.Execution(distributed=False))
+
+
+class Elbo(nn.Module):
+    """A model and its guide as one module, for `DistributedDataParallel`."""
+
+    def __init__(self, model, guide):
+        super().__init__()
+        self.model, self.guide = model, guide
+        self.loss = Trace_ELBO()(model, guide)
+
+    def forward(self, x, y):
+        return self.loss(x, y)
+
+
+def torchs_own(rank):
+    """Pyro's ELBO inside torch's `DistributedDataParallel`."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=41)
+    guide = pb.MeanFieldGuide(model)
+    x, y = (part[rank * 20 : rank * 20 + 20] for part in rows())
+    loss = DistributedDataParallel(Elbo(model, guide))
+    optimizer = ADAM(guide.parameters())
+    torch.manual_seed(rank)
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss(x, y).backward()
+        optimizer.step()
+    return dict(guide.named_parameters())
