@@ -13,7 +13,7 @@ import pyro_bnn as pb
 from . import _growth, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
-from ._steps import CapturedDeterministic, Deterministic, FitSVI, HandWritten, OwnLoop, Setting
+from ._steps import CapturedDeterministic, Checkpoint, Deterministic, Epoch, FitSVI, HandWritten, OwnLoop, Setting
 
 Make = Callable[[Setting], Contender]
 ELBOS: tuple[type[ELBO], ...] = (Trace_ELBO, TraceMeanField_ELBO)
@@ -76,6 +76,9 @@ def _steps(options: Options) -> Iterator[Row]:
     yield Row("SVI step / deterministic step", _pair(options, options.mlp, _fit(), Deterministic))
     measure = _pair(options, options.mlp, OwnLoop, _fit(in_batches=True))
     yield Row("SVI step, in a loop of one's own / in fit_svi", measure, at_most(1.02))
+    yield Row(
+        "writing a checkpoint / an epoch of 60,000 rows", _pair(options, options.mlp, Checkpoint, Epoch), at_most(0.02)
+    )
     point = _fit(make_guide=pb.auto_delta)
     yield Row("MAP step / deterministic step", _pair(options, options.mlp, point, Deterministic), at_most(1.2))
     for elbo in ELBOS:

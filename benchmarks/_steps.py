@@ -6,12 +6,14 @@ A burst is an epoch as `fit_svi` runs it: rows shuffled, batches indexed, the lo
 import functools
 import itertools
 import math
+import tempfile
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from pyro.infer import ELBO, Trace_ELBO
@@ -19,7 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pyro_bnn as pb
+from pyro_bnn._files import read_state, write_state
 
+KIND = "checkpoint of a fit"
 INITIAL_SCALE = 0.01
 PRIOR_SCALE = 1.0
 
@@ -255,15 +259,13 @@ class FitSVI:
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
             estimator=estimator,
-            execution=pb.Execution(
-                cuda_graph=setting.device == "cuda"
-            ),  # recorded in the first epoch, replayed in the second
+            execution=execution_on(setting),  # recorded in the first epoch, replayed in the second
         )
 
-    def burst(self) -> float:
+    def burst(self, **options: object) -> float:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="`num_data` is")  # it is meant to differ from the rows at hand
-            posterior = self._fit()
+            posterior = self._fit(**options)
         return posterior.history.epochs[-1].seconds / self.setting.num_steps
 
 
@@ -282,12 +284,49 @@ class OwnLoop:
     def burst(self) -> float:
         model, guide = self._fit.model, self._fit.guide
         optimizer = self.setting.optimizer(list(guide.parameters()))
-        with pb.svi_step(
-            model, guide, optimizer, execution=pb.Execution(cuda_graph=self.setting.device == "cuda")
-        ) as step:
+        with pb.svi_step(model, guide, optimizer, execution=execution_on(self.setting)) as step:
             for _ in range(2):
                 start = time.perf_counter()
                 elbos = [step(x, y).elbo for x, y in self._batches]
                 torch.stack(elbos).tolist()  # where a GPU is waited for
                 seconds = time.perf_counter() - start
         return seconds / self.setting.num_steps
+
+
+def execution_on(setting: Setting) -> pb.Execution:
+    """Steps on a GPU are recorded and replayed."""
+    return pb.Execution(cuda_graph=setting.device == "cuda")
+
+
+class Checkpoint:
+    """Writes the state of a fit to a file, as at the end of an epoch.
+
+    Args:
+        setting: The setting.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._path = Path(self._folder.name) / "fit"
+        fit = FitSVI(setting)
+        fit.burst(checkpoint=self._path)
+        self._state = read_state(self._path, KIND)
+
+    def burst(self) -> float:
+        start = time.perf_counter()
+        write_state(self._path, KIND, self._state)
+        return time.perf_counter() - start
+
+
+class Epoch:
+    """An epoch over 60,000 rows.
+
+    Args:
+        setting: The setting.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._fit, self._num_steps = FitSVI(setting), math.ceil(60_000 / setting.batch_size)
+
+    def burst(self) -> float:
+        return self._fit.burst() * self._num_steps

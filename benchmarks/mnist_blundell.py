@@ -94,7 +94,7 @@ def run(
     model, guide = _blundell.build(task.setting, images, task.units, task.seed)
     state = path.with_suffix(".pt")
     if "training" in record:
-        pb.load_state(state, model, guide)
+        pb.load_posterior(state, model, guide=guide)
         model.to(device)
         guide.to(device)
     else:
@@ -109,7 +109,7 @@ def run(
             task.setting, model, guide, images, seed=task.seed, report=report, device=device
         )
         record["machine"] = _machine(device)
-        pb.save_state(state, model, guide)
+        pb.save_posterior(state, model, guide)
         write_json(path, record)
     options: dict[str, Any] = {"num_samples": num_samples, "seed": task.seed}
     record["scores"] = _blundell.evaluate(task.setting, model, guide, images, unknown, **options)

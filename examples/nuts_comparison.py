@@ -4,7 +4,7 @@
 full-rank Gaussian approximate it. Prints what the chains say about themselves (the predictions have converged; the
 weights, which are identified up to permutations and signs only, need not), then how far each approximation is from the
 truth: where there are data, in the gap, and outside. Mean-field is too sure of itself in the gap. Leaves
-`nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.pt`.
+`nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main() -> None:
         )
     print(chains.status)
     print(chains.diagnostics(model, torch.linspace(-1, 1, 41)[:, None]))
-    chains.save(options.out / "chains.pt")
+    pb.save_posterior(options.out / "chains.safetensors", model, chains)
 
     mean_field = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
     full_rank = pb.auto_multivariate_normal(model, init=pb.NetworkInit(scale=0.02))

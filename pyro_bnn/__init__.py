@@ -10,8 +10,8 @@ from . import scale_maps as scale_maps
 from . import uncertainty as uncertainty
 from ._checkpointing import Checkpoint as Checkpoint
 from ._checkpointing import Interrupted as Interrupted
-from .checkpoint import load_state as load_state
-from .checkpoint import save_state as save_state
+from .checkpoint import load_posterior as load_posterior
+from .checkpoint import save_posterior as save_posterior
 from .comparison import Comparison as Comparison
 from .comparison import Estimate as Estimate
 from .comparison import MethodScore as MethodScore
@@ -21,6 +21,7 @@ from .estimators import Estimator as Estimator
 from .estimators import Flipout as Flipout
 from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
+from .guides import Diagnosis as Diagnosis
 from .guides import FlatGuide as FlatGuide
 from .guides import FlatState as FlatState
 from .guides import GuidePosterior as GuidePosterior
@@ -31,6 +32,7 @@ from .guides import NetworkInit as NetworkInit
 from .guides import Noise as Noise
 from .guides import NormalInit as NormalInit
 from .guides import RandomParameter as RandomParameter
+from .guides import SiteDiagnosis as SiteDiagnosis
 from .guides import UniformInit as UniformInit
 from .guides import auto_delta as auto_delta
 from .guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
@@ -76,12 +78,16 @@ from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .priors import WeightPrior as WeightPrior
 from .svi import Execution as Execution
+from .svi import GradientNoise as GradientNoise
 from .svi import NonFiniteError as NonFiniteError
+from .svi import ParameterNoise as ParameterNoise
+from .svi import PosteriorWarning as PosteriorWarning
 from .svi import StatefulCallback as StatefulCallback
 from .svi import StepTerms as StepTerms
 from .svi import SVIStep as SVIStep
 from .svi import clipped as clipped
 from .svi import fit_svi as fit_svi
+from .svi import gradient_noise as gradient_noise
 from .svi import scheduled as scheduled
 from .svi import svi_step as svi_step
 

@@ -122,6 +122,8 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
         raise DamagedFileError(
             f"{path} is damaged: its checksum does not fit its content; make it anew, or take a copy of it."
         )
+    if not metadata.get("version", "").isdecimal() or "kind" not in metadata:
+        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.")
     if int(metadata["version"]) > VERSION:
         raise ValueError(
             f"{path} has version {metadata['version']} of the format, and this version of pyro_bnn reads up to "
@@ -129,7 +131,10 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
         )
     if metadata["kind"] != kind:
         raise ValueError(f"{path} must be a {kind}, got a {metadata['kind']}; pass the other file.")
-    state: dict[str, Any] = _decoded(json.loads(metadata["state"]), tensors)
+    try:
+        state: dict[str, Any] = _decoded(json.loads(metadata["state"]), tensors)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.") from error
     return state
 
 

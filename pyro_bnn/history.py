@@ -1,7 +1,11 @@
 """The record of a fit, step by step and epoch by epoch."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import fsum
+from typing import Any
+
+from ._records import record
 
 __all__ = ["EpochRecord", "History"]
 
@@ -88,7 +92,10 @@ class History:
         return {**vars(self), "epochs": [asdict(record) for record in self.epochs]}
 
     @classmethod
-    def from_dict(cls, values: dict) -> "History":
-        """A history from the result of :meth:`to_dict`."""
-        records = [EpochRecord(**record) for record in values["epochs"]]
-        return cls(**{**values, "epochs": records})
+    def from_dict(cls, values: Mapping[str, Any]) -> "History":
+        """A history from the result of :meth:`to_dict`.
+
+        Raises:
+            ValueError: If a field is missing, unknown, of another type or not finite; the message names it.
+        """
+        return record(cls, values, "history")

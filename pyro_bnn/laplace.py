@@ -10,7 +10,7 @@ from torch import Tensor
 from . import _checks
 from ._inputs import Inputs
 from ._scope import EXCLUSIVE, seeded
-from .joint import NetworkPotential, Potential, network_potential
+from .joint import Coordinates, NetworkPotential, Potential, network_potential
 from .model import BayesianModel
 from .posterior import Draw, Posterior, Status
 
@@ -27,25 +27,33 @@ class LaplacePosterior(Posterior):
     r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
 
     Args:
-        potential: Potential of the posterior, which also turns flat vectors into values.
+        coordinates: What turns flat vectors into values.
         mode: The mode z*, shape (P,).
         precision: The Hessian H of the potential at the mode, shape (P, P).
+        peak: Log joint density of the data and the mode, in nats.
         dtype: Type of the draws.
         status: How the search for the mode ended.
         seconds: Wall time of the inference.
+
+    Raises:
+        ValueError: If the precision is not positive definite.
     """
 
     def __init__(
-        self, potential: Potential, mode: Tensor, precision: Tensor, dtype: torch.dtype, status: Status, seconds: float
+        self,
+        coordinates: Coordinates,
+        mode: Tensor,
+        precision: Tensor,
+        *,
+        peak: float,
+        dtype: torch.dtype,
+        status: Status,
+        seconds: float,
     ) -> None:
-        self.status, self.mode, self.precision = status, mode, precision
+        self.status, self.mode, self.precision, self.peak = status, mode, precision, peak
         self._seconds = seconds
-        self._potential, self._dtype = potential, dtype
+        self._coordinates, self._dtype = coordinates, dtype
         self._factor = _cholesky(precision)
-        with torch.no_grad():
-            peak = -float(potential.value(mode[None])[0])
-        half_log_det = float(self._factor.diagonal().log().sum())
-        self._log_evidence = peak + 0.5 * len(mode) * math.log(2 * math.pi) - half_log_det
 
     @property
     def seconds(self) -> float:
@@ -68,10 +76,11 @@ class LaplacePosterior(Posterior):
 
         .. math:: \log p(y) \approx -U(z^*) + \tfrac P2 \log 2\pi - \tfrac12 \log \det H.
         """
-        return self._log_evidence
+        half_log_det = float(self._factor.diagonal().log().sum())
+        return self.peak + 0.5 * len(self.mode) * math.log(2 * math.pi) - half_log_det
 
     def _values(self, z: Tensor) -> Draw:
-        values = self._potential.constrain(z[None])
+        values = self._coordinates.constrain(z[None])
         return {name: value[0].to(self._dtype) for name, value in values.items()}
 
 
@@ -131,7 +140,17 @@ def fit_laplace(
     mode = _minimise(potential, start, max_iterations)
     precision, num_negative = _precision(potential, mode)
     status = _status(potential, mode, precision, num_negative)
-    return LaplacePosterior(potential, mode, precision, model.dtype, status, time.perf_counter() - begin)
+    with torch.no_grad():
+        peak = -float(potential.value(mode[None])[0])
+    return LaplacePosterior(
+        Coordinates(potential.sites),  # the potential holds the data too
+        mode,
+        precision,
+        peak=peak,
+        dtype=model.dtype,
+        status=status,
+        seconds=time.perf_counter() - begin,
+    )
 
 
 def _start(potential: Potential, init: Posterior | None) -> Tensor:

@@ -23,6 +23,7 @@ FLOOR = frozenset(
         "_globs",
         "_inputs",
         "_processes",
+        "_records",
         "_reflection",
         "_scope",
     }

@@ -92,7 +92,7 @@ def refused(rank, what):
         with pytest.raises(ValueError, match="got") as caught:
             pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(), **parts)
         return str(caught.value)
-    with pytest.raises(ValueError, match="got|process") as caught:
+    with pytest.raises(ValueError, match="process") as caught:
         pb.fit_svi(model, guide, data, optimizer=ADAM, num_epochs=1, **options)
     return str(caught.value)
 

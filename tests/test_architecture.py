@@ -17,7 +17,7 @@ PACKAGE = Path(pb.__file__).parent
 LAYERS = [
     {"_checks"},
     {"_inputs"},
-    {"_files", "_gaussian_mixture", "_globs", "_processes", "_reflection", "_scope"},
+    {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_functional"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},

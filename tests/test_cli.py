@@ -89,7 +89,7 @@ def test_a_run_is_never_overwritten_without_force(pyro_bnn, tmp_path):
     (tmp_path / "new" / "run" / "posterior.pt").write_text("rubbish")
     code, _, err = pyro_bnn("evaluate", tmp_path / "new" / "run")
     assert code == 2
-    assert "posterior.pt is no file that `save_state` wrote" in err
+    assert "posterior.pt is damaged, or is no posterior that pyro_bnn wrote" in err
     (tmp_path / "new" / "run" / "config.json").write_text("{}")
     code, _, err = pyro_bnn("evaluate", tmp_path / "new" / "run")
     assert code == 2

@@ -166,8 +166,8 @@ def test_samplers_infer_scales_too(prior, sampler, tmp_path):
     assert set(chains.sample(4)) == set(model.latent_names)
     nll = pb.predict(model, chains, x, y=y, seed=0).nll
     assert math.isfinite(nll)
-    chains.save(tmp_path / "chains")
-    assert pb.predict(model, pb.MCMCPosterior.load(tmp_path / "chains"), x, y=y, seed=0).nll == nll
+    pb.save_posterior(tmp_path / "chains", model, chains)
+    assert pb.predict(model, pb.load_posterior(tmp_path / "chains", model), x, y=y, seed=0).nll == nll
     guide = pb.MeanFieldGuide(model)
     comparison = pb.compare(model, {"chains": chains, "guide": guide}, x, y=y, num_samples=40)
     assert "guide" in str(comparison)

@@ -61,16 +61,11 @@ def test_draws_are_spread_evenly_and_never_twice(fitted):
 
 def test_chains_survive_a_file(fitted, tmp_path):
     model, x, _, posterior = fitted
-    posterior.save(tmp_path / "chains.pt")
-    loaded = pb.MCMCPosterior.load(tmp_path / "chains.pt")
+    pb.save_posterior(tmp_path / "chains", model, posterior)
+    loaded = pb.load_posterior(tmp_path / "chains", model)
     assert torch.equal(pb.predict(model, posterior, x).probs, pb.predict(model, loaded, x).probs)
     assert loaded.status == posterior.status
     assert torch.equal(loaded.statistics.energy, posterior.statistics.energy)
-    with pytest.raises(FileNotFoundError):
-        pb.MCMCPosterior.load(tmp_path / "none.pt")
-    torch.save({"model": 1}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match=r"no file that .*save"):
-        pb.MCMCPosterior.load(tmp_path / "other.pt")
 
 
 def test_arviz_gets_everything(fitted):
@@ -144,8 +139,8 @@ def test_pyros_chains_are_a_posterior_like_any_other(pyros, tmp_path):
     )  # repeats tie but for rounding
     assert "Pyro's NUTS: 2 chains of 25 draws in 3 s" in posterior.status.message
     assert "predictions: " in posterior.status.message
-    posterior.save(tmp_path / "chains.pt")
-    loaded = pb.MCMCPosterior.load(tmp_path / "chains.pt")
+    pb.save_posterior(tmp_path / "chains", model, posterior)
+    loaded = pb.load_posterior(tmp_path / "chains", model)
     assert torch.equal(pb.predict(model, loaded, x, num_samples=50).probs, prediction.probs)
     assert loaded.statistics.energy is None
     assert set(loaded.to_arviz(model=model, x=x, y=y).sample_stats) == {"diverging"}

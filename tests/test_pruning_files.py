@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
@@ -19,10 +18,9 @@ from .tolerances import assert_identical
 def test_a_reloaded_pruned_posterior_predicts_bit_for_bit_the_same(tmp_path, scale_map):
     model, x, _ = small_model(likelihood="gaussian-latent")
     pruned = pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.7)
-    pb.save_state(tmp_path / "posterior.pt", model, pruned.guide)
+    pb.save_posterior(tmp_path / "file", model, pruned)
     fresh_model, _, _ = small_model(likelihood="gaussian-latent")
-    fresh = pb.MeanFieldGuide(fresh_model, scale_map=SCALE_MAPS[scale_map])
-    pb.load_state(tmp_path / "posterior.pt", fresh_model, fresh)
+    fresh = pb.load_posterior(tmp_path / "file", fresh_model).guide
     first = pb.predict(model, pruned, x, num_samples=7, seed=1)
     second = pb.predict(fresh_model, fresh, x, num_samples=7, seed=1)
     assert torch.equal(first.mean, second.mean)
@@ -65,43 +63,12 @@ def test_a_partial_state_leaves_other_masks():
     assert torch.equal(guide.kept("net.2.weight"), kept)
 
 
-def test_a_mask_of_another_network_is_refused(tmp_path):
-    model, _, _ = small_model()
-    pruned = pruning.prune(scattered(model), fraction=0.7)
-    pb.save_state(tmp_path / "posterior.pt", model, pruned.guide)
-    other = pb.BayesianModel(
-        nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)),
-        prior=pb.NormalPrior(),
-        likelihood=pb.CategoricalLikelihood(),
-        num_data=20,
-    )
-    guide = pb.MeanFieldGuide(other)
-    before = copy.deepcopy([other.state_dict(), guide.state_dict()])
-    with pytest.raises(ValueError, match="does not fit"):
-        pb.load_state(tmp_path / "posterior.pt", other, guide)
-    for old, module in zip(before, (other, guide), strict=True):
-        assert list(old) == list(module.state_dict())
-        assert all(torch.equal(old[name], value) for name, value in module.state_dict().items())
-
-
-def test_damaged_files_are_named(tmp_path):
-    model, _, _ = small_model()
-    guide = pruning.prune(scattered(model), fraction=0.7).guide
-    pb.save_state(tmp_path / "good.pt", model, guide)
-    good = torch.load(tmp_path / "good.pt")
-    short = {**good, "guide": {**good["guide"], "keep.net.0.weight": torch.zeros(1, dtype=torch.uint8)}}
-    for content in (short, {**good, "guide": 5}, [1, 2], {"model": good["model"]}):
-        torch.save(content, tmp_path / "bad.pt")
-        with pytest.raises(ValueError, match=r"bad\.pt is no file that `save_state` wrote, or it is damaged"):
-            pb.load_state(tmp_path / "bad.pt", model, guide)
-
-
 def test_the_file_shrinks_with_the_weights(tmp_path):
     net = pb.nets.mlp([300, 200, 10]).float()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=20)
     guide = pb.MeanFieldGuide(model)
-    pb.save_state(tmp_path / "full.pt", model, guide)
-    pb.save_state(tmp_path / "pruned.pt", model, pruning.prune(guide, fraction=0.98).guide)
+    pb.save_posterior(tmp_path / "full.pt", model, guide)
+    pb.save_posterior(tmp_path / "pruned.pt", model, pruning.prune(guide, fraction=0.98))
     full, pruned = ((tmp_path / f"{name}.pt").stat().st_size for name in ("full", "pruned"))
     assert full / pruned > 20
     assert pruned < 62_210 * (0.02 * 8 + 1 / 8) + 6_000

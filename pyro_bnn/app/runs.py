@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from .._scope import seeded
-from ..checkpoint import load_state, save_state
+from ..checkpoint import load_posterior, save_posterior
 from ..data import Images
 from ..guides import GuidePosterior, MeanFieldGuide, auto_normal
 from ..history import History
@@ -107,7 +107,7 @@ def train(
     out.mkdir()
     write_json(out / "config.json", asdict(config))
     write_json(out / "history.json", posterior.history.to_dict())
-    save_state(out / "posterior.pt", model, guide)
+    save_posterior(out / "posterior.pt", model, posterior)
     if tracker is not None:
         write_json(out / "accuracy.json", tracker.curve.to_dict())
         (out / "accuracy.csv").write_text(tracker.curve.to_csv())
@@ -157,7 +157,7 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
         FileNotFoundError: If the folder holds no run.
     """
     model, guide = build(load_config(run), images)
-    load_state(Path(run) / "posterior.pt", model, guide)
+    load_posterior(Path(run) / "posterior.pt", model, guide=guide)
     try:
         history = History.from_dict(json.loads((Path(run) / "history.json").read_text()))
     except (ValueError, KeyError, TypeError) as error:

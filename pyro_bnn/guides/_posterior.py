@@ -8,9 +8,12 @@ import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 
+from .. import _checks
 from .._scope import is_auxiliary, own_parameters
 from ..history import History
+from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
+from ._diagnosis import Diagnosis, diagnosis_of
 from ._flat import FlatGuide
 
 
@@ -67,3 +70,39 @@ class GuidePosterior(Posterior):
         apart = nullcontext() if self._plain is not None else own_parameters(self.guide)
         with apart, nullcontext() if self._plain is not None else poutine.block():  # AutoDelta's median calls the guide
             return {name: value.detach() for name, value in self.guide.median().items()}
+
+    def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
+        """What the posterior learned, site by site: how far from the prior, how narrow, and what is wrong with it.
+
+        It looks at the marginals of a Gaussian guide and needs no data. How noisy the gradients of a fit are is told by
+        :func:`~pyro_bnn.gradient_noise`. A posterior of MCMC has `diagnostics`, a posterior of Laplace's method its
+        `status`; of an ensemble diagnose the members.
+
+        Args:
+            model: The model. It may be left out for our own guides with fixed priors, after a fit.
+            num_samples: Number of draws per weight where the divergence from the prior has no closed form. The sum over
+                a site is much more precise than the divergence of one weight.
+
+        Returns:
+            A table to print, with `sites`, and `warnings` that name a remedy each.
+
+        Raises:
+            ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed.
+
+        Example:
+            >>> import torch
+            >>> from pyro_bnn import CategoricalLikelihood, MeanFieldGuide, NetworkInit, NormalPrior
+            >>> net = torch.nn.Linear(4, 3)
+            >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+            >>> guide = MeanFieldGuide(model, init=NetworkInit(scale=1e-9))
+            >>> diagnosis = GuidePosterior(guide).diagnose(model)
+            >>> diagnosis.share_collapsed, diagnosis.warnings[0][:30]
+            (1.0, 'collapsed: the standard deviat')
+        """
+        if model is not None:
+            _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        _checks.at_least("num_samples", num_samples, 2)
+        num_data = self.history.num_data if model is None else model.num_data
+        if num_data is None:
+            raise ValueError("`model` must be given for a posterior without a fit; call `posterior.diagnose(model)`.")
+        return diagnosis_of(self.guide, model, num_data, num_samples)

@@ -1,6 +1,8 @@
 """The joint density of data and latent variables: its sites, the densities of their priors, and their product."""
 
 from ._batched import draw_batches as draw_batches
+from ._coordinates import Coordinates as Coordinates
+from ._coordinates import coordinates_of as coordinates_of
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
 from ._densities import density_of as density_of

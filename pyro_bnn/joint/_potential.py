@@ -8,51 +8,31 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import Distribution
 
 from .. import _checks
 from .._inputs import Inputs, as_inputs, as_targets, map_inputs, named_leaves
 from .._scope import EXCLUSIVE, own_parameters, seeded
 from ..model import BayesianModel
 from ._batched import BatchedModel
+from ._coordinates import Coordinates, Draw, unvalidated
 from ._gradients import check_gradients
-from ._layout import Layout
 from ._rows import groups_of
 from ._sites import Site, find_sites
 
-Draw = dict[str, Tensor]
 
-
-class Potential(ABC):
+class Potential(Coordinates, ABC):
     r"""Negative log joint density in unconstrained space, in nats.
 
     .. math:: U(z) = -\log p(y \mid w) - \log p(w) - \log \left| \det \frac{dw}{dz} \right|, \qquad w = w(z).
 
-    Points are rows: z has shape (K, P), with the sites' unconstrained values one after the other.
-
-    Args:
-        sites: The latent variables.
+    Points are rows: z has shape (K, P); see :class:`Coordinates`.
     """
-
-    def __init__(self, sites: list[Site]) -> None:
-        self.sites = [replace(site, prior=_unvalidated(site.prior)) for site in sites]
-        starts = {site.name: site.unconstrained_start for site in sites}
-        self.layout = Layout({name: start.shape for name, start in starts.items()})
-        self.start = self.layout.pack(starts)
-        """First values of all sites, such as a network's own weights, unconstrained, shape (P,)."""
-        self.like = self.start[:0]  # an empty tensor with the device and dtype
-
-    @property
-    def num_dimensions(self) -> int:
-        """P, the length of a flat vector."""
-        return self.layout.num_elements
 
     @abstractmethod
     def value(self, z: Tensor) -> Tensor:
@@ -65,30 +45,6 @@ class Potential(ABC):
             value = self.value(z)
             (gradient,) = torch.autograd.grad(value.sum(), z)
         return value.detach(), gradient
-
-    def constrain(self, z: Tensor) -> Draw:
-        """Values of the sites, ``{site: shape (K, *event)}``."""
-        free = self.layout.views(z)
-        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
-
-    def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`constrain`.
-
-        Raises:
-            ValueError: If a site has no value, or one of another shape.
-        """
-        parts = []
-        for site in self.sites:
-            got = values.get(site.name)
-            if got is None or got.shape[1:] != site.start.shape:
-                raise ValueError(
-                    f"the start belongs to another model: `{site.name}` must have a value of shape "
-                    f"{_checks.shape(site.start)}, got {'none' if got is None else _checks.shape(got[0])}."
-                )
-            value = got.to(self.like)
-            value = value if site.transform is None else site.transform.inv(value)
-            parts.append(value.reshape(len(value), -1))
-        return torch.cat(parts, 1)
 
     @abstractmethod
     def from_prior(self, num_rows: int) -> Tensor:
@@ -107,6 +63,7 @@ class NetworkPotential(Potential):
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
         self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
+        self._weights = model.likelihood.fit_weights(y, model.dtype)
         self._model = model
         self._children = {name for name in model.site_names if model.parents_of(name)}
         self._groups = list(groups_of(self.sites, self.layout, self._children))
@@ -123,7 +80,8 @@ class NetworkPotential(Potential):
 
     def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
         """Log-likelihood of all data in nats, shape (K,), in one batched run; values have shape (K, *event)."""
-        return _rowwise_sum(self._batched.observation(values, self._x).log_prob(self._y))
+        log_prob = self._batched.observation(values, self._x).log_prob(self._y)
+        return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
 
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """Log-density of z under the prior in nats, shape (K,); sites with one kind of prior are evaluated together."""
@@ -149,7 +107,7 @@ class NetworkPotential(Potential):
         """The prior of a site; for K rows of values at once if it depends on other sites."""
         if site.name not in self._children:
             return site.prior
-        prior: TorchDistributionMixin = _unvalidated(self._model.prior_given(site.name, values))
+        prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
         return prior
 
 
@@ -237,15 +195,6 @@ class TracePotential(Potential):
             trace: Any = poutine.trace(poutine.condition(self._model, data=values)).get_trace(*self._args)
         total: Tensor = trace.log_prob_sum()
         return total
-
-
-def _unvalidated(distribution: Any) -> Any:
-    """A copy of a distribution that does not check values: a compiler cannot read them, and all z are valid."""
-    result = copy.copy(distribution)
-    result._validate_args = False
-    nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
-    vars(result).update({name: _unvalidated(value) for name, value in nested.items()})
-    return result
 
 
 def _rowwise_sum(value: Tensor) -> Tensor:

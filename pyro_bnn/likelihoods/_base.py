@@ -1,9 +1,10 @@
 """The interface of likelihoods, and checks that they share."""
 
+import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -15,6 +16,9 @@ from .. import _checks
 from .._reflection import move_distribution
 from .._scope import AbstractPyroModule, without_pyro
 from ..uncertainty import Accumulator
+from ._weighted import Weighted, check_joined, join_weights
+
+L = TypeVar("L", bound="Likelihood")
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,21 @@ class MovedPrior:
 
 
 class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """Maps the output of a network to the distribution of an observation.
+    r"""Maps the output of a network to the distribution of an observation.
 
     A subclass defines the distribution, the targets that are allowed, and the prediction from many weight draws. It may
     own a learnable parameter or a latent variable (a `PyroSample`).
+
+    A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
+    The weights w make the likelihood :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts as the same
+    row twice, and the data as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not
+    1, the posterior is narrower or wider than that of N rows; divide them by that mean to avoid it. ELBO and
+    log-likelihood of a fit are those of the weighted data. Predictions, scores, and draws of observations are not
+    weighted.
     """
+
+    has_row_weights: bool = False
+    """Whether targets come with a weight, in a last axis of two; see :meth:`with_row_weights`."""
 
     @abstractmethod
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -56,15 +70,68 @@ class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[meta
 
         Args:
             output: Network output, of at least one row.
-            y: Targets, shape (N, ...).
+            y: Targets without weights, shape (N, ...).
 
         Raises:
             ValueError: If a target cannot be observed.
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """The targets in the form that the log-density takes; `dtype` is that of the network's output."""
-        return y
+        """The targets in the form that the log-density takes, without weights; `dtype` is that of the output."""
+        return y[..., 0] if self.has_row_weights else y
+
+    def with_row_weights(self: L) -> L:
+        """A copy whose targets come with weights: y is then a result of :meth:`join_weights`, wherever it is given.
+
+        The weights travel with the data, so loaders, batches and samplers need not know of them. Predictions take such
+        targets too, and ignore their weights.
+
+        Example:
+            >>> from pyro_bnn import GaussianLikelihood
+            >>> likelihood = GaussianLikelihood(0.5).with_row_weights()
+            >>> likelihood.join_weights(torch.zeros(3, 1), [1.0, 2.0, 1.0]).shape
+            torch.Size([3, 1, 2])
+        """
+        weighted = copy.deepcopy(self)
+        weighted.has_row_weights = True
+        return weighted
+
+    @staticmethod
+    def join_weights(y: Tensor, weights: object = 1.0) -> Tensor:
+        """The targets for a likelihood with row weights.
+
+        Args:
+            y: Targets, shape ``(N, *O)``.
+            weights: Weights of at least 0, as a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A
+                value of weight 0, such as a placeholder for a missing one, has no effect on a fit.
+
+        Returns:
+            Floating-point numbers, shape ``(N, *O, 2)``: value and weight of each target.
+
+        Raises:
+            ValueError: If a shape is another, or if a target or weight is not finite, or a weight is negative.
+        """
+        return join_weights(y, weights)
+
+    def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the targets, given that of the observed values."""
+        return (*observed, 2) if self.has_row_weights else tuple(observed)
+
+    def check_targets(self, output: Tensor, y: Tensor) -> None:
+        """Raise if a target or its weight is impossible; see :meth:`check_values`."""
+        if self.has_row_weights:
+            check_joined(y)
+            y = y[..., 0]
+        self.check_values(output, y)
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Factors of the targets' log-densities in a fit, in a dtype and the values' shape; None if all are 1."""
+        return y[..., 1].to(dtype) if self.has_row_weights else None
+
+    def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
+        """The distribution of the observations with log-densities as a fit weights them, given the targets y."""
+        weights = self.fit_weights(y, dtype)
+        return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
         """This likelihood with fixed values of its own latent variables, whose calls are free of Pyro.

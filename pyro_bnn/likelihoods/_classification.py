@@ -1,5 +1,7 @@
 """Likelihoods of class labels."""
 
+from collections.abc import Sequence
+
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -7,22 +9,49 @@ from torch import Tensor
 
 from ..uncertainty import Accumulator, ClassAccumulator
 from ._base import Likelihood, require_output_dims
+from ._weighted import class_weights as checked_weights
 
 
 class CategoricalLikelihood(Likelihood):
     """One of C classes; the network's last axis holds unnormalised log-probabilities (logits).
 
     Output of shape (N, C) goes with integer targets of shape (N,), each in 0, ..., C - 1.
+
+    With class weights a fit multiplies each row's log-probability by the weight of its class, for example where rare
+    classes should count as much as common ones; :class:`Likelihood` says what this means. The weights are not
+    normalised. For weights inverse to the frequencies of the classes, and of mean 1 over the data, pass
+    ``len(y) / (C * torch.bincount(y, minlength=C))``; any others get that mean by ``weights / weights[y].mean()``.
+
+    Args:
+        class_weights: Weight of each class above 0, C numbers; None weights all alike.
+
+    Raises:
+        ValueError: If the weights are not C finite numbers above 0.
     """
+
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.register_buffer("class_weights", None if class_weights is None else checked_weights(class_weights))
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Categorical(logits=output)."""
         require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
+        if self.class_weights is not None and len(self.class_weights) != output.shape[-1]:
+            raise ValueError(
+                f"there are {len(self.class_weights)} `class_weights`, but the network has {output.shape[-1]} outputs; "
+                "give one weight per class."
+            )
         return dist.Categorical(logits=output, validate_args=False)
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are whole numbers from 0 to C - 1; see :meth:`Likelihood.check_values`."""
         num_classes = output.shape[-1]
+        if self.has_row_weights:  # labels are floating point beside their weights
+            if not bool((y == y.floor()).all()):
+                raise ValueError(f"class labels must be whole numbers, got {y[y != y.floor()][:3].tolist()}.")
+            y = y.long()
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
             raise ValueError(f"class labels must be integers, got {y.dtype}; convert with `y.long()`.")
         low, high = int(y.min()), int(y.max())
@@ -31,6 +60,15 @@ class CategoricalLikelihood(Likelihood):
                 f"class labels must lie in 0, ..., {num_classes - 1} (the network has {num_classes} outputs), "
                 f"got {low} to {high}; give the network one output per class."
             )
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """The labels as integers."""
+        labels = super().as_targets(y, dtype)
+        return labels.long() if self.has_row_weights else labels
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
+        return _times_class_weights(super().fit_weights(y, dtype), self.class_weights, self.as_targets(y, dtype))
 
     def accumulator(self) -> Accumulator:
         """Averages probabilities."""
@@ -41,7 +79,23 @@ class BernoulliLikelihood(Likelihood):
     """Yes or no; the network's output is the log-odds of yes, and has the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
+
+    Args:
+        class_weights: Weights above 0 of no and of yes in a fit, as for :class:`CategoricalLikelihood`: (1, w) is the
+            `pos_weight` of torch's ``BCEWithLogitsLoss``. None weights both alike.
+
+    Raises:
+        ValueError: If the weights are not two finite numbers above 0.
     """
+
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        weights = None if class_weights is None else checked_weights(class_weights)
+        if weights is not None and len(weights) != 2:
+            raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(weights)}.")
+        self.register_buffer("class_weights", weights)
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Bernoulli(logits=output)."""
@@ -57,8 +111,20 @@ class BernoulliLikelihood(Likelihood):
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """The targets in the dtype of the output."""
-        return y.to(dtype)
+        return super().as_targets(y, dtype).to(dtype)
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
+        return _times_class_weights(super().fit_weights(y, dtype), self.class_weights, self.as_targets(y, dtype))
 
     def accumulator(self) -> Accumulator:
         """Averages probabilities."""
         return ClassAccumulator()
+
+
+def _times_class_weights(weights: Tensor | None, class_weights: Tensor | None, labels: Tensor) -> Tensor | None:
+    """The weights of the targets times those of their classes; None stands for weights of 1."""
+    if class_weights is None:
+        return weights
+    of_labels = class_weights[labels.long()]
+    return of_labels if weights is None else weights * of_labels

@@ -1,9 +1,6 @@
 """Chains of draws as a posterior."""
 
-import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -178,36 +175,3 @@ class MCMCPosterior(Posterior):
             groups["log_likelihood"] = {"obs": torch.cat(log_likelihood).unflatten(0, lead).cpu().numpy()}
             groups["observed_data"] = {"obs": y.cpu().numpy()}
         return groups
-
-    def save(self, path: str | Path) -> None:
-        """Write the chains and their statistics to one file.
-
-        Args:
-            path: The file.
-        """
-        state = {
-            "samples": self.samples,
-            "statistics": asdict(self.statistics),
-            "status": asdict(self.status),
-            "sampler": self.sampler,
-        }
-        torch.save(state, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "MCMCPosterior":
-        """Read what :meth:`save` wrote, onto the CPU. Only tensors and numbers are read; the file cannot run code.
-
-        Args:
-            path: The file.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            ValueError: If it is of another kind.
-        """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no file {path}.")
-        state = torch.load(path, map_location="cpu", weights_only=True) if zipfile.is_zipfile(path) else {}
-        if set(state) != {"samples", "statistics", "status", "sampler"}:
-            raise ValueError(f"{path} is no file that `MCMCPosterior.save` wrote.")
-        statistics = ChainStatistics(**state["statistics"])
-        return cls(state["samples"], statistics, Status(**state["status"]), sampler=state["sampler"])

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from .. import _checks
-from ._inputs import class_inputs
+from ._inputs import Numbers, class_inputs
 
 
-def accuracy(probs: Tensor, y: Tensor) -> float:
+def accuracy(probs: Numbers, y: Numbers) -> float:
     """Fraction of inputs whose most probable class is the right one.
 
     Args:
@@ -21,7 +21,7 @@ def accuracy(probs: Tensor, y: Tensor) -> float:
     return float((probs.argmax(-1) == y).double().mean())
 
 
-def negative_log_likelihood(probs: Tensor, y: Tensor) -> float:
+def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
     """Mean negative log-probability of the right class, in nats; infinite where that probability is 0.
 
     Args:
@@ -32,7 +32,7 @@ def negative_log_likelihood(probs: Tensor, y: Tensor) -> float:
     return float(-probs.gather(-1, y[:, None]).log().mean())
 
 
-def brier_score(probs: Tensor, y: Tensor) -> float:
+def brier_score(probs: Numbers, y: Numbers) -> float:
     """Squared distance between probabilities and the one-hot label, averaged over the data, in [0, 2].
 
     Args:
@@ -67,7 +67,7 @@ class CalibrationBins:
     accuracy: Tensor
 
 
-def calibration_bins(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> CalibrationBins:
+def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> CalibrationBins:
     """Sort predictions into bins of equal width by the probability of the predicted class.
 
     Args:
@@ -86,7 +86,7 @@ def calibration_bins(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> Calibra
     return CalibrationBins(edges, counts, mean_confidence, mean_accuracy)
 
 
-def expected_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> float:
+def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:
     """Mean distance between confidence and accuracy over bins of equal width, weighted by the bins' counts.
 
     Args:
@@ -106,7 +106,7 @@ def expected_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) 
     return float((gap * bins.counts).sum() / bins.counts.sum())
 
 
-def adaptive_calibration_error(probs: Tensor, y: Tensor, *, num_bins: int = 15) -> float:
+def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:
     r"""Mean distance between probability and frequency of every class over bins that hold equally many inputs.
 
     .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.

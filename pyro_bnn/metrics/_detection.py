@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from .. import _checks
+from ._inputs import Numbers, as_tensor
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class OODScores:
     fpr95: float
 
 
-def ood_scores(in_domain: Tensor, out_of_domain: Tensor) -> OODScores:
+def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
     """Quality of a score that should be larger for unknown inputs than for known ones.
 
     Args:
@@ -36,6 +36,7 @@ def ood_scores(in_domain: Tensor, out_of_domain: Tensor) -> OODScores:
     """
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # the import takes seconds
 
+    in_domain, out_of_domain = as_tensor("in_domain", in_domain), as_tensor("out_of_domain", out_of_domain)
     for name, value in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
         if value.dim() != 1 or len(value) == 0:
             raise ValueError(f"`{name}` must be a non-empty vector of scores, got shape {_checks.shape(value)}.")

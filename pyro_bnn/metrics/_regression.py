@@ -3,37 +3,38 @@
 import math
 
 import torch
-from torch import Tensor
 
 from .. import _checks
 from .._gaussian_mixture import mixture_crps
-from ._inputs import number_inputs, probabilities
+from ._inputs import Numbers, as_tensor, number_inputs, probabilities
 
 
-def root_mean_squared_error(mean: Tensor, y: Tensor) -> float:
+def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
     """Square root of the mean squared error, in the units of y.
 
     Args:
         mean: Predictive means, shape ``(N, *O)``.
         y: Targets of the same shape.
     """
+    mean, y = as_tensor("mean", mean), as_tensor("y", y)
     number_inputs(y, mean=mean)
     return math.sqrt(float((mean.double() - y.double()).square().mean()))
 
 
-def mixture_log_likelihood(log_probs: Tensor) -> float:
+def mixture_log_likelihood(log_probs: Numbers) -> float:
     r"""Log predictive density, averaged over the data, :math:`\frac1N\sum_n \log \frac1S\sum_s p_s(y_n)`, in nats.
 
     Args:
         log_probs: Log-density of each target under each draw, shape (S, N); minus infinity for a density of 0.
     """
+    log_probs = as_tensor("log_probs", log_probs)
     if log_probs.dim() != 2 or log_probs.numel() == 0:
         raise ValueError(f"`log_probs` must have shape (S, N) with S and N above 0, got {_checks.shape(log_probs)}.")
     _checks.finite("log_probs", log_probs[log_probs != -math.inf])
     return float((log_probs.double().logsumexp(0) - math.log(len(log_probs))).mean())
 
 
-def interval_coverage(lower: Tensor, upper: Tensor, y: Tensor) -> float:
+def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
     """Fraction of targets inside their predictive interval, ends included.
 
     Args:
@@ -41,13 +42,14 @@ def interval_coverage(lower: Tensor, upper: Tensor, y: Tensor) -> float:
         upper: Upper ends, of the same shape.
         y: Targets, of the same shape.
     """
+    lower, upper, y = as_tensor("lower", lower), as_tensor("upper", upper), as_tensor("y", y)
     number_inputs(y, lower=lower, upper=upper)
     if bool((lower > upper).any()):
         raise ValueError(f"`lower` must not exceed `upper`, got {int((lower > upper).sum())} intervals where it does.")
     return float(((lower <= y) & (y <= upper)).double().mean())
 
 
-def crps_from_draws(draws: Tensor, y: Tensor) -> float:
+def crps_from_draws(draws: Numbers, y: Numbers) -> float:
     r"""Continuous ranked probability score, estimated from independent draws and averaged over all targets.
 
     .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
@@ -68,11 +70,13 @@ def crps_from_draws(draws: Tensor, y: Tensor) -> float:
         >>> round(crps_from_draws(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])), 4)
         0.0
     """
+    draws, y = as_tensor("draws", draws), as_tensor("y", y)
     if draws.dim() != y.dim() + 1 or draws.shape[1:] != y.shape or len(draws) < 2:
         raise ValueError(
             f"`draws` must have shape (S, *y.shape) with at least 2 draws, got {_checks.shape(draws)} for `y` of shape "
             f"{_checks.shape(y)}."
         )
+    _checks.finite("y", y)
     number_inputs(y.expand_as(draws), draws=draws)
     num_draws = len(draws)
     ordered = draws.double().sort(0).values
@@ -81,7 +85,7 @@ def crps_from_draws(draws: Tensor, y: Tensor) -> float:
     return float(((ordered - y.double()).abs().mean(0) - half_distance).mean())
 
 
-def crps_of_normal_mixture(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> float:
+def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
     """Continuous ranked probability score of a mixture of M Gaussians, in closed form and averaged over all targets.
 
     It is in the units of y; lower is better. Time grows with the square of M, and memory with M.
@@ -101,14 +105,17 @@ def crps_of_normal_mixture(weights: Tensor, loc: Tensor, scale: Tensor, y: Tenso
         >>> round(crps_of_normal_mixture(one, 0 * one, one, torch.zeros(1)), 4)  # (sqrt 2 - 1) / sqrt pi
         0.2337
     """
+    weights, loc, scale = as_tensor("weights", weights), as_tensor("loc", loc), as_tensor("scale", scale)
+    y = as_tensor("y", y)
     if loc.shape[:-1] != y.shape or loc.dim() == 0:
         raise ValueError(
             f"`loc` must have the shape of `y` and a last axis of components, got {_checks.shape(loc)} and "
             f"{_checks.shape(y)}."
         )
-    weights = weights.expand_as(loc) if weights.dim() == 1 else weights
+    weights = weights.expand_as(loc) if weights.shape == loc.shape[-1:] else weights
+    for name, value in (("loc", loc), ("y", y)):
+        _checks.finite(name, value)
     number_inputs(loc, scale=scale, weights=weights)
-    _checks.finite("y", y)
     probabilities("weights", weights)
     if not bool((scale > 0).all()):
         raise ValueError(f"`scale` must be above 0, got values down to {float(scale.min()):.3g}.")

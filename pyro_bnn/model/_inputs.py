@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._inputs import Inputs, leaves, named_leaves, num_rows, shapes
+from ..likelihoods import Likelihood
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
@@ -37,8 +38,9 @@ def _require_tensors(name: str, x: object) -> None:
         _require_tensors(f"{name}[{key!r}]", part)
 
 
-def check_shapes(expected: Sequence[int], x: Inputs, y: Tensor, likelihood: str) -> None:
-    """Raise unless y has the expected shape and is on the device of x; `likelihood` is a name for the message."""
+def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
+    """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    expected = likelihood.target_shape(observed)
     device = leaves(x)[0].device
     if y.device != device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
@@ -50,7 +52,11 @@ def check_shapes(expected: Sequence[int], x: Inputs, y: Tensor, likelihood: str)
         remedy = ""
         if y.numel() == math.prod(expected):
             remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
-        raise ValueError(f"{likelihood} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}.")
+        if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):
+            remedy = ", values and weights; call `likelihood.join_weights(y, weights)`"
+        raise ValueError(
+            f"{type(likelihood).__name__} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}."
+        )
 
 
 def check_size(num_rows: int, num_data: int) -> None:

@@ -274,9 +274,8 @@ class BayesianModel(PyroModule):
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
         response = self._observe(x)
-        if y is not None:
-            y = response.checked_targets(x, y, self.num_data)
-        observation = response.distribution.to_event(len(response.target_shape) - 1)
+        observed, y = (response.distribution, None) if y is None else response.observed(x, y, self.num_data)
+        observation = observed.to_event(len(response.target_shape) - 1)
         with pyro.poutine.scale(scale=self.num_data / num_rows(x)), pyro.plate("data", num_rows(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
         return response.output
@@ -296,8 +295,8 @@ class BayesianModel(PyroModule):
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
         response = self._respond(self._likelihood_given(values), values, x)
-        targets = response.checked_targets(x, y, self.num_data)
-        log_prob: Tensor = response.distribution.log_prob(targets)
+        observed, targets = response.observed(x, y, self.num_data)
+        log_prob: Tensor = observed.log_prob(targets)
         return log_prob.sum() * (self.num_data / num_rows(x))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
@@ -352,8 +351,8 @@ class BayesianModel(PyroModule):
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
             response = self._respond(self._likelihood.drawn(), weights, take(x, slice(1)))
-        check_shapes((num_rows(x), *response.target_shape[1:]), x, y, type(self._likelihood).__name__)
-        self._likelihood.check_values(response.output, y)
+        check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
+        self._likelihood.check_targets(response.output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless there is a value of the right shape for every latent variable.

@@ -37,8 +37,8 @@ class Response:
         """Shape of the targets, ``(N, ...)``."""
         return tuple(self.distribution.batch_shape[self.num_lead :])
 
-    def checked_targets(self, x: Inputs, y: Tensor, num_data: int) -> Tensor:
-        """The targets of a batch in the form that the log-density takes, after a check.
+    def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
+        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take.
 
         Args:
             x: The inputs, shape (N, ...).
@@ -48,11 +48,12 @@ class Response:
         Raises:
             ValueError: If y has a wrong shape, device or value, or more than `num_data` rows.
         """
-        check_shapes(self.target_shape, x, y, type(self.likelihood).__name__)
+        check_shapes(self.likelihood, self.target_shape, x, y)
         check_size(len(y), num_data)
         if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
-            self.likelihood.check_values(self.output, y)
-        return self.likelihood.as_targets(y, self.output.dtype)
+            self.likelihood.check_targets(self.output, y)
+        dtype = self.output.dtype
+        return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)
 
 
 def respond(

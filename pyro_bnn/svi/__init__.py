@@ -3,6 +3,10 @@
 from ._callbacks import StatefulCallback as StatefulCallback
 from ._execution import Execution as Execution
 from ._fit import fit_svi as fit_svi
+from ._gradient_noise import GradientNoise as GradientNoise
+from ._gradient_noise import ParameterNoise as ParameterNoise
+from ._gradient_noise import gradient_noise as gradient_noise
+from ._judge import PosteriorWarning as PosteriorWarning
 from ._optimizers import clipped as clipped
 from ._optimizers import scheduled as scheduled
 from ._step import NonFiniteError as NonFiniteError

@@ -26,6 +26,7 @@ from ..posterior import Status
 from ._batches import Batches, Data
 from ._callbacks import Callback
 from ._execution import Execution
+from ._judge import judge
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
 from ._saved import KIND, fingerprint_of, restore_from
@@ -148,7 +149,8 @@ def fit_svi(
                 keeper.end_epoch(state, is_last=loop.is_done)
 
             loop.run(lambda: keeper.step(state), after_epoch)
-    return GuidePosterior(guide, _status(loop.history, num_epochs, loop.is_stopped), loop.history)
+    status = judge(_status(loop.history, num_epochs, loop.is_stopped), guide, model, loop.history, stacklevel=2)
+    return GuidePosterior(guide, status, loop.history)
 
 
 def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:

@@ -1,18 +1,18 @@
 """The report on pruning a training run: what removing weights costs, and what it saves."""
 
-import io
 import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import plotting, pruning
-from ...checkpoint import save_state
+from ...checkpoint import save_posterior
 from ...data import Images
 from ...guides import GuidePosterior
 from ...model import BayesianModel
@@ -105,7 +105,7 @@ def report_pruning(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
     )
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
-    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, mean_field(posterior)))
+    gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, GuidePosterior(mean_field(posterior))))
     report.to_csv(out / "pruning.csv")
     write_json(out / "pruning.json", {"report": asdict(report), "gains": asdict(gains)})
     plotting.save(plotting.pruning_curve(report)[0], out / "pruning.png")
@@ -149,7 +149,7 @@ def save_pruned_run(
     out.mkdir()
     for name in ("config.json", "history.json"):
         shutil.copy(run / name, out / name)
-    save_state(out / "posterior.pt", model, mean_field(pruned))
+    save_posterior(out / "posterior.pt", model, pruned)
     return str(pruned.status)
 
 
@@ -159,7 +159,7 @@ def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: 
     dense = pruning.sparse_network(model, values, max_density=-1.0)
     sparse = pruning.sparse_network(model, values)
     seconds = _seconds([lambda: dense(x), lambda: sparse(x)])
-    return Gain(fraction, _file_bytes(model, mean_field(pruned)), sparse_seconds=seconds[1], dense_seconds=seconds[0])
+    return Gain(fraction, _file_bytes(model, pruned), sparse_seconds=seconds[1], dense_seconds=seconds[0])
 
 
 @torch.no_grad()
@@ -175,7 +175,7 @@ def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list
     return [statistics.median(taken) for taken in times]
 
 
-def _file_bytes(model: BayesianModel, guide: nn.Module) -> int:
-    file = io.BytesIO()
-    save_state(file, model, guide)
-    return file.getbuffer().nbytes
+def _file_bytes(model: BayesianModel, posterior: GuidePosterior) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        save_posterior(Path(folder) / "posterior", model, posterior)
+        return (Path(folder) / "posterior").stat().st_size

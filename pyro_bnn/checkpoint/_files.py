@@ -1,0 +1,141 @@
+"""Posteriors in files."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from .. import _checks
+from .._files import read_state, write_state
+from .._records import plain, record
+from ..guides import GuidePosterior
+from ..model import BayesianModel
+from ..posterior import Posterior
+from ._kinds import Tagged, Target, guides_of, pruned_sites, restored, tagged
+from ._model import ModelRecord, checked_state, record_of, require_same, without
+
+KIND = "posterior"
+"""What `read_state` is asked for."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds.
+
+    Args:
+        model: The model; None if it is no model of this package.
+        posterior: The posterior.
+    """
+
+    model: ModelRecord | None
+    posterior: Tagged
+
+
+def save_posterior(path: str | Path, model: BayesianModel | None, posterior: Posterior | Callable[..., object]) -> None:
+    """Write a posterior to one file, with the parameters and buffers of its model.
+
+    The file appears whole or not at all, carries a checksum, and holds no code. It says what the model was: its latent
+    variables, their shapes and priors, the likelihood, the layers, `num_data` and the dtype. Training data are not in
+    it. A removed weight (see :mod:`pyro_bnn.pruning`) takes one bit.
+
+    Args:
+        path: Path of the file.
+        model: The model of the posterior. None for chains or a guide of another Pyro model; the file then says nothing
+            about the model.
+        posterior: Result of a fit, an ensemble of such, or a guide that is a module.
+
+    Raises:
+        ValueError: If the posterior is of a kind that cannot be saved, is not that of the model, or holds a number
+            that is not finite; the message names it.
+        OSError: If the file cannot be written; one that was there stays as it was.
+    """
+    posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    own = None if model is None else record_of(_checked_model(model))
+    saved = own if own is None or model is None else without(own, model, pruned_sites(posterior))
+    content = Content(saved, tagged(posterior))
+    guides = list(guides_of(posterior))
+    try:
+        _restored(plain(content), Target(model, own, guides))  # what is written can be read
+    except ValueError as error:
+        raise ValueError(f"the posterior cannot be saved: {error}") from error
+    write_state(path, KIND, plain(content))
+
+
+def load_posterior(
+    path: str | Path, model: BayesianModel | None, *, guide: nn.Module | Sequence[nn.Module] | None = None
+) -> Posterior:
+    """Read a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
+
+    Draws with the same seed are the same as before, to the bit. Everything is checked first: after an error, model and
+    guide are exactly as they were.
+
+    Args:
+        path: A file written by :func:`save_posterior`.
+        model: Model built like the one that was saved; it receives the saved parameters and buffers, and stays on its
+            device. None for a posterior that was saved without a model.
+        guide: Guide that receives the saved state; for an ensemble, one guide for each member that is a guide, in
+            their order. By default guides are made from the file, which works for those of this package and for Pyro's
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass other guides, such as
+            modules of your own.
+
+    Returns:
+        The posterior, on the device of the model, with its status and its history or statistics.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
+    """
+    content = read_state(path, KIND)
+    guides = [guide] if isinstance(guide, nn.Module) else guide
+    for member in guides or ():
+        _checks.kind("guide", member, nn.Module, "a guide that is a module, or a list of such")
+    target = Target(model, None if model is None else record_of(_checked_model(model)), guides)
+    try:
+        posterior = _restored(content, target)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded: {error}") from error
+    with _unchanged_on_error([module for module, _ in target.pending]):
+        for module, state in target.pending:
+            module.load_state_dict(state)
+    return posterior
+
+
+def _checked_model(model: BayesianModel) -> BayesianModel:
+    _checks.kind("model", model, BayesianModel, "a BayesianModel, or None for a posterior of another Pyro model")
+    return model
+
+
+def _restored(content: object, target: Target) -> Posterior:
+    """The posterior of a file, after all checks; nothing but `target.pending` changes."""
+    saved = record(Content, content, "file")
+    if (saved.model is None) != (target.model is None):
+        raise ValueError(
+            "it was saved without a model; pass None as `model`." if saved.model is None
+            else "it was saved with a model; pass one that was built like it as `model`."
+        )  # fmt: skip
+    state = {}
+    if saved.model is not None and target.model is not None and target.own is not None:
+        require_same(saved.model, target.own)
+        state = checked_state(saved.model, target.model, target.own)
+    posterior = restored(saved.posterior, target)
+    if target.guides is not None and len(target.pending) != len(target.guides):
+        raise ValueError(
+            f"it holds {len(target.pending)} guide(s) but `guide` has {len(target.guides)}; pass one for each."
+        )
+    if target.model is not None:
+        target.pending.append((target.model, state))
+    return posterior
+
+
+@contextmanager
+def _unchanged_on_error(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """A context that gives modules back their parameters and buffers after an error."""
+    before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+    try:
+        yield
+    except BaseException:
+        for module, state in zip(modules, before, strict=True):
+            module.load_state_dict(state)
+        raise

@@ -1,0 +1,207 @@
+"""The kinds of posteriors: what a file says of each, and how each is made again from it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._records import plain, record
+from ..guides import GuidePosterior, MeanFieldGuide
+from ..history import History
+from ..joint import Site, coordinates_of, find_sites
+from ..laplace import LaplacePosterior
+from ..mcmc import ChainStatistics, MCMCPosterior
+from ..model import BayesianModel
+from ..posterior import EnsemblePosterior, Posterior, Status
+from . import _guides
+from ._chains import FLOATS, check_samples, check_statistics
+from ._guides import GuideRecord
+from ._model import ModelRecord
+from ._tensors import check_finite, check_tensor
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """Any posterior: its kind, and what the record of this kind says."""
+
+    kind: str
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FittedGuide:
+    """A :class:`GuidePosterior`."""
+
+    guide: GuideRecord
+    status: Status
+    history: History
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """An :class:`EnsemblePosterior`."""
+
+    members: list[Tagged]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A :class:`LaplacePosterior`; it needs no data."""
+
+    mode: Tensor
+    precision: Tensor
+    peak: float
+    status: Status
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Chains:
+    """An :class:`MCMCPosterior`."""
+
+    samples: dict[str, Tensor]
+    statistics: ChainStatistics
+    status: Status
+    sampler: str
+
+
+@dataclass
+class Target:
+    """What a posterior is loaded into.
+
+    Args:
+        model: The model; None if it is no model of this package.
+        own: Its record.
+        guides: Guides to load into, one for each in the posterior; None makes them from the file.
+        pending: Modules that change if all is well, with their new states.
+    """
+
+    model: BayesianModel | None
+    own: ModelRecord | None
+    guides: Sequence[nn.Module] | None
+    pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
+
+    @property
+    def sites(self) -> list[Site] | None:
+        """Latent variables of the model."""
+        return None if self.model is None else find_sites(self.model, (), {})
+
+    def guide(self, saved: GuideRecord) -> nn.Module:
+        """The guide for a record: the next of those that were passed, or a new one with the saved state."""
+        if self.guides is None:
+            guide = _guides.made_from(saved, self.model)
+            guide.load_state_dict(_guides.checked_state(saved, guide, self.own))
+            return guide
+        if len(self.pending) == len(self.guides):
+            raise ValueError(f"it holds more guides than the {len(self.guides)} of `guide`; pass one for each.")
+        guide = self.guides[len(self.pending)]
+        self.pending.append((guide, _guides.checked_state(saved, guide, self.own)))
+        return guide
+
+
+def tagged(posterior: Posterior) -> Tagged:
+    """What a file says of a posterior.
+
+    Raises:
+        ValueError: If it is of no kind of this package, or holds a guide that cannot be saved.
+    """
+    content: object
+    if isinstance(posterior, GuidePosterior):
+        content = FittedGuide(_guides.record_of(posterior.guide), posterior.status, posterior.history)
+    elif isinstance(posterior, EnsemblePosterior):
+        content = Ensemble([tagged(member) for member in posterior.members])
+    elif isinstance(posterior, LaplacePosterior):
+        parts = posterior.mode, posterior.precision, posterior.peak, posterior.status, posterior.seconds
+        content = Gaussian(*parts)
+    elif isinstance(posterior, MCMCPosterior):
+        content = Chains(posterior.samples, posterior.statistics, posterior.status, posterior.sampler)
+    else:
+        raise ValueError(
+            f"a posterior of type {type(posterior).__name__} cannot be saved; save draws of it, or make it one of "
+            f"{', '.join(KINDS)}."
+        )
+    found = plain(content)
+    (kind,) = [name for name, (recorded, _) in KINDS.items() if recorded is type(content)]
+    return Tagged(kind, found)
+
+
+def restored(saved: Tagged, target: Target) -> Posterior:
+    """The posterior that a file describes, after checks; nothing but `target.pending` changes.
+
+    Raises:
+        ValueError: If it is damaged or does not fit; the message names what is wrong.
+    """
+    if saved.kind not in KINDS:
+        raise ValueError(f"its kind must be one of {', '.join(KINDS)}, got {saved.kind!r}.")
+    kind, make = KINDS[saved.kind]
+    posterior: Posterior = make(record(kind, saved.content, "posterior"), target)
+    return posterior
+
+
+def _fitted_guide(saved: FittedGuide, target: Target) -> GuidePosterior:
+    return GuidePosterior(target.guide(saved.guide), saved.status, saved.history)
+
+
+def _ensemble(saved: Ensemble, target: Target) -> EnsemblePosterior:
+    return EnsemblePosterior([restored(member, target) for member in saved.members])
+
+
+def _laplace(saved: Gaussian, target: Target) -> LaplacePosterior:
+    if target.model is None:
+        raise ValueError("a posterior of Laplace's method needs its model; pass `model`.")
+    dtype = saved.mode.dtype
+    if dtype not in FLOATS:
+        raise ValueError(f"`mode` must be torch.float32 or torch.float64, got {dtype}.")
+    coordinates = coordinates_of(target.model, dtype)
+    size = coordinates.num_dimensions
+    for name, value, shape in (("mode", saved.mode, (size,)), ("precision", saved.precision, (size, size))):
+        check_tensor(f"{name}` of the posterior", value, shape, dtype)
+        check_finite(f"{name}` of the posterior", value)
+    device = target.model.device
+    return LaplacePosterior(
+        coordinates,
+        saved.mode.to(device),
+        saved.precision.to(device),
+        peak=saved.peak,
+        dtype=target.model.dtype,
+        status=saved.status,
+        seconds=saved.seconds,
+    )
+
+
+def _chains(saved: Chains, target: Target) -> MCMCPosterior:
+    sites = target.sites
+    lead = check_samples(saved.samples, sites, None if target.model is None else target.model.dtype)
+    size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
+    check_statistics(saved.statistics, lead, size)
+    device = torch.device("cpu") if target.model is None else target.model.device
+    samples = {name: value.to(device) for name, value in saved.samples.items()}
+    return MCMCPosterior(samples, saved.statistics, saved.status, sampler=saved.sampler)
+
+
+KINDS: dict[str, tuple[type, Callable[[Any, Target], Posterior]]] = {
+    "guide": (FittedGuide, _fitted_guide),
+    "ensemble": (Ensemble, _ensemble),
+    "laplace": (Gaussian, _laplace),
+    "chains": (Chains, _chains),
+}
+"""For each kind of posterior its record, and what makes it again."""
+
+
+def guides_of(posterior: Posterior) -> Iterator[nn.Module]:
+    """The guides in a posterior, in the order of its members."""
+    if isinstance(posterior, EnsemblePosterior):
+        for member in posterior.members:
+            yield from guides_of(member)
+    elif isinstance(posterior, GuidePosterior) and isinstance(posterior.guide, nn.Module):
+        yield posterior.guide
+
+
+def pruned_sites(posterior: Posterior) -> set[str]:
+    """Sites of which every member of a posterior has removed weights."""
+    if isinstance(posterior, EnsemblePosterior):
+        return set.intersection(*(pruned_sites(member) for member in posterior.members))
+    is_pruned = isinstance(posterior, GuidePosterior) and isinstance(posterior.guide, MeanFieldGuide)
+    return set(posterior.guide.masks) if is_pruned else set()  # type: ignore[attr-defined]

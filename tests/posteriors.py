@@ -1,0 +1,107 @@
+"""One posterior of each kind that a file may hold."""
+
+import warnings
+
+import torch
+from pyro.infer.autoguide import AutoNormal
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn import pruning
+from pyro_bnn.scale_maps import LogVariance
+
+from .cases import small_model
+from .chains import fit_briefly
+from .fits import fit
+
+
+def whole(dtype=torch.float64, likelihood="gaussian-latent", seed=0, **kwargs):
+    """A model and all of its data. Another seed gives another network, with weights and data of its own."""
+    torch.manual_seed(seed)
+    torch.set_default_dtype(dtype)
+    model, x, y = small_model(likelihood=likelihood, num_data=6, **kwargs)
+    torch.set_default_dtype(torch.float64)
+    return model, x, y
+
+
+def batch_norm():
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def fitted(make_guide):
+    return lambda model, x, y: fit(model, make_guide(model), x, y, num_epochs=2)
+
+
+def pruned(model, x, y):
+    return pruning.prune(fitted(pb.MeanFieldGuide)(model, x, y), fraction=0.6, where="net.*.weight")
+
+
+def points(model):
+    return [pb.GuidePosterior(pb.auto_delta(model, init=pb.NormalInit(0.5))) for _ in range(2)]
+
+
+def nested(model, x, y):
+    low_rank = fitted(lambda model: pb.LowRankGuide(model, rank=2))(model, x, y)
+    return pb.EnsemblePosterior([pb.EnsemblePosterior(points(model)), low_rank, pruned(model, x, y)])
+
+
+def laplace(model, x, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # learnable parameters stay
+        return pb.fit_laplace(model, x, y, seed=0, max_iterations=5)
+
+
+def nuts(model, x, y):
+    return fit_briefly(model, x, y, seed=0)
+
+
+def chains(samples, **statistics):
+    """Chains of any draws, with no statistics but these."""
+    names = ("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass", "seconds")
+    reported = pb.ChainStatistics(**{**dict.fromkeys(names), **statistics})
+    return pb.MCMCPosterior(samples, reported, pb.Status(True, "by hand"), sampler="NUTS")
+
+
+def stock(model, x, y):
+    """Pyro's own AutoNormal, made on the whole model and complete after its first call."""
+    guide = AutoNormal(model, init_scale=0.05)
+    with pb._scope.own_parameters(guide):
+        guide(x, y)
+    return pb.GuidePosterior(guide)
+
+
+# name -> (what makes the posterior from a model and its data, what makes the model)
+POSTERIORS = {
+    "mean-field": (fitted(pb.MeanFieldGuide), {}),
+    "log-variance": (fitted(lambda model: pb.MeanFieldGuide(model, scale_map=LogVariance())), {}),
+    "low-rank": (fitted(lambda model: pb.LowRankGuide(model, rank=3)), {}),
+    "delta": (fitted(pb.auto_delta), {}),
+    "pruned": (pruned, {}),
+    "auto-normal": (fitted(pb.auto_normal), {}),
+    "auto-full-rank": (fitted(pb.auto_multivariate_normal), {}),
+    "auto-low-rank": (fitted(lambda model: pb.auto_low_rank_multivariate_normal(model, rank=2)), {}),
+    "stock": (stock, {}),
+    "batch-norm": (fitted(pb.MeanFieldGuide), {"net": batch_norm, "where": ["**.weight"]}),
+    "learned-noise": (fitted(pb.MeanFieldGuide), {"likelihood": "gaussian-learned"}),
+    "learned-prior": (fitted(pb.MeanFieldGuide), {"prior": pb.LearnedNormalPrior(0.7)}),
+    "hierarchical": (fitted(pb.MeanFieldGuide), {"prior": pb.HierarchicalNormalPrior()}),
+    "ensemble": (lambda model, x, y: pb.EnsemblePosterior(points(model)), {}),
+    "nested": (nested, {}),
+    "laplace": (laplace, {}),
+    "nuts": (nuts, {}),
+}
+
+
+def make(name, dtype=torch.float64, seed=0):
+    """A model, inputs, and a posterior of this name."""
+    model, x, y = make_model(name, dtype, seed)
+    return model, x, POSTERIORS[name][0](model, x, y)
+
+
+def make_model(name, dtype=torch.float64, seed=0):
+    """The model of a posterior, and its data, before any fit."""
+    kwargs = dict(POSTERIORS[name][1])
+    torch.set_default_dtype(dtype)
+    net = {"net": kwargs.pop("net")()} if "net" in kwargs else {}
+    torch.set_default_dtype(torch.float64)
+    return whole(dtype, seed=seed, **net, **kwargs)
