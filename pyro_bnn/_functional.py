@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from ._inputs import Inputs, leaves, shapes
+from ._inputs import call as call_network
 from ._scope import EXCLUSIVE
 
 
@@ -106,16 +108,16 @@ def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                 owner._buffers[attribute] = original
 
 
-def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
     try:
         with _swapped(net, tensors):
-            output = net(x)
+            output = call_network(net, x)
     except RuntimeError as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         raise ValueError(
-            f"the network cannot take `x` of shape {tuple(x.shape)} and {x.dtype}{_expected(net)}: {error}"
+            f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: {error}"
         ) from error
     if not isinstance(output, Tensor):
         raise ValueError(
@@ -124,7 +126,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     return output
 
 
-def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """One output per draw, shape `(*draws, N, ...)`; tensors have shape `(*draws, *parameter)` or `parameter`."""
     batched = {path: value for path, value in tensors.items() if value.dim() > net.get_buffer(path).dim()}
     leads = [value.shape[: value.dim() - net.get_buffer(path).dim()] for path, value in batched.items()]
@@ -133,20 +135,20 @@ def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Te
     return _loop(net, {**tensors, **flat}, set(flat), x).unflatten(0, lead)
 
 
-def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: Tensor) -> Tensor:
+def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: Inputs) -> Tensor:
     num_draws = next(len(tensors[path]) for path in batched)
     rows = ({path: v[i] if path in batched else v for path, v in tensors.items()} for i in range(num_draws))
     return torch.stack([call(net, row, x) for row in rows])
 
 
-BatchedNetwork = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
 """Function from weights by path, each with one leading axis of K draws, and x to outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 """Layers without parameters that act on each number separately, so they work with further leading axes."""
 
 
-def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> BatchedNetwork:
+def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
     """A function that runs a network for many weight draws at once, with gradients: the fastest one that is right.
 
     A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
@@ -159,19 +161,23 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Tensor) -> Batched
     """
     paths = set(example)
 
-    def loop(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         return _loop(net, tensors, paths, x)
 
-    def vectorised(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
     candidates = [run for run in (_as_chain(net, paths, x), vectorised) if run is not None]
     return next((run for run in candidates if _agree(run, loop, example, x)), loop)
 
 
-def _as_chain(net: nn.Module, random: set[str], x: Tensor) -> BatchedNetwork | None:
+def _as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
     """The network as batched matrix products; None unless it is fixed layers, then linear and elementwise ones."""
-    if type(net) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules()):
+    if (
+        not isinstance(x, Tensor)
+        or type(net) is not nn.Sequential
+        or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    ):
         return None
     layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # with repeats
     first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
@@ -180,18 +186,20 @@ def _as_chain(net: nn.Module, random: set[str], x: Tensor) -> BatchedNetwork | N
     if not (links and is_fixed and all(_is_link(name, layer, random) for name, layer in links)):
         return None
 
-    def run(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def run(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        value = x
         for layer in start:
-            x = layer(x)
+            value = layer(value)
         num_draws = len(next(iter(tensors.values())))
-        x = x.expand(num_draws, *x.shape)
+        value = value.expand(num_draws, *value.shape)
         for name, layer in links:
             if type(layer) is nn.Linear:
                 weight, bias = tensors[f"{name}.weight"].mT, tensors.get(f"{name}.bias")
-                x = torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight)  # (K, N, out)
+                value = torch.bmm(value, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), value, weight)
             else:
-                x = layer(x)
-        return x
+                value = layer(value)  # (K, N, out)
+        return value
 
     inputs = x
     for layer in start:
@@ -205,22 +213,26 @@ def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
     return type(layer) in ELEMENTWISE
 
 
-def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Tensor) -> bool:
+def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Inputs) -> bool:
     """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
         with EXCLUSIVE, torch.enable_grad(), warnings.catch_warnings():  # the filters belong to the process
             warnings.filterwarnings("error", message="There is a performance drop")  # then vmap is a loop too
-            leaves = {path: value.detach().requires_grad_() for path, value in example.items()}
+            given = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
-                output = run(leaves, x)
-                gradients = torch.autograd.grad(output.square().sum(), list(leaves.values()), allow_unused=True)
+                output = run(given, x)
+                gradients = torch.autograd.grad(output.square().sum(), list(given.values()), allow_unused=True)
             except (RuntimeError, ValueError, NotImplementedError, UserWarning):
                 if run is second:
                     raise
                 return False
         results.append([output.detach(), *(g for g in gradients if g is not None)])
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(*results, strict=True))
+
+
+def _dtypes(x: Inputs) -> str:
+    return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(x)))
 
 
 def _expected(net: nn.Module) -> str:

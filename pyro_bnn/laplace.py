@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
+from ._inputs import Inputs
 from ._scope import EXCLUSIVE, seeded
 from .joint import Coordinates, NetworkPotential, Potential, network_potential
 from .model import BayesianModel
@@ -85,7 +86,7 @@ class LaplacePosterior(Posterior):
 
 def fit_laplace(
     model: BayesianModel,
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     *,
     init: Posterior | None = None,

@@ -1,5 +1,6 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from . import _checks
+from ._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
 from ._scope import EXCLUSIVE, Stream, eval_mode, seeded
 from .guides import GuidePosterior
 from .model import BayesianModel
@@ -25,7 +27,7 @@ END = object()
 def predict(
     model: BayesianModel,
     posterior: Posterior | Callable[..., object],
-    x: Tensor | Iterable,
+    x: Inputs | Iterable,
     *,
     num_samples: int | None = None,
     y: Tensor | None = None,
@@ -43,8 +45,9 @@ def predict(
     Args:
         model: The model; its learnable parameters are used too.
         posterior: Result of a fit, or any Pyro guide.
-        x: Inputs, shape (N, ...), or a loader of inputs or of (inputs, targets) batches. The targets of a loader are
-            used for the log-density. Its batches are moved to the model's device.
+        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame, or for a network with several inputs
+            a tuple (not a list) or dictionary of these. Or a loader of batches x or (x, y), which are moved to the
+            model's device. The targets of a loader are used for the log-density.
         num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network.
@@ -65,7 +68,7 @@ def predict(
         num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
     count = _checks.at_least("num_samples", num_samples, 1)
 
-    def draws(x: Tensor) -> Iterator[Draw]:
+    def draws(x: Inputs) -> Iterator[Draw]:
         return source.draws(count, x)
 
     return _predict(model, draws, count, x, y, batch_size, keep_draws, seed)
@@ -74,7 +77,7 @@ def predict(
 def predict_point(
     model: BayesianModel,
     values: Mapping[str, Tensor],
-    x: Tensor | Iterable,
+    x: Inputs | Iterable,
     *,
     y: Tensor | None = None,
     batch_size: int = 10_000,
@@ -99,9 +102,9 @@ def predict_point(
 
 def _predict(
     model: BayesianModel,
-    draws: Callable[[Tensor], Iterator[Draw]],
+    draws: Callable[[Inputs], Iterator[Draw]],
     num_samples: int,
-    x: Tensor | Iterable,
+    x: Inputs | Iterable,
     y: Tensor | None,
     batch_size: int,
     keep: bool,
@@ -115,22 +118,32 @@ def _predict(
     stream = Stream(seed, model.device)
     with stream:
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
-    if isinstance(x, Tensor):
+    if not _is_loader(x):
+        x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
         return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
-    if isinstance(x, tuple) or not isinstance(x, Iterable):
-        raise ValueError(f"`x` must be a tensor or a loader, got {type(x).__name__}; targets go to `y`.")
     if y is not None:
         raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
     parts = [
         _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
-        for inputs, targets in _loader_batches(x, stream, model.device)
+        for inputs, targets in _loader_batches(x, stream, model.like)
     ]
     if not parts:
         raise ValueError("the loader is empty; pass one with at least one batch.")
     return concatenate(parts)
 
 
-def _loader_batches(loader: Iterable, stream: Stream, device: torch.device) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _is_loader(x: object) -> bool:
+    """Whether x gives batches; arrays and lists of numbers, tuples and dictionaries are inputs themselves."""
+    first = x
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(x, list):
+        return not isinstance(first, (numbers.Number, str))
+    is_array = callable(getattr(type(x), "__array__", None))  # of tensors, arrays and data frames
+    return isinstance(x, Iterable) and not (is_array or isinstance(x, (tuple, Mapping, str, bytes)))
+
+
+def _loader_batches(loader: Iterable, stream: Stream, like: Tensor) -> Iterator[tuple[Inputs, Tensor | None]]:
     with stream:
         batches = iter(loader)
     while True:
@@ -138,26 +151,31 @@ def _loader_batches(loader: Iterable, stream: Stream, device: torch.device) -> I
             batch = next(batches, END)
         if batch is END:
             return
-        if not isinstance(batch, (Tensor, tuple, list)):
-            raise ValueError(f"a batch must be a tensor or a pair of tensors, got {type(batch).__name__}.")
-        x, y = (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1] if len(batch) > 1 else None)
-        yield x.to(device), None if y is None else y.to(device)
+        parts = tuple(batch) if isinstance(batch, (tuple, list)) and _is_loader(list(batch)) else (batch,)
+        if len(parts) not in (1, 2):
+            raise ValueError(
+                f"a batch must be x alone or a pair (x, y), got {len(parts)} parts; give several inputs as "
+                "((x_1, x_2), y), or as a dictionary."
+            )
+        x, y = as_inputs("x", parts[0], like), None if len(parts) == 1 else as_targets("y", parts[1], like)
+        yield to_device(x, like.device), None if y is None else y.to(like.device)
 
 
 def _predict_tensor(
     model: BayesianModel,
-    draws: Callable[[Tensor], Iterator[Draw]],
+    draws: Callable[[Inputs], Iterator[Draw]],
     seeds: list[int],
-    x: Tensor,
+    x: Inputs,
     y: Tensor | None,
     batch_size: int,
     keep: bool,
 ) -> Prediction:
-    _checks.finite("x", x)
+    for name, leaf in named_leaves("x", x):
+        _checks.finite(name, leaf)
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    rows = [slice(start, start + batch_size) for start in range(0, max(len(x), 1), batch_size)]
+    rows = [slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size)]
     sums = [model.likelihood.accumulator() for _ in rows]
     log_density: list[Tensor | None] = [None for _ in rows]
     source = draws(x)
@@ -167,7 +185,7 @@ def _predict_tensor(
             if seed == seeds[0]:
                 model.check_latents(draw)
             for index, part in enumerate(rows):
-                observation = _observation(model, draw, x[part])
+                observation = _observation(model, draw, take(x, part))
                 sums[index].add(observation, keep=keep)
                 if y is not None:
                     log_prob = observation.log_prob(y[part]).reshape(len(y[part]), -1).sum(-1)  # (N,)
@@ -181,7 +199,7 @@ def _predict_tensor(
     return replace(concatenate(parts), targets=y)
 
 
-def _observation(model: BayesianModel, draw: Draw, x: Tensor) -> Distribution:
+def _observation(model: BayesianModel, draw: Draw, x: Inputs) -> Distribution:
     """The distribution of the targets at x; by Pyro if the draw has variables of the network's own, else without it."""
     if draw.keys() <= set(model.latent_names):
         return model.observation_given(draw, x)

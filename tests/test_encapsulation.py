@@ -74,6 +74,10 @@ USED_IN_TESTS = {
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
+    "tests/test_threads.py": (
+        {"pyro_bnn._scope"},
+        "Threads use streams of random numbers, and spoil each other without the lock.",
+    ),
 }
 """Test file -> the private files and names of the package that it uses, and why."""
 

@@ -296,9 +296,9 @@ def test_a_guide_of_another_model_is_refused():
         pb.predict_point(model, values, x)
 
 
-def test_a_tuple_is_no_loader():
+def test_a_tuple_is_several_inputs_and_no_loader():
     model, x, y = small_model()
-    with pytest.raises(ValueError, match="`x` must be a tensor or a loader, got tuple; targets go to `y`"):
+    with pytest.raises(ValueError, match="the network Sequential is called with 2 input"):
         pb.predict(model, wide_guide(model), (x, y), num_samples=2)
 
 

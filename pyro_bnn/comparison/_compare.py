@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._inputs import Inputs, as_inputs, as_targets, leaves, num_rows
 from ..guides import GuidePosterior
 from ..model import BayesianModel
 from ..posterior import Posterior
@@ -20,7 +21,7 @@ Entry = Posterior | Callable[..., object] | tuple[BayesianModel, Posterior]
 def compare(
     model: BayesianModel,
     posteriors: Mapping[str, Entry],
-    x: Tensor,
+    x: Inputs,
     *,
     y: Tensor | None = None,
     regions: Mapping[str, Tensor] | None = None,
@@ -63,7 +64,8 @@ def compare(
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
     """
     _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
-    _checks.kind("x", x, Tensor, "a tensor")
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
     if len(posteriors) < 2:
         raise ValueError(f"`posteriors` must name at least two methods to compare, got {list(posteriors)}.")
     masks = _masks(regions, x)
@@ -103,16 +105,16 @@ def compare(
     return Comparison(methods, pairs, predictions, x)
 
 
-def _masks(regions: Mapping[str, Tensor] | None, x: Tensor) -> dict[str, Tensor]:
+def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]:
     if regions is None:
-        return {"all points": torch.ones(len(x), dtype=torch.bool, device=x.device)}
+        return {"all points": torch.ones(num_rows(x), dtype=torch.bool, device=leaves(x)[0].device)}
     if not regions:
         raise ValueError("`regions` is empty; leave it out to compare at all points.")
     for name, mask in regions.items():
         _checks.kind(f"regions[{name!r}]", mask, Tensor, "a boolean tensor")
-        if mask.shape != (len(x),) or mask.dtype != torch.bool or not bool(mask.any()):
+        if mask.shape != (num_rows(x),) or mask.dtype != torch.bool or not bool(mask.any()):
             raise ValueError(
-                f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element, got "
+                f"the region {name!r} must be a boolean of shape ({num_rows(x)},) with a true element, got "
                 f"{mask.dtype} of shape {_checks.shape(mask)}."
             )
     return dict(regions)

@@ -6,8 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
+from .._inputs import Inputs
 from ..uncertainty import Prediction
 
 
@@ -88,7 +87,7 @@ class Comparison:
     methods: list[MethodScore]
     pairs: list[PairScore]
     predictions: dict[str, Prediction] = field(repr=False)
-    x: Tensor = field(repr=False)
+    x: Inputs = field(repr=False)
 
     def __str__(self) -> str:
         blocks = []

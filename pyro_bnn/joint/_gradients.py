@@ -9,6 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from .._inputs import Inputs, map_inputs
 from .._scope import EXCLUSIVE, seeded
 from ..model import BayesianModel
 from ._sites import find_sites
@@ -49,7 +50,7 @@ class _Function:
         y: Targets, shape (N, ...).
     """
 
-    def __init__(self, model: BayesianModel, x: Tensor, y: Tensor) -> None:
+    def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         self._model, self._x, self._y = model, x, y
         self._values = {site.name: site.start for site in find_sites(model, (), {})}
         weights = {f"net.{path}" for paths in model.parameter_paths.values() for path in paths}
@@ -108,7 +109,7 @@ def size_of(value: Tensor) -> float:
     return root or 1.0
 
 
-def check_gradients(model: BayesianModel, x: Tensor, y: Tensor) -> None:
+def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     r"""Raise if the gradient of the log-likelihood in the random weights is not what autograd says.
 
     A network can hide part of its gradient: by ``detach()``, by an `autograd.Function` of its own, or in a layer that
@@ -139,8 +140,7 @@ def check_gradients(model: BayesianModel, x: Tensor, y: Tensor) -> None:
     """
     if model.is_intercepted or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS:
         return
-    x, y = (part[:MAX_ROWS].detach() for part in (x, y))
-    x, y = (part.double() if part.is_floating_point() else part for part in (x, y))
+    x, y = map_inputs(_example, x), _example(y)
     try:
         with torch.enable_grad():
             with EXCLUSIVE:  # another thread's draw may be in the network
@@ -157,6 +157,11 @@ def check_gradients(model: BayesianModel, x: Tensor, y: Tensor) -> None:
         raise ValueError(str(error)) from None
     except Exception:  # wrong data: the model's own call says so. Or a network that does not run in float64
         return
+
+
+def _example(value: Tensor) -> Tensor:
+    value = value[:MAX_ROWS].detach()
+    return value.double() if value.is_floating_point() else value
 
 
 class _WrongGradientError(Exception):

@@ -16,6 +16,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from .. import _checks
+from .._inputs import Inputs, as_inputs, as_targets, map_inputs, named_leaves
 from .._scope import EXCLUSIVE, own_parameters, seeded
 from ..model import BayesianModel
 from ._batched import BatchedModel
@@ -59,7 +60,7 @@ class NetworkPotential(Potential):
         y: All targets, shape (N, ...).
     """
 
-    def __init__(self, model: BayesianModel, x: Tensor, y: Tensor) -> None:
+    def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
         self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
         self._weights = model.likelihood.fit_weights(y, model.dtype)
@@ -111,13 +112,13 @@ class NetworkPotential(Potential):
 
 
 def network_potential(
-    model: BayesianModel, x: Tensor, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
+    model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
 ) -> NetworkPotential:
     """The potential of a copy of a model in eval mode.
 
     Args:
         model: The model.
-        x: All inputs, shape (N, ...).
+        x: All inputs, shape (N, ...), also as arrays or lists.
         y: All targets, shape (N, ...).
         dtype: Type of the copy; None keeps that of the model.
         stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
@@ -126,13 +127,13 @@ def network_potential(
         ValueError: If the data do not fit the model, if they are not the whole data set, if the network is random, or
             if it hides a part of its gradient.
     """
-    _checks.kind("x", x, Tensor, "a tensor")
-    _checks.kind("y", y, Tensor, "a tensor")
+    x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
     model.check_targets(x, y)
-    _checks.finite("x", x)
-    if len(x) != model.num_data:
+    for name, leaf in named_leaves("x", x):
+        _checks.finite(name, leaf)
+    if len(y) != model.num_data:
         raise ValueError(
-            f"the model's `num_data` is {model.num_data} but the data has {len(x)} rows; pass the whole data set."
+            f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
     learnable = [name for name, _ in model.named_parameters()]
     if learnable:
@@ -144,7 +145,11 @@ def network_potential(
     with EXCLUSIVE:  # another thread's draw may be in the network
         copied = copy.deepcopy(model)
     copied = copied.to(dtype or model.dtype).eval()
-    x, y = (part.to(copied.dtype) if part.is_floating_point() else part for part in (x, y))
+
+    def converted(value: Tensor) -> Tensor:
+        return value.to(copied.dtype) if value.is_floating_point() else value
+
+    x, y = map_inputs(converted, x), converted(y)
     check_gradients(copied, x, y)
     potential = NetworkPotential(copied, x, y)
     with EXCLUSIVE, torch.no_grad():

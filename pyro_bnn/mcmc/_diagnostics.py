@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
+from .._inputs import Inputs
 from .._scope import EXCLUSIVE
 from ..joint import draw_batches
 from ..model import BayesianModel
@@ -184,7 +185,7 @@ def diagnose(
     samples: Mapping[str, Tensor],
     statistics: ChainStatistics,
     model: BayesianModel | None,
-    x: Tensor | None,
+    x: Inputs | None,
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:

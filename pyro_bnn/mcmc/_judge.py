@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from .._inputs import Inputs, as_inputs, leaves, num_rows, take
 from ..model import BayesianModel
 from ..posterior import Status
 from ._diagnostics import ConvergenceWarning, count, diagnose
@@ -23,7 +24,7 @@ def judge(
     statistics: ChainStatistics,
     sampler: str,
     model: BayesianModel | None,
-    x: Tensor | None,
+    x: Inputs | None,
     *,
     stacklevel: int,
 ) -> Status:
@@ -42,8 +43,11 @@ def judge(
         ConvergenceWarning: If there are problems.
     """
     done = _what_was_done(samples, statistics, sampler)
-    if x is not None:
-        x = x[torch.linspace(0, len(x) - 1, min(len(x), NUM_PREDICTION_CHECKS)).long().to(x.device)]
+    if x is not None and model is not None:
+        x = as_inputs("x", x, model.like)
+        rows = num_rows(x)
+        chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
+        x = take(x, chosen.to(leaves(x)[0].device))
     try:
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:

@@ -7,6 +7,7 @@ import torch
 from pyro.infer import MCMC
 from torch import Tensor
 
+from .._inputs import Inputs, as_inputs, as_targets
 from .._scope import Stream
 from ..joint import draw_batches
 from ..model import BayesianModel
@@ -38,7 +39,7 @@ class MCMCPosterior(Posterior):
         mcmc: MCMC,
         *,
         model: BayesianModel | None = None,
-        x: Tensor | None = None,
+        x: Inputs | None = None,
         seconds: float | None = None,
     ) -> "MCMCPosterior":
         """The draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
@@ -99,7 +100,7 @@ class MCMCPosterior(Posterior):
             row = (2 * index + 1) * self.num_stored // (2 * num_samples)
             yield {name: value[row] for name, value in flat.items()}
 
-    def diagnostics(self, model: BayesianModel | None = None, x: Tensor | None = None) -> Diagnostics:
+    def diagnostics(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
         Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
@@ -115,7 +116,7 @@ class MCMCPosterior(Posterior):
         return diagnose(self.samples, self.statistics, model, x)
 
     def to_arviz(
-        self, *, model: BayesianModel | None = None, x: Tensor | None = None, y: Tensor | None = None, seed: int = 0
+        self, *, model: BayesianModel | None = None, x: Inputs | None = None, y: Tensor | None = None, seed: int = 0
     ) -> Any:
         """The chains as ArviZ's `InferenceData`: posterior and sample statistics and, given a model, predictions.
 
@@ -154,8 +155,10 @@ class MCMCPosterior(Posterior):
         }
         return {name: value.cpu().numpy() for name, value in named.items() if value is not None}
 
-    def _predictive_groups(self, model: BayesianModel, x: Tensor, y: Tensor | None, seed: int) -> dict[str, Any]:
+    def _predictive_groups(self, model: BayesianModel, x: Inputs, y: Tensor | None, seed: int) -> dict[str, Any]:
+        x = as_inputs("x", x, model.like)
         if y is not None:
+            y = as_targets("y", y, model.like)
             model.check_targets(x, y)
             y = model.likelihood.as_targets(y, model.dtype)
         draws, log_likelihood = [], []

@@ -6,31 +6,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from .. import _checks
+from .._inputs import Inputs, leaves, named_leaves, num_rows, shapes
 from ..likelihoods import Likelihood
 
 
-def check_input(x: Tensor, like: Tensor) -> None:
+def check_input(x: Inputs, like: Tensor) -> None:
     """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
-    _checks.kind("x", x, Tensor, "a tensor")
-    if x.device != like.device:
-        raise ValueError(
-            f"`x` is on {x.device} but the model is on {like.device}; call `x.to(model.device)` or "
-            f"`model.to({str(x.device)!r})`."
-        )
-    if x.is_floating_point() and x.dtype != like.dtype:
-        raise ValueError(
-            f"`x` is {x.dtype} but the network is {like.dtype}; call `x.to({like.dtype})` or `model.to({x.dtype})`."
-        )
-    if x.dim() == 0 or len(x) == 0:
-        raise ValueError(f"`x` must have at least one row, got shape {_checks.shape(x)}.")
+    _require_tensors("x", x)
+    for name, leaf in named_leaves("x", x):
+        if leaf.device != like.device:
+            raise ValueError(
+                f"`{name}` is on {leaf.device} but the model is on {like.device}; call `{name}.to(model.device)` or "
+                f"`model.to({str(leaf.device)!r})`."
+            )
+        if leaf.is_floating_point() and leaf.dtype != like.dtype:
+            raise ValueError(
+                f"`{name}` is {leaf.dtype} but the network is {like.dtype}; call `{name}.to({like.dtype})` or "
+                f"`model.to({leaf.dtype})`."
+            )
+    if num_rows(x) == 0:
+        raise ValueError(f"`x` must have at least one row, got shape {shapes(x)}.")
 
 
-def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Tensor, y: Tensor) -> None:
+def _require_tensors(name: str, x: object) -> None:
+    """Raise unless x is a tensor, or a tuple, list or dictionary of these, at any depth."""
+    if isinstance(x, Tensor):
+        return
+    if not isinstance(x, (tuple, list, Mapping)):
+        raise ValueError(f"`{name}` must be a tensor, got {type(x).__name__}; several go in a tuple or a dictionary.")
+    for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
+        _require_tensors(f"{name}[{key!r}]", part)
+
+
+def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
     """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
     expected = likelihood.target_shape(observed)
-    if y.device != x.device:
-        raise ValueError(f"`y` is on {y.device} but `x` is on {x.device}; call `y.to(x.device)`.")
-    _checks.same_rows(x, y)
+    device = leaves(x)[0].device
+    if y.device != device:
+        raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
+    if y.dim() == 0 or len(y) != num_rows(x):
+        raise ValueError(
+            f"`x` and `y` must have the same number of rows, got shapes {shapes(x)} and {_checks.shape(y)}."
+        )
     if tuple(y.shape) != tuple(expected):
         remedy = ""
         if y.numel() == math.prod(expected):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks, _functional
+from .._inputs import Inputs, num_rows, take
 from .._scope import EXCLUSIVE, allow_local_mode, eval_mode, local_param, seeded, without_pyro
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
@@ -37,11 +38,14 @@ class BayesianModel(PyroModule):
     A prior may depend on latent variables of its own, such as a scale (:class:`~pyro_bnn.HierarchicalPrior`). They are
     sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
 
+    A network with several inputs gets them in a tuple, as ``net(*x)``, or in a dictionary, as ``net(**x)``; all have N
+    rows. They may be nested.
+
     The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
 
     Args:
-        net: Network that maps x of shape (N, ...) to an output of shape (N, ...).
+        net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
         prior: Prior of each selected parameter.
         likelihood: Distribution of y given the network's output; the model keeps a copy.
         num_data: Number N of data points in the whole data set.
@@ -90,7 +94,7 @@ class BayesianModel(PyroModule):
             _functional.parameter_to_buffer(self.net, path)
         self._priors = NetworkPriors(prior, self.net, {name: paths[0] for name, paths in self._paths.items()})
         self._declare()
-        self.likelihood.to(self._like())
+        self.likelihood.to(self.like)
 
     def _declare(self) -> None:
         """Declare the sample statements, and the parameters of learned priors."""
@@ -99,10 +103,8 @@ class BayesianModel(PyroModule):
         for name, (parents, learned) in self._priors.dependencies.items():
             setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=not (parents or learned))))
         if self._priors.first_values:
-            self.add_module(
-                "prior_parameters",
-                parameter_tree({_without_prefix(key): v for key, v in self._priors.first_values.items()}),
-            )
+            values = {key.removeprefix(f"{PRIOR_PREFIX}."): v for key, v in self._priors.first_values.items()}
+            self.add_module("prior_parameters", parameter_tree(values))
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -140,7 +142,7 @@ class BayesianModel(PyroModule):
     def _prior_parameter(self, name: str) -> Tensor:
         tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
         assert tree is not None
-        path = _without_prefix(name)
+        path = name.removeprefix(f"{PRIOR_PREFIX}.")
         parameter = tree.get_parameter(path)
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
@@ -156,7 +158,8 @@ class BayesianModel(PyroModule):
         ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
         return all(ours) and self._likelihood.has_fixed_priors
 
-    def _like(self) -> Tensor:
+    @property
+    def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
         path = next(iter(self._paths.values()))[0]
         return self.network.get_buffer(path)
@@ -180,12 +183,12 @@ class BayesianModel(PyroModule):
     @property
     def device(self) -> torch.device:
         """Device of the network's random parameters, on which the model computes."""
-        return self._like().device
+        return self.like.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the network's random parameters."""
-        return self._like().dtype
+        return self.like.dtype
 
     @property
     def site_names(self) -> tuple[str, ...]:
@@ -243,7 +246,7 @@ class BayesianModel(PyroModule):
             getattr(self, parent)
         return {name: getattr(self, name) for name in self._paths}
 
-    def observation(self, x: Tensor) -> TorchDistributionMixin:
+    def observation(self, x: Inputs) -> TorchDistributionMixin:
         """Draw the weights, run the network, and return the elementwise distribution of the targets.
 
         Args:
@@ -257,7 +260,7 @@ class BayesianModel(PyroModule):
         """
         return self._observe(x).distribution
 
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+    def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
         """The Pyro model: draws the weights, runs the network, and observes y at the site ``obs``; without y, draws it.
 
         Args:
@@ -273,11 +276,11 @@ class BayesianModel(PyroModule):
         response = self._observe(x)
         observed, y = (response.distribution, None) if y is None else response.observed(x, y, self.num_data)
         observation = observed.to_event(len(response.target_shape) - 1)
-        with pyro.poutine.scale(scale=self.num_data / len(x)), pyro.plate("data", len(x), dim=-1):
+        with pyro.poutine.scale(scale=self.num_data / num_rows(x)), pyro.plate("data", num_rows(x), dim=-1):
             pyro.sample("obs", observation, obs=y)
         return response.output
 
-    def log_likelihood(self, values: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def log_likelihood(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         """Estimate of the whole data set's log-likelihood from a batch, in nats, without Pyro's machinery.
 
         Args:
@@ -294,9 +297,9 @@ class BayesianModel(PyroModule):
         response = self._respond(self._likelihood_given(values), values, x)
         observed, targets = response.observed(x, y, self.num_data)
         log_prob: Tensor = observed.log_prob(targets)
-        return log_prob.sum() * (self.num_data / len(x))
+        return log_prob.sum() * (self.num_data / num_rows(x))
 
-    def observation_given(self, values: Mapping[str, Tensor], x: Tensor) -> TorchDistributionMixin:
+    def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
 
         Args:
@@ -342,12 +345,13 @@ class BayesianModel(PyroModule):
         likelihood = self._likelihood
         return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 
-    def check_targets(self, x: Tensor, y: Tensor) -> None:
+    def check_targets(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
-        with torch.no_grad(), seeded(0, x.device), eval_mode(self):
+        check_input(x, self.like)
+        with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
-            response = self._respond(self._likelihood.drawn(), weights, x[:1])
-        check_shapes(self._likelihood, (len(x), *response.target_shape[1:]), x, y)
+            response = self._respond(self._likelihood.drawn(), weights, take(x, slice(1)))
+        check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
         self._likelihood.check_targets(response.output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
@@ -374,17 +378,17 @@ class BayesianModel(PyroModule):
             return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
 
     @pyro_method
-    def _observe(self, x: Tensor) -> Response:
+    def _observe(self, x: Inputs) -> Response:
         """The response to x under weights drawn by Pyro statements."""
-        check_input(x, self._like())
+        check_input(x, self.like)
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
         return respond(self.network, self._likelihood, self._paths, weights, x, self._interceptor)
 
-    def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Tensor) -> Response:
+    def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
-        check_input(x, self._like())
+        check_input(x, self.like)
         net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
         return respond(net, likelihood, self._paths, weights, x, self._interceptor)
@@ -393,7 +397,3 @@ class BayesianModel(PyroModule):
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
-
-
-def _without_prefix(name: str) -> str:
-    return name.removeprefix(f"{PRIOR_PREFIX}.")

@@ -8,6 +8,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from .. import _checks, _functional
+from .._inputs import Inputs, num_rows, shapes
 from ..likelihoods import Likelihood
 from ._inputs import check_shapes, check_size
 
@@ -36,7 +37,7 @@ class Response:
         """Shape of the targets, ``(N, ...)``."""
         return tuple(self.distribution.batch_shape[self.num_lead :])
 
-    def observed(self, x: Tensor, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
+    def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
         """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take.
 
         Args:
@@ -60,7 +61,7 @@ def respond(
     likelihood: Likelihood,
     paths: Mapping[str, Sequence[str]],
     weights: Mapping[str, Tensor],
-    x: Tensor,
+    x: Inputs,
     interceptor: Interceptor | None,
 ) -> Response:
     """Run a network with given weights, and a likelihood on its output.
@@ -78,14 +79,12 @@ def respond(
     """
     num_lead = max(value.dim() - net.get_buffer(paths[name][0]).dim() for name, value in weights.items())
     tensors = {path: weights[name] for name in paths for path in paths[name]}
-    with nullcontext() if interceptor is None else interceptor(weights, len(x)):
+    with nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
     if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
         output = output.to(next(iter(weights.values())).dtype)
-    if output.dim() <= num_lead or output.shape[num_lead] != len(x):
-        raise ValueError(
-            f"`net` must return one row per input, got output {_checks.shape(output)} for x {_checks.shape(x)}."
-        )
+    if output.dim() <= num_lead or output.shape[num_lead] != num_rows(x):
+        raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
     noise_draws = likelihood.draw_shape()
     if len(noise_draws) > num_lead:  # the noise has more draws than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)

@@ -1,10 +1,12 @@
 """The picture of a comparison of posteriors."""
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from .._inputs import leaves
 from ..comparison import Comparison
 from ._figures import new_axes
 
@@ -25,9 +27,13 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None)
     Returns:
         Array of axes.
     """
-    is_curve = result.x[0].numel() == 1 and all(
-        p.expectation[0].numel() == 1  # classes have two probabilities at least
-        for p in result.predictions.values()
+    is_curve = (
+        isinstance(result.x, Tensor)
+        and result.x[0].numel() == 1
+        and all(
+            p.expectation[0].numel() == 1  # classes have two probabilities at least
+            for p in result.predictions.values()
+        )
     )
     return _curves(result, data) if is_curve else _matrices(result)
 
@@ -38,7 +44,7 @@ def _curves(result: Comparison, data: tuple[Tensor, Tensor] | None) -> np.ndarra
     figure = Figure(figsize=(3.2 * columns, 2.4 * rows + 3), layout="constrained")
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[*[1] * rows, 1.2])
     below = figure.add_subplot(grid[rows, :])
-    x = result.x.flatten().cpu()
+    x = torch.cat(leaves(result.x)).flatten().cpu()
     order = x.argsort()
     axes: list[Axes] = []
     for index, (name, prediction) in enumerate(result.predictions.items()):

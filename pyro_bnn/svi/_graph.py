@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .._inputs import leaves, map_inputs, named_leaves
 from ._arguments import Batch
 from ._step import Step, StepTerms
 
@@ -44,21 +45,21 @@ class GraphStep(Step):
         if rates != self._rates:  # a recording contains the learning rates of its time
             self._recordings.clear()
         self._rates = rates
-        kind = (kl_weight, *((part.shape, part.dtype) for part in batch))
+        kind = (kl_weight, *((name, leaf.shape, leaf.dtype) for name, leaf in named_leaves("batch", batch)))
         self._counts[kind] = self._counts.get(kind, 0) + 1
         if kind not in self._recordings:
             if self._counts[kind] <= NUM_WARMUP or len(self._recordings) >= MOST_GRAPHS:
                 return StepTerms(on_own_stream(lambda: self._step(batch, kl_weight).values))
             self._recordings[kind] = self._record(batch, kl_weight)
         inputs, result, replay = self._recordings[kind]
-        for static, part in zip(inputs, batch, strict=True):
-            static.copy_(part)
+        for static, leaf in zip(leaves(inputs), leaves(batch), strict=True):
+            static.copy_(leaf)
         replay()
         return StepTerms(result.clone())
 
     def _record(self, batch: Batch, kl_weight: float) -> tuple[Batch, Tensor, Callable[[], None]]:
-        inputs = tuple(part.clone() for part in batch)
-        result = torch.empty(4, dtype=torch.float64, device=inputs[0].device)
+        inputs = tuple(map_inputs(torch.clone, part) for part in batch)
+        result = torch.empty(4, dtype=torch.float64, device=leaves(inputs)[0].device)
         return inputs, result, record(lambda: result.copy_(self._step(inputs, kl_weight).values))
 
 

@@ -7,8 +7,9 @@ import torch
 from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
-from torch import Tensor, nn
+from torch import nn
 
+from .._inputs import Inputs
 from .._reflection import has_hooks, overridden_names, tensors_of
 from .._scope import seeded
 from ..guides import FlatGuide
@@ -16,7 +17,7 @@ from ..joint import Joint
 from ..model import BayesianModel
 
 
-def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Tensor) -> Joint | str:
+def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
     """The joint density for the direct path, or why that path is closed. Runs a copy of the model once, on inputs x."""
     if not isinstance(model, BayesianModel):
         return f"the model is of type {type(model).__name__}"
@@ -54,7 +55,7 @@ def _of_priors(joint: Joint) -> str | None:
     return None
 
 
-def _of_network(model: BayesianModel, x: Tensor) -> str | None:
+def _of_network(model: BayesianModel, x: Inputs) -> str | None:
     try:
         with seeded(0, model.device), torch.no_grad(), poutine.block():  # other threads of ours wait
             copied = copy.deepcopy(model)  # a run changes the buffers of layers such as batch normalisation
