@@ -103,22 +103,48 @@ def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             owner._buffers[attribute] = original
 
 
+class ChangedInputError(ValueError):
+    """A network changed its input in place."""
+
+
+ONE_ROW = "Expected more than 1 value per channel"
+"""Beginning of torch's message if batch normalisation in train mode gets one row."""
+
+
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
+    version = None if x.is_inference() else x._version
     try:
         with _swapped(net, tensors):
             output = net(x)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         raise ValueError(
-            f"the network cannot take `x` of shape {tuple(x.shape)} and {x.dtype}{_expected(net)}: {error}"
+            f"the network cannot take `x` of shape {tuple(x.shape)} and {x.dtype}{_expected(net)}: {_first_line(error)}; "
+            "give `x` the shape and type that the first layer takes."
         ) from error
+    except ValueError as error:
+        if not str(error).startswith(ONE_ROW):
+            raise
+        raise ValueError(
+            f"batch normalisation in train mode needs at least two rows in a batch, got `x` of shape {tuple(x.shape)}; "
+            "leave out the last batch (`drop_last=True`), or put the network into eval mode."
+        ) from error
+    if version is not None and x._version != version:
+        raise ChangedInputError(
+            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
+        )
     if not isinstance(output, Tensor):
         raise ValueError(
             f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
         )
     return output
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:

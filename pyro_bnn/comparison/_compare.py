@@ -63,7 +63,11 @@ def compare(
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
     """
     _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
-    _checks.kind("x", x, Tensor, "a tensor")
+    _checks.rows("x", x)
+    _checks.seed(seed)
+    _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
+    for name in posteriors:
+        _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
     if len(posteriors) < 2:
         raise ValueError(f"`posteriors` must name at least two methods to compare, got {list(posteriors)}.")
     masks = _masks(regions, x)
@@ -106,10 +110,11 @@ def compare(
 def _masks(regions: Mapping[str, Tensor] | None, x: Tensor) -> dict[str, Tensor]:
     if regions is None:
         return {"all points": torch.ones(len(x), dtype=torch.bool, device=x.device)}
+    _checks.kind("regions", regions, Mapping, "a dict of boolean masks by name")
     if not regions:
         raise ValueError("`regions` is empty; leave it out to compare at all points.")
     for name, mask in regions.items():
-        _checks.kind(f"regions[{name!r}]", mask, Tensor, "a boolean tensor")
+        _checks.tensor(f"regions[{name!r}]", mask)
         if mask.shape != (len(x),) or mask.dtype != torch.bool or not bool(mask.any()):
             raise ValueError(
                 f"the region {name!r} must be a boolean of shape ({len(x)},) with a true element, got "

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from .. import _checks
 from .._scope import seeded
+from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
 from ..model import BayesianModel
+from ..posterior import Posterior
 from ._adaptation import TARGET_ACCEPT
 from ._chains import run_chains
 from ._judge import judge
@@ -138,12 +140,21 @@ class _Run:
         self.num_warmup = _checks.at_least("num_warmup", self.num_warmup, 0)
         self.num_chains = _checks.at_least("num_chains", self.num_chains, 1)
         self.target_accept = _checks.between_zero_and_one("target_accept", self.target_accept)
+        for name in ("compile", "progress"):
+            _checks.flag(name, getattr(self, name))
+        if self.seed is not None:
+            _checks.seed(self.seed)
+        if self.init is not None and not isinstance(self.init, (Init, Posterior)):
+            got = _checks.described(self.init)
+            raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
         if self.dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
 
     def __call__(self, model: Callable[..., object], x: Tensor, y: Tensor) -> MCMCPosterior:
         self._check_can_run(model)
         begin = time.perf_counter()
+        _checks.rows("x", x)
+        _checks.rows("y", y)
         network = model if isinstance(model, BayesianModel) else None
         with seeded(self.seed, network.device if network else x.device), torch.no_grad():
             potential: Potential = (
@@ -168,6 +179,9 @@ class _Run:
         return MCMCPosterior(samples, statistics, status, sampler=self.sampler.name)
 
     def _check_can_run(self, model: object) -> None:
+        _checks.function("model", model, "a BayesianModel, or a Pyro model that is called with x and y")
+        if isinstance(model, type):
+            raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
         if self.compile and not isinstance(model, BayesianModel):
             raise ValueError(f"`compile=True` needs a BayesianModel, got {type(model).__name__}; use `compile=False`.")
         if torch.is_inference_mode_enabled():

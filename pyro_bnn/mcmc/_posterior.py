@@ -1,7 +1,7 @@
 """Chains of draws as a posterior."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from pyro.infer import MCMC
 from torch import Tensor
 
+from .. import _checks
 from ..joint import draw_batches
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
@@ -27,11 +28,17 @@ class MCMCPosterior(Posterior):
         statistics: What the sampler reported.
         status: What the diagnostics say.
         sampler: Name of the algorithm.
+
+    Raises:
+        ValueError: If an argument is of another kind, or if sites have different numbers of draws.
     """
 
     def __init__(
         self, samples: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str
     ) -> None:
+        _check_samples(samples)
+        _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
+        _checks.kind("status", status, Status, "a Status")
         self.samples, self.statistics, self.status, self.sampler = samples, statistics, status, sampler
 
     @classmethod
@@ -91,6 +98,7 @@ class MCMCPosterior(Posterior):
         Raises:
             ValueError: If fewer draws are stored than are asked for.
         """
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         if num_samples > self.num_stored:
             raise ValueError(
                 f"`num_samples` is {num_samples} but the chains hold {self.num_stored} draws; ask for at most that, or "
@@ -114,6 +122,7 @@ class MCMCPosterior(Posterior):
         Raises:
             ImportError: If ArviZ is not installed.
         """
+        _check_model(model, x)
         return diagnose(self.samples, self.statistics, model, x)
 
     def to_arviz(
@@ -133,7 +142,9 @@ class MCMCPosterior(Posterior):
         """
         arviz = require_arviz()
         if (model is None) != (x is None) or (y is not None and x is None):
-            raise ValueError("`model` and `x` go together, and `y` needs both.")
+            raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; give all or none.")
+        _check_model(model, x)
+        _checks.seed(seed)
         groups: dict[str, Any] = {
             "posterior": {name: value.cpu().numpy() for name, value in self.samples.items()},
             "sample_stats": self._statistics_by_arviz_name(),
@@ -205,3 +216,20 @@ class MCMCPosterior(Posterior):
             raise ValueError(f"{path} is no file that `MCMCPosterior.save` wrote.")
         statistics = ChainStatistics(**state["statistics"])
         return cls(state["samples"], statistics, Status(**state["status"]), sampler=state["sampler"])
+
+
+def _check_model(model: object, x: object) -> None:
+    if model is not None:
+        _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
+    if x is not None:
+        _checks.rows("x", x)
+
+
+def _check_samples(samples: object) -> None:
+    _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
+    assert isinstance(samples, Mapping)
+    if not samples:
+        raise ValueError("`samples` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
+    leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}
+    if len(set(leads.values())) > 1 or len(next(iter(leads.values()))) < 2:
+        raise ValueError(f"`samples` must have the same leading axes (K, S) at every site, got {leads}.")

@@ -16,7 +16,8 @@ from .. import _checks, _functional
 from .._scope import allow_local_mode, eval_mode, local_param, seeded
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
-from ._inputs import check_input, check_shapes
+from ._inputs import check_input, check_latent, check_shapes, require_latents, require_site, require_values
+from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
 
@@ -73,19 +74,18 @@ class BayesianModel(PyroModule):
         where: str | Sequence[str] = "**",
     ) -> None:
         super().__init__()
-        _checks.kind("net", net, nn.Module, "a torch.nn.Module")
         _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
         _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
-        self.net = copy.deepcopy(net)
+        self.net = private_copy(net)
         likelihood = copy.deepcopy(likelihood)
         for module in (self, likelihood):
             allow_local_mode(module)
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
         self._interceptor: Interceptor | None = None
-        self._paths = select_sites(self.net, [where] if isinstance(where, str) else list(where))
+        self._paths = select_sites(self.net, _checks.globs("where", where))
         for name, path in ((name, path) for name, paths in self._paths.items() for path in paths):
             _functional.prepare_embedding(self.net, path, name)
             _functional.parameter_to_buffer(self.net, path)
@@ -122,6 +122,7 @@ class BayesianModel(PyroModule):
 
     def parents_of(self, name: str) -> tuple[str, ...]:
         """Names of the latent variables on which the prior of a site of the network depends."""
+        require_site(name, self._paths)
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
@@ -134,6 +135,7 @@ class BayesianModel(PyroModule):
         Returns:
             A distribution of batch shape ``draws``.
         """
+        require_values(values, self.parents_of(name))
         parents, learned = self._priors.dependencies[name]
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
@@ -207,6 +209,7 @@ class BayesianModel(PyroModule):
 
     def initial_value(self, name: str) -> Tensor:
         """Value of a site's parameter in the caller's network."""
+        require_site(name, self._paths)
         return self.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
 
     @pyro_method
@@ -286,6 +289,7 @@ class BayesianModel(PyroModule):
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
         check_input(x, self._like())
+        require_values(values, self.latent_names)
         with self._noise_fixed(values):
             distribution, output, _ = self._respond({name: values[name] for name in self._paths}, x)
             y = self._checked_targets(distribution.batch_shape, output, x, y)
@@ -329,7 +333,7 @@ class BayesianModel(PyroModule):
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
         with pyro.poutine.block(), torch.no_grad(), seeded(0, x.device), eval_mode(self):
-            distribution, output, num_lead = self._observe(x[:1])
+            distribution, output, num_lead = self._observe(_checks.rows("x", x)[:1].clone())
         expected = torch.Size([len(x), *distribution.batch_shape[num_lead + 1 :]])
         check_shapes(expected, x, y, type(self._likelihood).__name__)
         self._likelihood.check_values(output, y)
@@ -339,17 +343,11 @@ class BayesianModel(PyroModule):
 
         Without this check a variable that has no value would silently be drawn from its prior.
         """
-        missing = [name for name in self.latent_names if name not in values]
-        if missing:
-            raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
+        require_latents(values, self.latent_names)
         expected = {name: self.initial_value(name).shape for name in self._paths}
         expected |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
         for name, shape in expected.items():
-            if values[name].shape != shape:
-                raise ValueError(
-                    f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's "
-                    f"{tuple(shape)}: it belongs to another model; pass its own model."
-                )
+            check_latent(name, values[name], shape)
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights that the layers use, given a value of every site of the network.
@@ -361,6 +359,7 @@ class BayesianModel(PyroModule):
             ``{path: shape (*event)}``, with tied weights under each of their paths. The padding row of an embedding
             is that of the caller's network.
         """
+        require_values(values, self._paths)
         pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
         return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
 

@@ -5,8 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from .. import _checks
 from ..comparison import Comparison
-from ._figures import new_axes
+from ._figures import check_points, new_axes
 
 CURVES_IN_A_ROW = 4
 
@@ -25,6 +26,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None)
     Returns:
         Array of axes.
     """
+    _checks.kind("result", result, Comparison, "a Comparison, the result of `compare`")
+    check_points(data)
     is_curve = result.x[0].numel() == 1 and all(
         p.expectation[0].numel() == 1  # classes have two probabilities at least
         for p in result.predictions.values()

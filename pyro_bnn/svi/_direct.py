@@ -10,6 +10,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._reflection import has_hooks
 from .._scope import own_parameters
 from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, RandomParameter
@@ -63,6 +64,7 @@ class DirectStep(GradientStep):
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
+        self._require_same_model()
         if _PYRO_STACK:
             raise ValueError(
                 "effect handlers are active, and steps that began without them would ignore them; leave their context, "
@@ -82,6 +84,20 @@ class DirectStep(GradientStep):
         self._state.give_gradients()
         terms = terms / self._num_draws
         return weight * terms[1] - terms[0], terms
+
+    def _require_same_model(self) -> None:
+        """Raise if the model was moved, or got hooks, since the step was prepared for it."""
+        model, value = self._joint.model, self._state.value
+        if model.device != value.device or model.dtype != value.dtype:
+            raise ValueError(
+                f"the model was moved from {value.device} and {value.dtype} to {model.device} and {model.dtype} in the "
+                "context of a step; leave the context first, move model and guide, and open a new one."
+            )
+        if has_hooks(model) or has_hooks(self.guide):
+            raise ValueError(
+                "hooks of the model or the guide must be set before the first step, got one that was set after it and "
+                "would not be called; open a new context with `svi_step`."
+            )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
         """Set the gradients of one draw; returns its log-likelihood and divergence in nats, shape (2,)."""

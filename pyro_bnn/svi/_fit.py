@@ -22,6 +22,7 @@ from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight, constant
 from ..model import BayesianModel
 from ..posterior import Status
+from ._arguments import check_fit
 from ._batches import Batch, Batches
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
 from ._step import NonFiniteError
@@ -80,11 +81,12 @@ def fit_svi(
     _checks.at_least("num_epochs", num_epochs, 1)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
     _require_maker(optimizer)
+    check_fit(callbacks, seed=seed, progress=progress, cuda_graph=cuda_graph)
     schedules: list[Schedule] = []
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:
         made = optimizer(parameters)
-        if isinstance(made, tuple):
+        if isinstance(made, tuple) and len(made) == 2:
             made, schedule = made
             schedules.append(schedule)
         return made
@@ -194,10 +196,11 @@ def _status(history: History, num_epochs: int, stopped: bool) -> Status:
 
 
 def _require_maker(optimizer: object) -> None:
-    if isinstance(optimizer, PyroOptim) or not callable(optimizer):
+    is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
+    if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
         raise ValueError(
             "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3), got {type(optimizer).__name__}."
+            f"lr=1e-3), got {_checks.described(optimizer)}."
         )
 
 

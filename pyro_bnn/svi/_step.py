@@ -9,7 +9,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.checkpoint import CheckpointError
 
+from .._scope import short_errors
+from ..joint import CHECKPOINTED
 from ._batches import Batch
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
@@ -137,7 +140,11 @@ class GradientStep(Step):
         self._count += 1
         with torch.enable_grad():
             self.optimizer.zero_grad()
-            loss, terms = self._backward(batch, kl_weight)
+            try:
+                with short_errors():
+                    loss, terms = self._backward(batch, kl_weight)
+            except CheckpointError:
+                raise ValueError(CHECKPOINTED) from None
         checked = [loss, *(gradient.norm() for gradient in self._gradients())]
         is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
         if self.waits and not bool(is_finite):

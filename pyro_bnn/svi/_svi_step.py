@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _checks
-from .._scope import is_auxiliary, own_parameters, seeded
+from .._scope import is_auxiliary, own_parameters, seeded, short_errors
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
 from ..model import BayesianModel
+from ._arguments import NotCopied, check_coverage, check_latents, check_model, checked_maker
 from ._batches import Batch
 from ._direct import DirectStep
 from ._graph import GraphStep
@@ -26,7 +27,7 @@ from ._pyro_step import PyroStep
 from ._step import Step, StepTerms
 
 
-class SVIStep:
+class SVIStep(NotCopied):
     """An optimisation step on an ELBO; :func:`svi_step` makes it.
 
     Args:
@@ -113,7 +114,7 @@ class SVIStep:
         if isinstance(self.model, BayesianModel):
             _check_batch(batch)
         if self._step is None:
-            with own_parameters(self.model, self.guide):
+            with short_errors(), own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
             self._stack.callback(self._step.close)
         return self._step
@@ -126,6 +127,7 @@ class SVIStep:
     def _prepare(self, batch: Batch) -> Step:
         if isinstance(self.model, BayesianModel):
             check_gradients(self.model, *batch)
+        check_latents(self.model, self.guide, self._elbo, batch)
         joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
         parameters = _learned_parameters(
             self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str)
@@ -212,6 +214,9 @@ def svi_step(
         True
     """
     elbo = Trace_ELBO() if elbo is None else elbo
+    check_model(model, guide)
+    optimizer = checked_maker(optimizer)
+    _checks.flag("cuda_graph", cuda_graph)
     if not isinstance(elbo, ELBO) or type(elbo).__name__.startswith("Jit"):
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
         raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and not a Jit ELBO, got {got}.")
@@ -253,7 +258,8 @@ def _make_optimizer(
     maker: Optimizer | Callable[[list[nn.Parameter]], Optimizer], parameters: list[nn.Parameter]
 ) -> Optimizer:
     if isinstance(maker, Optimizer):
-        return _checked(maker, parameters)
+        check_coverage(maker, parameters)
+        return maker
     made = None if isinstance(maker, PyroOptim) or not callable(maker) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(
@@ -261,19 +267,6 @@ def _make_optimizer(
             f"lr=1e-3), got {type(maker).__name__}."
         )
     return made
-
-
-def _checked(optimizer: Optimizer, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimizer, once it is known to have parameters of guide and model only."""
-    owned = {id(parameter) for parameter in parameters}
-    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    foreign = sum(id(parameter) not in owned for parameter in given)
-    if foreign:
-        raise ValueError(
-            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
-            "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
-        )
-    return optimizer
 
 
 def _learned_parameters(
