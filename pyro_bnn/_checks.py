@@ -91,10 +91,12 @@ def real_tensor(name: str, value: object) -> Tensor:
 
 
 def rows(name: str, value: object) -> Tensor:
-    """Return `value` if it is a dense tensor with a first axis."""
+    """Return `value` if it is a dense tensor with at least one row."""
     found = tensor(name, value)
-    if found.dim() == 0:
-        raise ValueError(f"`{name}` must have at least one row, got shape (); call `.unsqueeze(0)` for a single one.")
+    if found.dim() == 0 or len(found) == 0:
+        raise ValueError(
+            f"`{name}` must have at least one row, got shape {shape(found)}; for a single one call `.unsqueeze(0)`."
+        )
     return found
 
 

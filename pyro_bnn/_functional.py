@@ -121,8 +121,8 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         raise ValueError(
-            f"the network cannot take `x` of shape {tuple(x.shape)} and {x.dtype}{_expected(net)}: {_first_line(error)}; "
-            "give `x` the shape and type that the first layer takes."
+            f"the network cannot take `x` of shape {tuple(x.shape)} and {x.dtype}{_expected(net)}: "
+            f"{_first_line(error)}; give `x` the shape and type that the first layer takes."
         ) from error
     except ValueError as error:
         if not str(error).startswith(ONE_ROW):

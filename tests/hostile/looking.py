@@ -17,6 +17,7 @@ from .table import (
     Late,
     bad,
     plain,
+    unseen,
     without,
 )
 
@@ -82,7 +83,13 @@ MODEL = [
         NOT_AN_OBJECT,
         "`values` must",
     ),
-    *bad("model()", lambda w, y: w.model(w.x, y), "y", {**NOT_A_TENSOR, "sparse": NO_VALUES["sparse"]}, "`y` must be"),
+    *bad(
+        "model()",
+        unseen(lambda w, y: w.model(w.x, y)),
+        "y",  # a Pyro model draws its weights first
+        {**NOT_A_TENSOR, "sparse": NO_VALUES["sparse"]},
+        "`y` must be",
+    ),
 ]
 
 PREDICTIONS = [

@@ -19,7 +19,8 @@ RAW = re.compile(
 """Words of Python's, torch's or Pyro's own errors, which say nothing about the argument."""
 
 EXPECTED = re.compile(
-    r"must|need|expect|are chosen by|made for another|lacks|only|cannot|hides|changes|selects no|matches none|give either|but the|but `|was moved"
+    r"must|need|expect|are chosen by|made for another|lacks|only|cannot|hides|changes|"
+    r"selects no|matches none|give either|but the|but `|was moved"
 )
 GOT = re.compile(r"\bgot\b|\bbut\b|lacks|which|says|; |matches none")
 LONGEST = 600
