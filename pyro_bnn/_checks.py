@@ -44,9 +44,10 @@ def number(name: str, value: float) -> float:
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
-    """Return `value` if it is a whole number no smaller than `minimum`, which a 64-bit integer can hold."""
+    """Return `value` if it is a whole number no smaller than `minimum` that a 64-bit integer can hold."""
     if not is_number(value) or not math.isfinite(value) or int(value) != value or not minimum <= value < 2**63:
-        raise ValueError(f"`{name}` must be a whole number of at least {minimum}, below 2**63, got {value!r}.")
+        limit = " and below 2**63" if is_number(value) and value >= 2**63 else ""
+        raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {value!r}.")
     return int(value)
 
 
