@@ -27,6 +27,8 @@ LONGEST = 600
 
 _world = []
 
+torch.compile(torch.nn.Identity())  # what its first call imports moves random states: not inside a test
+
 
 @pytest.fixture
 def world():
@@ -99,3 +101,11 @@ def test_the_check_of_a_row_finds_a_call_that_changes_something(world):
     torch.rand(())
     with pytest.raises(AssertionError):
         assert_unchanged(before, everything(world))
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, lambda net: torch.nn.Sequential(torch.compile(net[0]))])
+def test_a_compiled_network_is_served_as_the_network_that_was_compiled(wrap):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    model = World().model_of(wrap(net))
+    assert model.site_names == ("net.0.weight", "net.0.bias")
+    assert torch.equal(model.initial_value("net.0.weight"), net[0].weight)
