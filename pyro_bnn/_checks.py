@@ -2,6 +2,9 @@
 
 import math
 import numbers
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,11 +29,40 @@ def between_zero_and_one(name: str, value: float) -> float:
     return float(value)
 
 
+def not_negative(name: str, value: float) -> float:
+    """Return `value` if it is a finite number of at least zero."""
+    if not (is_number(value) and math.isfinite(value) and value >= 0):
+        raise ValueError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
+    return float(value)
+
+
+def number(name: str, value: float) -> float:
+    """Return `value` if it is a finite number."""
+    if not (is_number(value) and math.isfinite(value)):
+        raise ValueError(f"`{name}` must be a finite number, got {value!r}.")
+    return float(value)
+
+
 def at_least(name: str, value: int, minimum: int) -> int:
-    """Return `value` if it is a whole number no smaller than `minimum`."""
-    if not is_number(value) or not math.isfinite(value) or int(value) != value or value < minimum:
-        raise ValueError(f"`{name}` must be a whole number of at least {minimum}, got {value!r}.")
+    """Return `value` if it is a whole number no smaller than `minimum` that a 64-bit integer can hold."""
+    if not is_number(value) or not math.isfinite(value) or int(value) != value or not minimum <= value < 2**63:
+        limit = " and below 2**63" if is_number(value) and value >= 2**63 else ""
+        raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {value!r}.")
     return int(value)
+
+
+def path(name: str, value: object) -> Path:
+    """Return `value` as a path if it is one."""
+    if not isinstance(value, (str, os.PathLike)) or not str(value):
+        raise ValueError(f"`{name}` must be the path of a file, got {value!r}.")
+    return Path(value)
+
+
+def flag(name: str, value: bool) -> bool:
+    """Return `value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False, got {value!r}.")
+    return value
 
 
 def seed(value: int) -> int:
@@ -40,8 +72,38 @@ def seed(value: int) -> int:
     return int(value)
 
 
+def tensor(name: str, value: object) -> Tensor:
+    """Return `value` if it is a dense tensor that holds values."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"`{name}` must be a tensor, got {described(value)}; make one with `torch.as_tensor`.")
+    if value.is_meta:
+        raise ValueError(f"`{name}` must hold values, got a tensor on the device meta, which holds none; make it anew.")
+    if value.layout != torch.strided or value.is_nested:
+        raise ValueError(f"`{name}` must be a dense tensor, got one of layout {value.layout}; call `.to_dense()`.")
+    return value
+
+
+def real_tensor(name: str, value: object) -> Tensor:
+    """Return `value` if it is a dense floating-point tensor."""
+    found = tensor(name, value)
+    if not found.is_floating_point():
+        raise ValueError(f"`{name}` must be floating point, got {found.dtype}; convert it with `.float()`.")
+    return found
+
+
+def rows(name: str, value: object) -> Tensor:
+    """Return `value` if it is a dense tensor with at least one row."""
+    found = tensor(name, value)
+    if found.dim() == 0 or len(found) == 0:
+        raise ValueError(
+            f"`{name}` must have at least one row, got shape {shape(found)}; for a single one call `.unsqueeze(0)`."
+        )
+    return found
+
+
 def finite(name: str, value: Tensor) -> None:
     """Raise if a floating-point tensor holds NaN or infinity."""
+    value = tensor(name, value)
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         count = int((~torch.isfinite(value)).sum())
         raise ValueError(
@@ -52,7 +114,7 @@ def finite(name: str, value: Tensor) -> None:
 
 def same_rows(x: Tensor, y: Tensor) -> None:
     """Raise unless x and y have the same number of rows."""
-    if y.dim() == 0 or len(x) != len(y):
+    if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
         raise ValueError(f"`x` and `y` must have the same number of rows, got shapes {shape(x)} and {shape(y)}.")
 
 
@@ -61,8 +123,50 @@ def shape(value: Tensor) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
+def described(value: object) -> str:
+    """What a value is, for a message that says what it should be."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
 def kind(name: str, value: object, expected: type, example: str) -> None:
     """Raise unless a value is an instance of the expected class."""
     if not isinstance(value, expected):
-        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-        raise ValueError(f"`{name}` must be {example}, got {got}.")
+        raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
+
+
+def function(name: str, value: object, example: str) -> None:
+    """Raise unless a value can be called."""
+    if not callable(value):
+        raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
+
+
+def items(name: str, value: object, example: str) -> list:
+    """The items of a list, a tuple or anything else that is not text, a mapping or a tensor."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, Tensor, type)):
+        raise ValueError(f"`{name}` must be {example}, got {described(value)}.")
+    return list(value)
+
+
+def globs(name: str, value: str | Sequence[str]) -> list[str]:
+    """The globs of one text or of a list of texts."""
+    example = 'a glob on site names or a list of them, such as "**.weight"'
+    found = [value] if isinstance(value, str) else items(name, value, example)
+    for glob in found:
+        if not isinstance(glob, str):
+            raise ValueError(f"`{name}` must be {example}, got {described(glob)} in the list.")
+    return found
+
+
+def weights(name: str, values: object, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise unless `values` is ``{site: tensor}`` with a finite tensor of the expected shape for every site."""
+    kind(name, values, Mapping, "a dict of weights, such as `posterior.median()`")
+    assert isinstance(values, Mapping)
+    missing = [site for site in expected if site not in values]
+    if missing:
+        raise ValueError(f"`{name}` lacks the random parameters {missing}; give one value for each.")
+    for site, size in expected.items():
+        value = tensor(f"{name}[{site!r}]", values[site])
+        if shape(value) != tuple(size):
+            raise ValueError(f"`{name}` of `{site}` must have shape {tuple(size)}, got {shape(value)}: give one draw.")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"`{name}` of `{site}` must be finite, got NaN or infinity; fit again from another start.")

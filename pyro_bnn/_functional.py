@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from ._inputs import Inputs, leaves, shapes
+from ._inputs import Inputs, leaves, shapes, versions
 from ._inputs import call as call_network
 from ._scope import EXCLUSIVE
 
@@ -108,22 +108,48 @@ def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                 owner._buffers[attribute] = original
 
 
+class ChangedInputError(ValueError):
+    """A network changed its input in place."""
+
+
+ONE_ROW = "Expected more than 1 value per channel"
+"""Beginning of torch's message if batch normalisation in train mode gets one row."""
+
+
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
+    before = versions(x)
     try:
         with _swapped(net, tensors):
             output = call_network(net, x)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
             raise
         raise ValueError(
-            f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: {error}"
+            f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: "
+            f"{_first_line(error)}; give `x` the shape and type that the first layer takes."
         ) from error
+    except ValueError as error:
+        if not str(error).startswith(ONE_ROW):
+            raise
+        raise ValueError(
+            f"batch normalisation in train mode needs at least two rows in a batch, got `x` of shape {shapes(x)}; "
+            "leave out the last batch (`drop_last=True`), or put the network into eval mode."
+        ) from error
+    if versions(x) != before:
+        raise ChangedInputError(
+            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
+        )
     if not isinstance(output, Tensor):
         raise ValueError(
             f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
         )
     return output
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

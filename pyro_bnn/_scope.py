@@ -1,6 +1,7 @@
 """Contexts that change global state and restore it: seeds, train/eval mode, Pyro's parameter store."""
 
 import os
+import re
 import threading
 import weakref
 from abc import ABCMeta
@@ -232,6 +233,20 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
     statement = effectful(type="param")(lambda *_, **__: parameter)
     value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
     return value
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """A context that raises errors of a traced model as they were, without the list of all shapes that Pyro adds."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        original: BaseException = error
+        while re.search(r"\n\s*Trace Shapes:", str(original)) and original.__cause__ is not None:
+            original = original.__cause__
+        if original is error:
+            raise
+        raise original  # noqa: B904  # its own cause, if it has one, is kept
 
 
 def is_auxiliary(node: Any) -> bool:

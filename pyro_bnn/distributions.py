@@ -9,6 +9,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 from torch.nn.functional import logsigmoid
 
+from . import _checks
 from ._gaussian_mixture import mixture_cdf, mixture_icdf
 
 __all__ = ["NormalMixture", "ScaleMixtureNormal"]
@@ -62,7 +63,7 @@ class ScaleMixtureNormal(TorchDistribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        self.mixing, self.scale1, self.scale2 = broadcast_all(mixing, scale1, scale2)
+        self.mixing, self.scale1, self.scale2 = _broadcast(mixing=mixing, scale1=scale1, scale2=scale2)
         if validate_args if validate_args is not None else Distribution._validate_args:
             for name, value, upper in (("mixing", self.mixing, 1.0), ("scale1", self.scale1, math.inf)):
                 _check_open_interval(name, value, upper)
@@ -103,7 +104,7 @@ class ScaleMixtureNormal(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density in nats, with exact gradients in the value and in the three arguments."""
         if self._validate_args:
-            self._validate_sample(value)
+            self._validate_sample(_checked_value(value, self.batch_shape))
         mixing, scale1, scale2 = self._unexpanded  # unexpanded: one logarithm, not one per weight
         first_is_wide = scale1 >= scale2
         wide = torch.where(first_is_wide, scale1, scale2)
@@ -122,13 +123,14 @@ class ScaleMixtureNormal(TorchDistribution):
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of a draw no larger than the value."""
         if self._validate_args:
-            self._validate_sample(value)
+            self._validate_sample(_checked_value(value, self.batch_shape))
         value = torch.as_tensor(value)
         return mixture_cdf(*self._components(), value).to(self._result_dtype(value))
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
-        value = torch.as_tensor(value)
+        if not isinstance(value, Tensor):
+            value = torch.as_tensor(_checks.number("value", value))
         if self._validate_args:
             _check_probabilities(value)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
@@ -173,9 +175,13 @@ class NormalMixture(TorchDistribution):
     has_rsample = False
 
     def __init__(self, logits: Tensor, loc: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
-        self.logits, self.loc, self.scale = broadcast_all(logits, loc, scale)  # (..., M)
+        self.logits, self.loc, self.scale = _broadcast(logits=logits, loc=loc, scale=scale)  # (..., M)
         if self.logits.dim() == 0:
             raise ValueError("`logits`, `loc` and `scale` need a last axis of components, got three numbers.")
+        if validate_args if validate_args is not None else Distribution._validate_args:
+            for name in ("logits", "loc", "scale"):
+                _checks.finite(name, getattr(self, name))
+            _check_open_interval("scale", self.scale, math.inf)
         super().__init__(self.logits.shape[:-1], validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "NormalMixture":
@@ -224,7 +230,7 @@ class NormalMixture(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density in nats."""
         if self._validate_args:
-            self._validate_sample(value)
+            self._validate_sample(_checked_value(value, self.batch_shape))
         standardised = (value.unsqueeze(-1) - self.loc) / self.scale
         parts = self.logits.log_softmax(-1) - self.scale.log() - 0.5 * standardised.square()  # (..., M)
         return parts.logsumexp(-1) - 0.5 * math.log(2 * math.pi)
@@ -232,14 +238,14 @@ class NormalMixture(TorchDistribution):
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of a draw no larger than the value."""
         if self._validate_args:
-            self._validate_sample(value)
+            self._validate_sample(_checked_value(value, self.batch_shape))
         cdf = mixture_cdf(*self._components(), value)
         return cdf.to(torch.promote_types(value.dtype, self.loc.dtype))
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
         if self._validate_args:
-            _check_probabilities(value)
+            _check_probabilities(_checks.tensor("value", value))
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)
         quantile = mixture_icdf(*self._components(), value.expand(shape))
         return quantile.to(torch.promote_types(value.dtype, self.loc.dtype))
@@ -257,3 +263,30 @@ def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
 def _check_probabilities(value: Tensor) -> None:
     if not bool(((value >= 0) & (value <= 1)).all()):
         raise ValueError(f"probabilities must lie in [0, 1] to have a quantile, got {value.flatten()[:3].tolist()}.")
+
+
+def _broadcast(**arguments: object) -> tuple[Tensor, ...]:
+    """Arguments as tensors of one shape."""
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor):
+            _checks.number(name, value)  # type: ignore[arg-type]
+    shapes = [value.shape for value in arguments.values() if isinstance(value, Tensor)]
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        names = ", ".join(f"`{name}`" for name in arguments)
+        shown = [tuple(shape) for shape in shapes]
+        raise ValueError(f"{names} must have shapes that fit each other, got {shown}.") from None
+    found: tuple[Tensor, ...] = tuple(broadcast_all(*arguments.values()))  # type: ignore[arg-type]
+    return found
+
+
+def _checked_value(value: object, shape: torch.Size) -> Tensor:
+    """The value of a density, if it is a tensor of numbers whose shape fits."""
+    found = _checks.tensor("value", value)
+    _checks.finite("value", found)
+    try:
+        torch.broadcast_shapes(found.shape, shape)
+    except RuntimeError:
+        raise ValueError(f"`value` must fit the batch shape {tuple(shape)}, got {_checks.shape(found)}.") from None
+    return found

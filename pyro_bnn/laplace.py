@@ -62,6 +62,7 @@ class LaplacePosterior(Posterior):
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Independent draws; see :meth:`Posterior.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             noise = torch.randn_like(self.mode)[:, None]
             yield self._values(self.mode + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
@@ -126,6 +127,10 @@ def fit_laplace(
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.at_least("max_iterations", max_iterations, 1)
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
+    if seed is not None:
+        _checks.seed(seed)
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
@@ -193,10 +198,18 @@ def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
     def log_prior(z: Tensor) -> Tensor:
         return potential.log_prior(z[None], potential.constrain(z[None]))[0]
 
-    with torch.enable_grad():
-        of_likelihood, of_prior = (
-            -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
-        )
+    try:
+        with torch.enable_grad():
+            of_likelihood, of_prior = (
+                -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
+            )
+    except RuntimeError as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        raise ValueError(
+            "Laplace's method needs second derivatives in all weights, but a layer of the network (EmbeddingBag is "
+            "one) has none; leave its weights out of `where`, or fit a guide with `fit_svi`."
+        ) from error
     hessian = of_likelihood + of_prior
     if not int(torch.linalg.cholesky_ex((hessian + hessian.mT) / 2).info):
         return hessian, 0

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -65,6 +66,17 @@ class Standardize(nn.Module):
 
     def __init__(self, mean: Tensor, scale: Tensor) -> None:
         super().__init__()
+        for name, value in (("mean", mean), ("scale", scale)):
+            _checks.finite(name, _checks.real_tensor(name, value))
+            if not value.numel():
+                raise ValueError(f"`{name}` must have at least one element, got shape {_checks.shape(value)}.")
+        try:
+            torch.broadcast_shapes(mean.shape, scale.shape)
+        except RuntimeError:
+            raise ValueError(
+                "`mean` and `scale` must have shapes that fit each other, got "
+                f"{_checks.shape(mean)} and {_checks.shape(scale)}."
+            ) from None
         if not bool((scale > 0).all()):
             raise ValueError(
                 f"`scale` must be above 0 everywhere, got a smallest value of {float(scale.min()):g}; "
@@ -80,11 +92,24 @@ class Standardize(nn.Module):
         Args:
             x: Training inputs, shape (N, ...).
             floor: Number added to every standard deviation, so that nearly constant features are not blown up.
+
+        Raises:
+            ValueError: If x is not finite, has fewer than two rows, or a constant feature while `floor` is 0.
         """
+        _checks.finite("x", _checks.real_tensor("x", x))
+        _checks.not_negative("floor", floor)
+        if x.dim() == 0 or len(x) < 2 or not x.numel():
+            raise ValueError(f"`x` must have at least two rows and one feature, got shape {_checks.shape(x)}.")
         return cls(x.mean(0), x.std(0) + floor)
 
     def forward(self, x: Tensor) -> Tensor:
         """(x - mean) / scale."""
+        try:
+            fits = torch.broadcast_shapes(_checks.tensor("x", x).shape, self.mean.shape, self.inverse_scale.shape)
+        except RuntimeError:
+            fits = None
+        if fits != x.shape:
+            raise ValueError(f"`x` must have features of shape {_checks.shape(self.mean)}, got {_checks.shape(x)}.")
         return (x - self.mean) * self.inverse_scale
 
 
@@ -107,10 +132,18 @@ def mlp(
         >>> [tuple(p.shape) for p in mlp([784, 400, 10]).parameters()]
         [(400, 784), (400,), (10, 400), (10,)]
     """
+    sizes = _checks.items("sizes", sizes, "a list of whole numbers, such as [784, 400, 10]")
     if len(sizes) < 2:
         raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
+    first = _checks.items("first", first, "a list of modules, such as [nn.Flatten()]")
+    if not callable(activation) or isinstance(activation, nn.Module):
+        got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
+        raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
+    _checks.kind("activation", activation(), nn.Module, "a function that makes a module, such as nn.ReLU")
     for size in sizes:
         _checks.at_least("sizes", size, 1)
+    for module in first:
+        _checks.kind("first", module, nn.Module, "a list of modules, such as [nn.Flatten()]")
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise(sizes):
         if layers:

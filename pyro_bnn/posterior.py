@@ -104,7 +104,7 @@ class EnsemblePosterior(Posterior):
     """
 
     def __init__(self, members: Sequence[Posterior]) -> None:
-        self.members = tuple(members)
+        self.members = tuple(_checks.items("members", members, "a list of posteriors"))
         if not self.members:
             raise ValueError("`members` must name at least one posterior, got none.")
         for member in self.members:
@@ -125,7 +125,7 @@ class EnsemblePosterior(Posterior):
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from each member in turn; see :meth:`Posterior.draws`."""
-        num_members = len(self.members)
+        num_members, num_samples = len(self.members), _checks.at_least("num_samples", num_samples, 1)
         if num_samples < num_members:
             warnings.warn(
                 f"{num_samples} draws leave out {num_members - num_samples} of the ensemble's {num_members} members; "

@@ -97,6 +97,7 @@ def predict_point(
     Raises:
         ValueError: If a latent variable has no value, or for any reason for which :func:`predict` raises it.
     """
+    _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, False, None)
 
 
@@ -111,6 +112,7 @@ def _predict(
     seed: int | None,
 ) -> Prediction:
     _checks.at_least("batch_size", batch_size, 1)
+    _checks.flag("keep_draws", keep)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if seed is None:
         with EXCLUSIVE:
@@ -171,7 +173,7 @@ def _predict_tensor(
     keep: bool,
 ) -> Prediction:
     for name, leaf in named_leaves("x", x):
-        _checks.finite(name, leaf)
+        _checks.finite(name, _checks.rows(name, leaf))
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)

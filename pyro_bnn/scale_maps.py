@@ -13,10 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from . import _checks
+
 __all__ = ["LogVariance", "ScaleMap", "Softplus"]
 
 LARGEST_EXPONENT = 80.0
 """A little below the logarithm of the largest number in single precision."""
+
+
+def _require_positive(scale: Tensor) -> None:
+    if not bool((_checks.real_tensor("scale", scale) > 0).all()):
+        raise ValueError(f"`scale` must be above 0, got {float(scale.min()):g}; no parameter has such a scale.")
 
 
 class ScaleMap(ABC):
@@ -72,10 +79,11 @@ class Softplus(ScaleMap):
 
     def __call__(self, parameter: Tensor) -> Tensor:
         """The softplus of the parameter."""
-        return softplus(parameter)
+        return softplus(_checks.real_tensor("parameter", parameter))
 
     def inverse(self, scale: Tensor) -> Tensor:
         r""":math:`\sigma + \log(1 - e^{-\sigma})`, which neither overflows nor cancels."""
+        _require_positive(scale)
         return scale + torch.log(-torch.expm1(-scale))
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
@@ -113,10 +121,11 @@ class LogVariance(ScaleMap):
 
     def __call__(self, parameter: Tensor) -> Tensor:
         """The exponential of half the parameter."""
-        return (0.5 * parameter).exp()
+        return (0.5 * _checks.real_tensor("parameter", parameter)).exp()
 
     def inverse(self, scale: Tensor) -> Tensor:
         """Twice the logarithm of the scale."""
+        _require_positive(scale)
         return 2 * scale.log()
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:

@@ -66,7 +66,6 @@ USED_IN_TESTS = {
         {"pyro_bnn.mcmc._nuts", "pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",
     ),
-    "tests/test_threads.py": ({"pyro_bnn._scope"}, "Without the lock, what threads compute must be seen to be wrong."),
     "tests/test_resume.py": ({"pyro_bnn._scope"}, "A fit whose random numbers do not go on must be seen to differ."),
     "tests/test_posterior_damage.py": (
         {"pyro_bnn._files"},

@@ -294,7 +294,7 @@ def test_arguments_that_make_no_sense_are_refused():
         pb.fit_nuts(hierarchy, x, y, compile=True)
     with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
         pb.fit_nuts(model, x, y)
-    with pytest.raises(ValueError, match="`x` must be a tensor, an array, .* got NoneType"):
+    with pytest.raises(ValueError, match=r"`x` must be a tensor, an array, .* got NoneType"):
         pb.fit_nuts(model, None, y)
 
 

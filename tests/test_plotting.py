@@ -151,7 +151,7 @@ def test_weight_density_integrates_to_one_and_shows_the_prior():
     assert ax.get_xlabel() == "w"
     assert "signal-to-noise 4.77 dB" in ax.get_title()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "prior"]
-    with pytest.raises(ValueError, match="the weight was removed"):
+    with pytest.raises(ValueError, match="the weight was removed, it has no density"):
         plotting.weight_density(0.0, 0.0)
 
 

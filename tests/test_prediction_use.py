@@ -344,7 +344,7 @@ def test_a_users_own_likelihood_predicts_and_keeps_draws():
         (lambda m, x: pb.predict(m, wide_guide(m), x, num_samples="ten"), "`num_samples` must be a whole number"),
         (lambda m, x: pb.NormalPrior("1"), "`scale` must be a finite number above 0, got '1'"),
         (lambda m, x: pb.UniformInit(rho=(0, -3)), "`rho` must be a range"),
-        (lambda m, x: pb.NormalInit(loc_scale=-1), "`loc_scale` must be a number of at least 0"),
+        (lambda m, x: pb.NormalInit(loc_scale=-1), "`loc_scale` must be a finite number of at least 0"),
         (lambda m, x: pb.load_posterior("/nowhere.pt", m), "there is no file /nowhere.pt"),
     ],
 )

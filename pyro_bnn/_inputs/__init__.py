@@ -11,3 +11,4 @@ from ._tree import num_rows as num_rows
 from ._tree import shapes as shapes
 from ._tree import take as take
 from ._tree import to_device as to_device
+from ._tree import versions as versions

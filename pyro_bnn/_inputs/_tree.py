@@ -59,6 +59,11 @@ def num_rows(x: Inputs, name: str = "x") -> int:
     return first[1]
 
 
+def versions(x: Inputs) -> list[int]:
+    """How often each tensor was changed in place; tensors of inference mode do not count that."""
+    return [leaf._version for leaf in leaves(x) if not leaf.is_inference()]
+
+
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
     """Some of the rows.
 

@@ -66,6 +66,10 @@ def compare(
     _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
+    _checks.seed(seed)
+    _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
+    for name in posteriors:
+        _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
     if len(posteriors) < 2:
         raise ValueError(f"`posteriors` must name at least two methods to compare, got {list(posteriors)}.")
     masks = _masks(regions, x)
@@ -108,10 +112,11 @@ def compare(
 def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]:
     if regions is None:
         return {"all points": torch.ones(num_rows(x), dtype=torch.bool, device=leaves(x)[0].device)}
+    _checks.kind("regions", regions, Mapping, "a dict of boolean masks by name")
     if not regions:
         raise ValueError("`regions` is empty; leave it out to compare at all points.")
     for name, mask in regions.items():
-        _checks.kind(f"regions[{name!r}]", mask, Tensor, "a boolean tensor")
+        _checks.tensor(f"regions[{name!r}]", mask)
         if mask.shape != (num_rows(x),) or mask.dtype != torch.bool or not bool(mask.any()):
             raise ValueError(
                 f"the region {name!r} must be a boolean of shape ({num_rows(x)},) with a true element, got "

@@ -136,6 +136,12 @@ class Applied(AbstractContextManager[None]):
         missing = sorted(set(model.site_names) - set(guide.locations()))
         if missing:
             raise ValueError(f"the guide was made for another model and lacks {missing}; use MeanFieldGuide(model).")
+        for site, value in guide.locations().items():
+            if site in model.site_names and value.shape != model.initial_value(site).shape:
+                raise ValueError(
+                    f"the guide was made for another model: its `{site}` has shape {_checks.shape(value)}, got a model "
+                    f"with {_checks.shape(model.initial_value(site))}; use MeanFieldGuide(model)."
+                )
         self._estimator, self._model, self._guide = estimator, model, guide
         can_skip = closed_form and estimator.noise is Noise.VARIANCE
         self._undrawn = _with_closed_form(model) if can_skip else set()

@@ -55,6 +55,7 @@ class DeltaGuide(FlatGuide):
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """The point, `num_samples` times."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             yield self.median()
 

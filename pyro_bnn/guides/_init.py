@@ -32,7 +32,11 @@ class UniformInit(Init):
     rho: tuple[float, float] = (-5.0, -4.0)
 
     def __post_init__(self) -> None:
-        for name, (low, high) in (("loc", self.loc), ("rho", self.rho)):
+        for name, bounds in (("loc", self.loc), ("rho", self.rho)):
+            found = _checks.items(name, bounds, "a range (low, high)")
+            if len(found) != 2:
+                raise ValueError(f"`{name}` must be a range (low, high) of two numbers, got {len(found)}.")
+            low, high = (_checks.number(name, bound) for bound in found)
             if not low <= high:
                 raise ValueError(f"`{name}` must be a range (low, high) with low <= high, got ({low}, {high}).")
 
@@ -58,8 +62,8 @@ class NormalInit(Init):
 
     def __post_init__(self) -> None:
         for name, value in (("loc_scale", self.loc_scale), ("rho_scale", self.rho_scale)):
-            if not value >= 0:
-                raise ValueError(f"`{name}` must be a number of at least 0, got {value!r}.")
+            _checks.not_negative(name, value)
+        _checks.number("rho", self.rho)
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """A Gaussian draw of the location and one of rho; see :meth:`Init.__call__`."""

@@ -127,6 +127,7 @@ class LowRankGuide(GaussianGuide):
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """Draws from the distribution of a call, without effect handlers; see :meth:`FlatGuide.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         loc, scale, factor = self._values()
         layout = self._layout()
         for _ in range(num_samples):

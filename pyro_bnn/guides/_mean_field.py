@@ -72,6 +72,7 @@ class MeanFieldGuide(GaussianGuide):
     ) -> None:
         super().__init__()
         allow_local_mode(self)
+        _checks.function("model", model, "a BayesianModel, or a Pyro model with its arguments")
         self._choice: Choice | None = None  # set while an estimator is applied
         self.sites = tuple(find_sites(model, args, kwargs))
         init = NetworkInit() if init is None else init
@@ -102,6 +103,7 @@ class MeanFieldGuide(GaussianGuide):
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """Draws from the distribution of a call, without effect handlers and with the scales computed once."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
         for _ in range(num_samples):
             draw = {}

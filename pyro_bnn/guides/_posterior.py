@@ -9,7 +9,7 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 
 from .. import _checks
-from .._scope import is_auxiliary, own_parameters
+from .._scope import is_auxiliary, own_parameters, short_errors
 from ..history import History
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
@@ -32,6 +32,17 @@ class GuidePosterior(Posterior):
     def __init__(
         self, guide: Callable[..., object], status: Status | None = None, history: History | None = None
     ) -> None:
+        if isinstance(guide, (type, BayesianModel, Posterior)) or not callable(guide):
+            got = (
+                "a model, which draws from its prior" if isinstance(guide, BayesianModel) else _checks.described(guide)
+            )
+            raise ValueError(
+                f"a posterior must have a guide, a module or function that samples, got {got}; make one by `fit_svi`."
+            )
+        if status is not None:
+            _checks.kind("status", status, Status, "a Status")
+        if history is not None:
+            _checks.kind("history", history, History, "a History")
         self.guide = guide
         self.status = status if status is not None else Status(True, "a guide as it was given.")
         self.history = history if history is not None else History()
@@ -49,12 +60,14 @@ class GuidePosterior(Posterior):
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one at a time; see :meth:`Posterior.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         guide = self._plain
         if guide is not None and not any(site.plates for site in guide.sites):
             yield from guide.draws(num_samples)
             return
         for _ in range(num_samples):
-            with own_parameters(self.guide), poutine.block():  # other threads of ours wait: the handlers are global
+            # other threads of ours wait: the handlers are global
+            with short_errors(), own_parameters(self.guide), poutine.block():
                 trace = poutine.trace(self.guide).get_trace(*args)
             nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
             yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}

@@ -8,8 +8,11 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
-from .._inputs import Inputs, map_inputs
+from .. import _checks
+from .._functional import ChangedInputError
+from .._inputs import Inputs, map_inputs, versions
 from .._scope import EXCLUSIVE, seeded
 from ..model import BayesianModel
 from ._sites import find_sites
@@ -19,6 +22,12 @@ MAX_ROWS = 32
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
+
+CHECKPOINTED = (
+    "the network must keep its activations, but it uses activation checkpointing (`torch.utils.checkpoint`), which "
+    "runs layers again when the drawn weights are not in their place any more; leave checkpointing out."
+)
+"""Message if a backward pass runs layers again and gets other tensors than the forward pass."""
 
 STEPS = (1e-4, 1e-5)
 """Lengths of the two steps relative to the size of a site's weights; rounding in double precision is far smaller."""
@@ -70,15 +79,23 @@ class _Function:
     def _call(self, moved: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         leaves = {name: {**self._values, **moved}[name].detach().requires_grad_() for name in self._model.site_names}
         given = {name: leaf.clone() for name, leaf in leaves.items()}  # a leaf cannot be changed in place
-        versions = {name: value._version for name, value in given.items()}
+        before = versions(self._x), versions(self._y)
+        drawn = {name: value._version for name, value in given.items()}
         with torch.no_grad():
             for buffer, original in self._originals:  # buffers such as running statistics
                 buffer.copy_(original)
         with seeded(0, self._model.device):
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
         for name, value in given.items():
-            if value._version != versions[name]:
+            if value._version != drawn[name]:
                 _refuse_change(name)
+        for name, part, earlier in (("x", self._x, before[0]), ("y", self._y, before[1])):
+            if versions(part) != earlier:
+                raise _WrongGradientError(
+                    f"the {'network' if name == 'x' else 'likelihood'} must leave `{name}` as it is, but it changes it "
+                    "in place (`inplace=True`, `add_`), so the next draw would see other data; compute the change as "
+                    "a new tensor."
+                )
         return result, leaves
 
     def value(self, moved: Mapping[str, Tensor]) -> float:
@@ -140,7 +157,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     """
     if model.is_intercepted or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS:
         return
-    x, y = map_inputs(_example, x), _example(y)
+    x, y = map_inputs(_example, x), _example(_checks.rows("y", y))
     try:
         with torch.enable_grad():
             with EXCLUSIVE:  # another thread's draw may be in the network
@@ -155,12 +172,16 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
                         _check(function, name, direction, start)
     except _WrongGradientError as error:
         raise ValueError(str(error)) from None
+    except ChangedInputError:
+        raise
+    except CheckpointError:
+        raise ValueError(CHECKPOINTED) from None
     except Exception:  # wrong data: the model's own call says so. Or a network that does not run in float64
         return
 
 
 def _example(value: Tensor) -> Tensor:
-    value = value[:MAX_ROWS].detach()
+    value = value[:MAX_ROWS].detach().clone()  # the network may change it in place
     return value.double() if value.is_floating_point() else value
 
 
@@ -241,5 +262,6 @@ def _check(function: _Function, name: str, direction: _Direction, start: float) 
             f"the network hides or changes the gradient of its log-likelihood in `{name}`: along one direction "
             f"autograd says {direction.slope:.4g} nats and a finite difference {difference:.4g}. Look for `detach()`, "
             "`.data`, `torch.no_grad()` or an autograd function in the layer that owns it; correct the layer, or leave "
-            f"`{name}` out of `where`."
+            f"`{name}` out of `where`. Surrogate gradients on purpose (straight-through, gradient reversal) would not "
+            "maximise the ELBO: they are refused too, and there is no switch."
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to, constraints
 
 from .._reflection import overridden_names, tensors_of
-from .._scope import own_parameters, seeded
+from .._scope import own_parameters, seeded, short_errors
 from ..model import BayesianModel
 
 
@@ -101,7 +101,7 @@ def _plain_sites(model: BayesianModel) -> list[Site] | None:
 
 def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
     latents = model.sample_latents if isinstance(model, BayesianModel) else model
-    with own_parameters(model), torch.no_grad(), poutine.block():
+    with short_errors(), own_parameters(model), torch.no_grad(), poutine.block():
         with seeded(0):  # the same starts at every call
             started = _AtStart(model)(latents)
             trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))

@@ -79,6 +79,9 @@ def divergence(
         tensor(0.5000)
     """
     _checks.at_least("num_samples", num_samples, 2)
+    _checks.flag("closed_form", closed_form)
+    if seed is not None:
+        _checks.seed(seed)
     for name, distribution in (("p", p), ("q", q)):
         _checks.kind(name, distribution, Distribution, "a torch or Pyro distribution")
     if p.batch_shape != q.batch_shape or p.event_shape != q.event_shape:

@@ -25,7 +25,7 @@ def check_weight(weight: float) -> float:
     Raises:
         ValueError: If it is not a finite number of at least 0.
     """
-    if isinstance(weight, str) or not 0 <= weight < float("inf"):
+    if not _checks.is_number(weight) or not 0 <= weight < float("inf"):
         raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
     return weight
 

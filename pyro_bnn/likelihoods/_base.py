@@ -180,6 +180,9 @@ class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[meta
 
 def require_counts(name: str, y: Tensor) -> None:
     """Raise unless every target is a whole number of at least 0."""
+    if y.is_complex():
+        raise ValueError(f"targets of {name} must be whole numbers, got {y.dtype}; convert with `y.real`.")
+    _checks.finite("y", y)
     if bool((y < 0).any()) or (y.is_floating_point() and bool((y != y.floor()).any())):
         raise ValueError(f"targets of {name} must be whole numbers of at least 0, got values down to {float(y.min())}.")
 
@@ -193,8 +196,20 @@ def require_real(name: str, y: Tensor) -> None:
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
     """Raise unless the output has at least `minimum` axes; `axes` is the expected shape, for the message."""
+    _require_numbers(name, output)
     if output.dim() < minimum:
         raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
+
+
+def _require_numbers(name: str, output: object) -> None:
+    """Raise unless the output is a dense floating-point tensor; its values are not looked at."""
+    _checks.kind("output", output, Tensor, f"a tensor for {name}")
+    assert isinstance(output, Tensor)
+    if not output.is_floating_point() or output.layout != torch.strided:
+        raise ValueError(
+            f"{name} needs a dense network output in floating point, got {output.dtype} of layout {output.layout}; "
+            "convert the last layer's output with `.float()` or `.to_dense()`."
+        )
 
 
 def lift(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
@@ -214,6 +229,7 @@ def split_last(name: str, output: Tensor, parts: int) -> tuple[Tensor, ...]:
 
 def require_multiple(name: str, output: Tensor, parts: int) -> None:
     """Raise unless the output has a last axis that can be split into `parts` equal parts."""
+    _require_numbers(name, output)
     size = output.shape[-1] if output.dim() else 0
     if output.dim() < 2 or size % parts:
         raise ValueError(

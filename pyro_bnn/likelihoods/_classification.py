@@ -104,6 +104,8 @@ class BernoulliLikelihood(Likelihood):
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are zeros and ones; see :meth:`Likelihood.check_values`."""
+        if y.is_complex():
+            raise ValueError(f"targets of BernoulliLikelihood must be 0 or 1, got {y.dtype}; convert with `y.real`.")
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(
                 f"targets of BernoulliLikelihood must be 0 or 1, got {float(y.min())} to {float(y.max())}."

@@ -75,6 +75,7 @@ class MixtureDensityLikelihood(Likelihood):
         Raises:
             ValueError: If y does not have shape (N, O), or one of its columns is constant.
         """
+        _checks.finite("y", _checks.real_tensor("y", y))
         if y.dim() != 2 or len(y) < 2 or not bool((y.std(0) > 0).all()):
             raise ValueError(
                 f"`y` must have shape (N, O) and two different values in every column, got {_checks.shape(y)}."

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from .. import _checks
 from .._checkpointing import Checkpoint, keeping
+from .._inputs import Inputs, as_inputs, as_targets
 from .._scope import EXCLUSIVE, Stream
+from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
 from ..model import BayesianModel
+from ..posterior import Posterior
 from ._adaptation import TARGET_ACCEPT
 from ._judge import judge
 from ._kernel import Sampler
@@ -25,7 +28,7 @@ from ._statistics import ChainStatistics
 
 def fit_mcmc(
     model: Callable[..., object],
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     *,
     sampler: Sampler,
@@ -108,7 +111,7 @@ def fit_mcmc(
 
 def fit_nuts(
     model: Callable[..., object],
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     *,
     num_samples: int = 1000,
@@ -188,11 +191,18 @@ class _Fit:
         if not isinstance(self.resume, str | Path | None):
             raise ValueError(f"`resume` must be the path of a file or None, got {type(self.resume).__name__}.")
         self.seed = None if self.seed is None else _checks.seed(self.seed)
+        for name in ("compile", "progress"):
+            _checks.flag(name, getattr(self, name))
+        if self.init is not None and not isinstance(self.init, (Init, Posterior)):
+            got = _checks.described(self.init)
+            raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
         if self.dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
 
-    def __call__(self, model: Callable[..., object], x: Tensor, y: Tensor) -> MCMCPosterior:
+    def __call__(self, model: Callable[..., object], x: Inputs, y: Tensor) -> MCMCPosterior:
         self._check_can_run(model)
+        if isinstance(model, BayesianModel):  # converted here, so that the file knows what they are
+            x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
         network = model if isinstance(model, BayesianModel) else None
         processes = Processes.present()
         plan = Plan(
@@ -224,7 +234,7 @@ class _Fit:
         return MCMCPosterior(samples, statistics, status, sampler=name)
 
     def _finished(
-        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, x: Tensor, y: Tensor
+        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, x: Inputs, y: Tensor
     ) -> Run:
         """The run, begun or gone on with, after its last draw."""
         settings = settings_of(plan, potential, x, y, num_chains=self.num_chains, seed=self.seed)
@@ -243,6 +253,9 @@ class _Fit:
         return run
 
     def _check_can_run(self, model: object) -> None:
+        _checks.function("model", model, "a BayesianModel, or a Pyro model that is called with x and y")
+        if isinstance(model, type):
+            raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
         if self.compile and not isinstance(model, BayesianModel):
             raise ValueError(f"`compile=True` needs a BayesianModel, got {type(model).__name__}; use `compile=False`.")
         if torch.is_inference_mode_enabled():

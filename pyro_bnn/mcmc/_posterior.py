@@ -1,12 +1,13 @@
 """Chains of draws as a posterior."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from pyro.infer import MCMC
 from torch import Tensor
 
+from .. import _checks
 from .._inputs import Inputs, as_inputs, as_targets
 from .._scope import Stream
 from ..joint import draw_batches
@@ -26,11 +27,17 @@ class MCMCPosterior(Posterior):
         statistics: What the sampler reported.
         status: What the diagnostics say.
         sampler: Name of the algorithm.
+
+    Raises:
+        ValueError: If an argument is of another kind, or if sites have different numbers of draws.
     """
 
     def __init__(
         self, samples: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str
     ) -> None:
+        _check_samples(samples)
+        _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
+        _checks.kind("status", status, Status, "a Status")
         self.samples, self.statistics, self.status, self.sampler = samples, statistics, status, sampler
 
     @classmethod
@@ -90,6 +97,7 @@ class MCMCPosterior(Posterior):
         Raises:
             ValueError: If fewer draws are stored than are asked for.
         """
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         if num_samples > self.num_stored:
             raise ValueError(
                 f"`num_samples` is {num_samples} but the chains hold {self.num_stored} draws; ask for at most that, or "
@@ -113,6 +121,7 @@ class MCMCPosterior(Posterior):
         Raises:
             ImportError: If ArviZ is not installed.
         """
+        _check_model(model)
         return diagnose(self.samples, self.statistics, model, x)
 
     def to_arviz(
@@ -132,7 +141,9 @@ class MCMCPosterior(Posterior):
         """
         arviz = require_arviz()
         if (model is None) != (x is None) or (y is not None and x is None):
-            raise ValueError("`model` and `x` go together, and `y` needs both.")
+            raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; give all or none.")
+        _check_model(model)
+        _checks.seed(seed)
         groups: dict[str, Any] = {
             "posterior": {name: value.cpu().numpy() for name, value in self.samples.items()},
             "sample_stats": self._statistics_by_arviz_name(),
@@ -175,3 +186,18 @@ class MCMCPosterior(Posterior):
             groups["log_likelihood"] = {"obs": torch.cat(log_likelihood).unflatten(0, lead).cpu().numpy()}
             groups["observed_data"] = {"obs": y.cpu().numpy()}
         return groups
+
+
+def _check_model(model: object) -> None:
+    if model is not None:
+        _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
+
+
+def _check_samples(samples: object) -> None:
+    _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
+    assert isinstance(samples, Mapping)
+    if not samples:
+        raise ValueError("`samples` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
+    leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}
+    if len(set(leads.values())) > 1 or len(next(iter(leads.values()))) < 2:
+        raise ValueError(f"`samples` must have the same leading axes (K, S) at every site, got {leads}.")

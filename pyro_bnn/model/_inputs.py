@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from .. import _checks
@@ -14,6 +15,8 @@ def check_input(x: Inputs, like: Tensor) -> None:
     """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
     _require_tensors("x", x)
     for name, leaf in named_leaves("x", x):
+        if leaf.layout != torch.strided:
+            _checks.tensor(name, leaf)
         if leaf.device != like.device:
             raise ValueError(
                 f"`{name}` is on {leaf.device} but the model is on {like.device}; call `{name}.to(model.device)` or "
@@ -38,12 +41,47 @@ def _require_tensors(name: str, x: object) -> None:
         _require_tensors(f"{name}[{key!r}]", part)
 
 
+def require_site(name: str, sites: Mapping[str, object]) -> None:
+    """Raise unless a name is that of a site of the network."""
+    if not isinstance(name, str) or name not in sites:
+        raise ValueError(f"`name` must be a site of the network, one of {list(sites)}, got {name!r}.")
+
+
+def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    """Raise unless there is a value for every name."""
+    _checks.kind("values", values, Mapping, "a dict of values by site")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"`values` must have all sites of the network, got none for {missing}; add them.")
+
+
+def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor]) -> None:
+    """Raise unless every latent variable has a value: a finite tensor of the shape that `shapes` has for it."""
+    _checks.kind("values", values, Mapping, "a dict of values by site")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
+    for name, shape in shapes.items():
+        value = _checks.tensor(f"values[{name!r}]", values[name])
+        if value.shape != torch.Size(shape):
+            raise ValueError(
+                f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: it belongs "
+                "to another model; pass its own model."
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(
+                f"the posterior's `{name}` must be finite, got NaN or infinity; fit again with a lower learning rate."
+            )
+
+
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
     """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
     expected = likelihood.target_shape(observed)
     device = leaves(x)[0].device
+    _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
+    _checks.tensor("y", y)
     if y.dim() == 0 or len(y) != num_rows(x):
         raise ValueError(
             f"`x` and `y` must have the same number of rows, got shapes {shapes(x)} and {_checks.shape(y)}."
@@ -66,16 +104,3 @@ def check_size(num_rows: int, num_data: int) -> None:
             f"`num_data` is {num_data} but the batch has {num_rows} rows; build the model with the size of the whole "
             "data set."
         )
-
-
-def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor]) -> None:
-    """Raise unless every latent variable has a value and, where `shapes` has one, its shape."""
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
-    for name, shape in shapes.items():
-        if values[name].shape != shape:
-            raise ValueError(
-                f"the posterior's `{name}` has shape {_checks.shape(values[name])} but the model's {tuple(shape)}: it "
-                "belongs to another model; pass its own model."
-            )

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import _checks, _functional
-from .._inputs import Inputs, num_rows, take
+from .._inputs import Inputs, map_inputs, num_rows
 from .._scope import EXCLUSIVE, allow_local_mode, eval_mode, local_param, seeded, without_pyro
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
-from ._inputs import check_input, check_latents, check_shapes
+from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
+from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
 from ._response import Interceptor, Response, respond
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
@@ -75,12 +76,11 @@ class BayesianModel(PyroModule):
         where: str | Sequence[str] = "**",
     ) -> None:
         super().__init__()
-        _checks.kind("net", net, nn.Module, "a torch.nn.Module")
         _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
         _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
-        self.net = copy.deepcopy(net)
+        self.net = private_copy(net)
         likelihood = copy.deepcopy(likelihood)
         for module in (self, likelihood):
             allow_local_mode(module)
@@ -88,7 +88,7 @@ class BayesianModel(PyroModule):
         _functional.refresh_recurrent_weights(self.net)
         self._is_pyro_network = any(isinstance(module, PyroModule) for module in self.net.modules())
         self._interceptor: Interceptor | None = None
-        self._paths = select_sites(self.net, [where] if isinstance(where, str) else list(where))
+        self._paths = select_sites(self.net, _checks.globs("where", where))
         for name, path in ((name, path) for name, paths in self._paths.items() for path in paths):
             _functional.prepare_embedding(self.net, path, name)
             _functional.parameter_to_buffer(self.net, path)
@@ -123,6 +123,7 @@ class BayesianModel(PyroModule):
 
     def parents_of(self, name: str) -> tuple[str, ...]:
         """Names of the latent variables on which the prior of a site of the network depends."""
+        require_site(name, self._paths)
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
@@ -135,6 +136,7 @@ class BayesianModel(PyroModule):
         Returns:
             A distribution of batch shape ``draws``.
         """
+        require_values(values, self.parents_of(name))
         parents, learned = self._priors.dependencies[name]
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
@@ -218,9 +220,8 @@ class BayesianModel(PyroModule):
         elif isinstance(prior, ParentStatement):
             prior = self.prior_of(name)
         elif prior is None:
-            noise = {
-                site.removeprefix("likelihood."): v for site, v in values.items() if site in self._likelihood_names()
-            }
+            known = self._likelihood_names()
+            noise = {site.removeprefix("likelihood."): v for site, v in values.items() if site in known}
             prior = self._likelihood.prior_given(name.removeprefix("likelihood."), noise)
         return prior if isinstance(prior, TorchDistributionMixin) else None
 
@@ -229,14 +230,12 @@ class BayesianModel(PyroModule):
 
     def initial_value(self, name: str) -> Tensor:
         """Value of a site's parameter in the caller's network."""
+        require_site(name, self._paths)
         return self.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
-        """Draw every latent variable and nothing else; arguments are ignored.
-
-        This is a Pyro model with all sample sites of the full model except `obs`; guides are built from it.
-        """
+        """A Pyro model with all sample sites of the full one except `obs`, to build guides; arguments are ignored."""
         self._draw_weights()
         for name in self._likelihood._pyro_samples:
             getattr(self._likelihood, name)
@@ -294,6 +293,7 @@ class BayesianModel(PyroModule):
         Raises:
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
+        require_values(values, self.latent_names)
         response = self._respond(self._likelihood_given(values), values, x)
         observed, targets = response.observed(x, y, self.num_data)
         log_prob: Tensor = observed.log_prob(targets)
@@ -350,15 +350,13 @@ class BayesianModel(PyroModule):
         check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
-            response = self._respond(self._likelihood.drawn(), weights, take(x, slice(1)))
+            first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
+            response = self._respond(self._likelihood.drawn(), weights, first)
         check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
         self._likelihood.check_targets(response.output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise a `ValueError` unless there is a value of the right shape for every latent variable.
-
-        Without this check a variable that has no value would silently be drawn from its prior.
-        """
+        """Raise a `ValueError` unless every latent variable has a value, finite and of the right shape."""
         shapes = {name: self.initial_value(name).shape for name in self._paths}
         shapes |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
         check_latents(self.latent_names, shapes, values)
@@ -373,6 +371,7 @@ class BayesianModel(PyroModule):
             ``{path: shape (*event)}``, with tied weights under each of their paths. The padding row of an embedding
             is that of the caller's network.
         """
+        require_values(values, self._paths)
         pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
         with EXCLUSIVE:  # another thread's draw may be in the network
             return {path: _functional.as_used(self.network, path, value) for path, value in pairs}

@@ -7,8 +7,9 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from .. import _checks
 from ..metrics import calibration_bins
-from ._figures import new_axes
+from ._figures import check_ax, new_axes
 
 IN_DOMAIN, OUT_OF_DOMAIN = "tab:blue", "tab:orange"
 
@@ -25,6 +26,19 @@ def vote_histograms(
         titles: A title for each image.
         axes: Array of axes of shape (2, M).
     """
+    _checks.rows("images", images)
+    _checks.rows("votes", votes)
+    classes = list(classes) if isinstance(classes, str) else _checks.items("classes", classes, "a list of names")
+    titles = _checks.items("titles", titles, "a list of texts")
+    if images.dim() != 3 or not len(images) or votes.shape != (len(images), len(classes)):
+        raise ValueError(
+            f"`images` must have shape (M, H, W) and `votes` (M, C) for {len(classes)} names in `classes`, got "
+            f"{_checks.shape(images)} and {_checks.shape(votes)}."
+        )
+    if titles and len(titles) != len(images):
+        raise ValueError(f"`titles` must be as many as the {len(images)} images, or none, got {len(titles)}.")
+    if axes is not None:
+        _checks.kind("axes", axes, np.ndarray, "an array of axes of shape (2, M)")
     if axes is None:
         axes = new_axes(2, len(images), size=(1.7 * len(images), 3.8))
     total = int(votes.sum(-1).max())
@@ -55,6 +69,12 @@ def score_histograms(in_domain: Tensor, out_of_domain: Tensor, *, score: str, ax
         score: Name and unit of the score, for the axis.
         ax: Axes to draw on.
     """
+    for name, part in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
+        _checks.finite(name, _checks.rows(name, part))
+        if part.dim() != 1 or not len(part):
+            raise ValueError(f"`{name}` must have shape (N,) with at least one score, got {_checks.shape(part)}.")
+    _checks.kind("score", score, str, "the name of the score, as text")
+    check_ax(ax)
     ax = ax or new_axes(1, 1, size=(4.5, 3.2))[0, 0]
     scores = torch.cat([in_domain, out_of_domain]).cpu().numpy()
     edges = np.linspace(scores.min(), np.quantile(scores, 0.995), 51)
@@ -78,6 +98,9 @@ def reliability_diagram(probs: Tensor, y: Tensor, *, num_bins: int = 15, ax: Axe
         num_bins: Number of bins, of equal width.
         ax: Axes to draw on.
     """
+    _checks.rows("probs", probs)
+    _checks.rows("y", y)
+    check_ax(ax)
     ax = ax or new_axes(1, 1, size=(4, 3.6))[0, 0]
     bins = calibration_bins(probs, y, num_bins=num_bins)
     left, width = bins.edges[:-1].numpy(), 1 / num_bins

@@ -6,9 +6,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from .. import _checks
 from .._inputs import leaves
 from ..comparison import Comparison
-from ._figures import new_axes
+from ._figures import check_points, new_axes
 
 CURVES_IN_A_ROW = 4
 
@@ -27,6 +28,8 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None)
     Returns:
         Array of axes.
     """
+    _checks.kind("result", result, Comparison, "a Comparison, the result of `compare`")
+    check_points(data)
     is_curve = (
         isinstance(result.x, Tensor)
         and result.x[0].numel() == 1

@@ -6,6 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
+from .. import _checks
+
 
 def new_axes(rows: int, columns: int, *, size: tuple[float, float]) -> np.ndarray:
     """A grid of axes on a figure of its own.
@@ -18,6 +20,13 @@ def new_axes(rows: int, columns: int, *, size: tuple[float, float]) -> np.ndarra
     Returns:
         Array of axes, shape (rows, columns).
     """
+    _checks.at_least("rows", rows, 1)
+    _checks.at_least("columns", columns, 1)
+    sides = _checks.items("size", size, "width and height in inches")
+    if len(sides) != 2:
+        raise ValueError(f"`size` must be width and height in inches, got {len(sides)} numbers.")
+    for side in sides:
+        _checks.positive("size", side)
     return Figure(figsize=size, layout="constrained").subplots(rows, columns, squeeze=False)
 
 
@@ -28,7 +37,36 @@ def save(ax: Axes, path: str | Path) -> None:
         ax: Any axes of the figure.
         path: The file; its ending chooses the format.
     """
+    _checks.kind("ax", ax, Axes, "axes, such as those that a function of this module returns")
+    path = _checks.path("path", path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"`path` must lie in a folder that exists, got {path}; make {path.parent} first.")
     figure = ax.figure
     while isinstance(figure, SubFigure):
         figure = figure.figure
+    endings = figure.canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in endings:
+        raise ValueError(f"`path` must end in one of {', '.join(endings)}, got {path}; write `picture.png`.")
     figure.savefig(path, dpi=120)
+
+
+def check_ax(ax: object) -> None:
+    """Raise unless the axes to draw on are axes, or None."""
+    if ax is not None:
+        _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
+
+
+def check_points(data: object) -> None:
+    """Raise unless data to show are None, or a pair of tensors with the same number of elements."""
+    if data is None:
+        return
+    parts = _checks.items("data", data, "a pair (x, y) of tensors")
+    if len(parts) != 2:
+        raise ValueError(f"`data` must be a pair (x, y) of tensors, got {len(parts)}.")
+    for part in parts:
+        _checks.tensor("data", part)
+    if parts[0].numel() != parts[1].numel():
+        raise ValueError(
+            f"`data` must have as many inputs as targets, got shapes {_checks.shape(parts[0])} and "
+            f"{_checks.shape(parts[1])}."
+        )

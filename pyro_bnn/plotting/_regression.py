@@ -4,8 +4,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from torch import Tensor
 
+from .. import _checks
 from ..uncertainty import RegressionPrediction
-from ._figures import new_axes
+from ._figures import check_ax, check_points, new_axes
 
 EPISTEMIC, ALEATORIC = "tab:blue", "tab:green"
 
@@ -27,6 +28,8 @@ def regression_bands(
         num_scales: Half-width of both bands in standard deviations.
         ax: Axes to draw on.
     """
+    _check(x, prediction, data, ax)
+    _checks.positive("num_scales", num_scales)
     ax = ax or new_axes(1, 1, size=(6, 4))[0, 0]
     grid = x.flatten().cpu().numpy()
     mean = prediction.mean.flatten().cpu().numpy()
@@ -63,6 +66,10 @@ def predictive_density(
         data: Inputs and targets to show.
         ax: Axes to draw on.
     """
+    _check(x, prediction, data, ax)
+    _checks.finite("y", _checks.rows("y", y))
+    if y.dim() != 1 or len(y) < 2:
+        raise ValueError(f"`y` must have shape (G,) with at least two points, got {_checks.shape(y)}.")
     ax = ax or new_axes(1, 1, size=(6, 4))[0, 0]
     density = prediction.log_prob(y.reshape(-1, *[1] * prediction.mean.dim())).exp()  # (G, N)
     image = ax.pcolormesh(
@@ -78,3 +85,19 @@ def predictive_density(
         ax.legend(fontsize=8, loc="upper left", labelcolor="white", framealpha=0.2)
     ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax
+
+
+def _check(x: object, prediction: object, data: object, ax: object) -> None:
+    """Raise unless there is one input and one output per row, and the prediction is one at x."""
+    x = _checks.rows("x", x)
+    _checks.finite("x", x)
+    _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, the result of `predict`")
+    assert isinstance(prediction, RegressionPrediction)
+    rows = len(prediction)
+    if x.numel() != rows or len(x) != rows or prediction.mean.numel() != rows or rows < 2:
+        raise ValueError(
+            f"`x` must have shape (N, 1) and `prediction` one number for each row, got {_checks.shape(x)} and means of "
+            f"shape {_checks.shape(prediction.mean)}; choose one input and one output."
+        )
+    check_points(data)
+    check_ax(ax)

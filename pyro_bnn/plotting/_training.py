@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from .. import _checks
 from ..history import History
-from ._figures import new_axes
+from ._figures import check_ax, new_axes
 
 
 def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
@@ -16,6 +17,9 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequenc
         history: The record of a fit.
         axes: Three axes: ELBO, data cost, complexity cost.
     """
+    _checks.kind("history", history, History, "a History, such as `posterior.history`")
+    if not history.epochs:
+        raise ValueError("`history` must have at least one epoch, got none; draw it after a fit.")
     if axes is None:
         axes = new_axes(1, 3, size=(12, 3.2))[0]
     epochs = [record.epoch + 1 for record in history.epochs]
@@ -50,6 +54,16 @@ def accuracy_curves(
         published: Published accuracies on training and test data, drawn with broken lines.
         ax: Axes to draw on.
     """
+    pairs = {"train": train, "test": test}
+    if published is not None:
+        both = _checks.items("published", published, "a pair of lists of accuracies")
+        if len(both) != 2:
+            raise ValueError(f"`published` must be a pair of lists of accuracies, got {len(both)}.")
+        pairs |= {"published[0]": both[0], "published[1]": both[1]}
+    for name, values in pairs.items():
+        for value in _checks.items(name, values, "a list of accuracies from 0 to 1"):
+            _checks.number(name, value)
+    check_ax(ax)
     ax = ax or new_axes(1, 1, size=(5, 3.6))[0, 0]
     for pair, style, prefix in (((train, test), ".-", ""), (published or (), "x--", "published, ")):
         for accuracies, name, color in zip(pair, ("train", "test"), ("tab:blue", "tab:orange"), strict=False):

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+from .. import _checks
 from ..pruning import PruningReport, decibel
-from ._figures import new_axes
+from ._figures import check_ax, new_axes
 
 POSTERIOR, PRIOR = "tab:blue", "tab:gray"
 
@@ -31,6 +32,11 @@ def signal_to_noise(ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = 
     References:
         Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
     """
+    _checks.kind("ratios", ratios, Mapping, "a dict of ratios by site, the result of `pruning.signal_to_noise`")
+    for site, ratio in ratios.items():
+        _checks.finite(f"ratios[{site!r}]", ratio)
+    if not sum(ratio.numel() for ratio in ratios.values()):
+        raise ValueError("`ratios` must hold at least one ratio, got none; call `pruning.signal_to_noise`.")
     if axes is None:
         axes = new_axes(1, 2, size=(9.6, 3.6))[0]
     layers: dict[str, list[Tensor]] = {}
@@ -66,6 +72,7 @@ def pruning_curve(report: PruningReport, axes: Sequence[Axes] | None = None) -> 
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
         axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
     """
+    _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
     if axes is None:
         axes = new_axes(1, 2, size=(9.6, 3.6))[0]
     rows = sorted(report.rows, key=lambda row: row.fraction)
@@ -100,8 +107,14 @@ def weight_density(
     Raises:
         ValueError: If the scale is not above 0, as for a removed weight.
     """
-    if not scale > 0:
-        raise ValueError(f"`scale` must be above 0, got {scale!r}: the weight was removed, it has no density.")
+    _checks.number("loc", loc)
+    if not (_checks.is_number(scale) and 0 < scale < float("inf")):
+        raise ValueError(
+            f"`scale` must be a finite number above 0, got {scale!r}; if the weight was removed, it has no density."
+        )
+    if prior is not None:
+        _checks.kind("prior", prior, Distribution, "a distribution of one number")
+    check_ax(ax)
     ax = ax or new_axes(1, 1, size=(5, 3.4))[0, 0]
     low, high = min(loc - 4 * scale, -scale), max(loc + 4 * scale, scale)
     grid = torch.linspace(low, high, 801, dtype=torch.float64)
@@ -129,6 +142,13 @@ def weight_histograms(
         scales: Standard deviations, of the same shapes, 0 for a weight that was removed.
         axes: Array of axes of shape (number of sites, 2).
     """
+    for name, found in (("locations", locations), ("scales", scales)):
+        _checks.kind(name, found, Mapping, f"a dict of tensors by site, such as `guide.{name}()`")
+        if not found:
+            raise ValueError(f"`{name}` must have at least one site, got none; pass `guide.{name}()`.")
+        for site in locations:
+            if site not in found or _checks.tensor(name, found[site]).shape != locations[site].shape:
+                raise ValueError(f"`{name}` must have a tensor like the mean of `{site}`, got {list(found)}.")
     if axes is None:
         axes = new_axes(len(locations), 2, size=(8, 1.7 * len(locations) + 0.6))
     for row, (site, loc) in enumerate(locations.items()):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
+from .. import _checks
 from .._globs import matches
 from ._base import Prior, WeightPrior
 
@@ -18,7 +19,7 @@ class PriorByName(Prior):
         priors: Prior of each glob, in order of precedence; ``*`` is one component of a name, ``**`` any number of them.
 
     Raises:
-        ValueError: When a parameter matches no glob.
+        ValueError: If `priors` is no dict of priors; when a parameter matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, ScaleMixturePrior
@@ -26,6 +27,14 @@ class PriorByName(Prior):
     """
 
     priors: Mapping[str, WeightPrior]
+
+    def __post_init__(self) -> None:
+        _checks.kind("priors", self.priors, Mapping, 'a dict of priors by glob, such as {"**": NormalPrior()}')
+        if not self.priors:
+            raise ValueError('`priors` must hold at least one glob, got none; begin with {"**": NormalPrior()}.')
+        _checks.globs("priors", list(self.priors))
+        for glob, prior in self.priors.items():
+            _checks.kind(f"priors[{glob!r}]", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
 
     def prior_of(self, name: str) -> WeightPrior:
         """The first prior whose glob matches a site name.

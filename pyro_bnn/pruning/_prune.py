@@ -49,7 +49,12 @@ def decibel(ratio: Tensor) -> Tensor:
     Example:
         >>> decibel(torch.tensor([0.1, 1.0, 100.0]))
         tensor([-10.,   0.,  20.])
+
+    Raises:
+        ValueError: If a ratio is below 0.
     """
+    if bool((_checks.real_tensor("ratio", ratio) < 0).any()):
+        raise ValueError(f"`ratio` must be at least 0, got {float(ratio.min()):g}; take `.abs()` of a signed number.")
     return 10 * ratio.log10()
 
 
@@ -93,13 +98,14 @@ def prune(
         12 of 15 weights are removed (80 %).
     """
     guide = mean_field(guide)
+    _checks.flag("per_layer", per_layer)
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
     if fraction is not None and not (_checks.is_number(fraction) and 0 <= fraction <= 1):
         raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
     if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
         raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
-    ratios = _chosen(guide, [where] if isinstance(where, str) else where)
+    ratios = _chosen(guide, _checks.globs("where", where))
     keep = dict(guide.masks)
     if threshold is not None:
         keep |= {site: guide.kept(site) & (ratio >= threshold) for site, ratio in ratios.items()}

@@ -123,12 +123,13 @@ def snr_report(
         ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
     """
     guide = mean_field(guide)
-    fractions = [float(fraction) for fraction in fractions]
+    fractions = _checks.items("fractions", fractions, "a list of numbers from 0 to 1")
+    fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
     _checks.at_least("num_samples", num_samples, 1)
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        raise ValueError(f"`x` and `y` must be tensors, got {type(x).__name__} and {type(y).__name__}.")
+    _checks.rows("x", x)
+    _checks.rows("y", y)
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)

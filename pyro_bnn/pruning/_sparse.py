@@ -37,9 +37,14 @@ class SparseLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
+        _checks.finite("weight", _checks.real_tensor("weight", weight))
         if weight.dim() != 2 or weight.numel() == 0:
             raise ValueError(f"`weight` must have shape (O, D), got {_checks.shape(weight)}.")
         self.out_features, self.in_features = weight.shape
+        if bias is not None and _checks.real_tensor("bias", bias).shape != weight.shape[:1]:
+            raise ValueError(f"`bias` must have shape ({len(weight)},), got {_checks.shape(bias)}.")
+        if bias is not None:
+            _checks.finite("bias", bias)
         with _quietly():
             rows = weight.detach().to_sparse_csr()
         self.register_buffer("row_starts", rows.crow_indices().int())
@@ -59,7 +64,7 @@ class SparseLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the layer, shape (..., O), for x of shape (..., D)."""
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
+        if _checks.tensor("x", x).dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
         with _quietly():
             output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
@@ -92,14 +97,10 @@ def sparse_network(
     Raises:
         ValueError: If a random parameter has no value, or one of another shape.
     """
-    _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
-    missing = [name for name in model.site_names if name not in values]
-    if missing:
-        raise ValueError(f"`values` lacks the random parameters {missing}; give one value for each.")
-    for name in model.site_names:
-        if values[name].shape != model.initial_value(name).shape:
-            got, expected = _checks.shape(values[name]), _checks.shape(model.initial_value(name))
-            raise ValueError(f"`values` of `{name}` must have shape {expected}, got {got}: give one draw.")
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    _checks.weights("values", values, {name: _checks.shape(model.initial_value(name)) for name in model.site_names})
+    if not (_checks.is_number(max_density) and 0 <= max_density <= 1):
+        raise ValueError(f"`max_density` must lie between 0 and 1, got {max_density!r}.")
     net = copy.deepcopy(model.network)
     with torch.no_grad():
         for path, weight in model.network_weights(values).items():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._inputs import num_rows, take
+from .._reflection import has_hooks
 from .._scope import EXCLUSIVE
 from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, RandomParameter
@@ -71,6 +72,7 @@ class DirectStep(GradientStep):
 
     def _exclusive_backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
+        self._require_same_model()
         self._state.begin()
         terms = self._draw_once(batch, weight / self._num_draws)
         if self._num_draws > 1:
@@ -85,6 +87,20 @@ class DirectStep(GradientStep):
         self._state.give_gradients()
         terms = terms / self._num_draws
         return weight * terms[1] - terms[0], terms
+
+    def _require_same_model(self) -> None:
+        """Raise if the model was moved, or got hooks, since the step was prepared for it."""
+        model, value = self._joint.model, self._state.value
+        if model.device != value.device or model.dtype != value.dtype:
+            raise ValueError(
+                f"the model was moved from {value.device} and {value.dtype} to {model.device} and {model.dtype} in the "
+                "context of a step; leave the context first, move model and guide, and open a new one."
+            )
+        if has_hooks(model) or has_hooks(self.guide):
+            raise ValueError(
+                "hooks of the model or the guide must be set before the first step, got one that was set after it and "
+                "would not be called; open a new context with `svi_step`."
+            )
 
     def _draw_once(self, batch: Batch, weight: float) -> Tensor:
         """Set the gradients of one draw; returns its log-likelihood and divergence in nats, shape (2,)."""

@@ -29,6 +29,7 @@ from ._execution import Execution
 from ._judge import judge
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
+from ._requirements import check_fit
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
 
@@ -99,11 +100,12 @@ def fit_svi(
     _checks.at_least("num_epochs", num_epochs, 1)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
     _require_maker(optimizer)
+    check_fit(callbacks, seed=seed, progress=progress)
     schedules: list[Schedule] = []
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:
         made = optimizer(parameters)
-        if isinstance(made, tuple):
+        if isinstance(made, tuple) and len(made) == 2:
             made, schedule = made
             schedules.append(schedule)
         return made
@@ -176,10 +178,11 @@ def _status(history: History, num_epochs: int, stopped: bool) -> Status:
 
 
 def _require_maker(optimizer: object) -> None:
-    if isinstance(optimizer, PyroOptim) or not callable(optimizer):
+    is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
+    if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
         raise ValueError(
             "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3), got {type(optimizer).__name__}."
+            f"lr=1e-3), got {_checks.described(optimizer)}."
         )
 
 

@@ -14,6 +14,9 @@ OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
 
 
+EXAMPLE = "a function from parameters to an optimizer, such as functools.partial(torch.optim.Adam, lr=1e-3)"
+
+
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
     """A maker of optimizers that clip the gradient of all their parameters together before each step.
 
@@ -32,9 +35,11 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
         >>> adam = clipped(functools.partial(torch.optim.Adam, lr=1e-3), max_norm=10.0)
     """
     _checks.positive("max_norm", max_norm)
+    _checks.function("optimizer", optimizer, EXAMPLE)
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:
         made = optimizer(parameters)
+        _checks.kind("optimizer", made, Optimizer, EXAMPLE)
 
         def clip(inner: Any, args: object, kwargs: object) -> None:
             nn.utils.clip_grad_norm_([p for group in inner.param_groups for p in group["params"]], max_norm)
@@ -60,9 +65,12 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
         >>> adam = functools.partial(torch.optim.Adam, lr=1e-3)
         >>> decaying = scheduled(adam, functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=20))
     """
+    _checks.function("optimizer", optimizer, EXAMPLE)
+    _checks.function("schedule", schedule, "a function from an optimizer to one of torch's schedulers")
 
     def make(parameters: list[nn.Parameter]) -> tuple[Optimizer, Schedule]:
         made = optimizer(parameters)
+        _checks.kind("optimizer", made, Optimizer, EXAMPLE)
         return made, schedule(made)
 
     return make

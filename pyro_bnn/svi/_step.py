@@ -9,9 +9,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.checkpoint import CheckpointError
 
 from .._inputs import num_rows
 from .._processes import Processes
+from .._scope import short_errors
+from ..joint import CHECKPOINTED
 from ..model import BayesianModel
 from ._arguments import Batch
 
@@ -151,7 +154,11 @@ class GradientStep(Step):
         self._count += 1
         with torch.enable_grad():
             self.optimizer.zero_grad()
-            loss, terms = self._backward(batch, kl_weight)
+            try:
+                with short_errors():
+                    loss, terms = self._backward(batch, kl_weight)
+            except CheckpointError:
+                raise ValueError(CHECKPOINTED) from None
         rows = torch.full((1,), float(_num_rows(batch)), dtype=torch.float64, device=terms.device)
         if self._processes.are_many:
             loss, terms, rows = self._averaged(loss, terms, rows)

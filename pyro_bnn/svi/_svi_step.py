@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _checks
-from .._scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded
+from .._scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded, short_errors
 from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
@@ -24,10 +24,11 @@ from ._execution import Execution
 from ._graph import GraphStep
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
+from ._requirements import NotCopied, check_coverage, check_latents, check_model, checked_maker
 from ._step import Step, StepTerms, running_statistics
 
 
-class SVIStep:
+class SVIStep(NotCopied):
     """An optimisation step on an ELBO; :func:`svi_step` makes it.
 
     Args:
@@ -74,7 +75,7 @@ class SVIStep:
         """
         weight = self._kl_weight if kl_weight is None else check_weight(kl_weight)
         if isinstance(self.model, BayesianModel):
-            batch = _as_pair(self.model, batch)
+            batch = _as_pair(self.model, batch, is_first=self._step is None)
         with EXCLUSIVE:
             return self.prepared(*batch)(batch, weight)
 
@@ -115,7 +116,7 @@ class SVIStep:
         if torch.is_inference_mode_enabled():
             raise ValueError("a step needs gradients; call it outside of `torch.inference_mode()`.")
         if self._step is None:
-            with own_parameters(self.model, self.guide):
+            with short_errors(), own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
             self._begin_together()
             self._stack.callback(self._step.close)
@@ -135,6 +136,7 @@ class SVIStep:
     def _prepare(self, batch: Batch) -> Step:
         if isinstance(self.model, BayesianModel):
             check_gradients(self.model, *batch)
+        check_latents(self.model, self.guide, self._elbo, batch)
         joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
         parameters = _learned_parameters(
             self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str)
@@ -224,6 +226,8 @@ def svi_step(
         True
     """
     elbo = Trace_ELBO() if elbo is None else elbo
+    check_model(model, guide)
+    optimizer = checked_maker(optimizer)
     if not isinstance(elbo, ELBO) or type(elbo).__name__.startswith("Jit"):
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
         raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and not a Jit ELBO, got {got}.")
@@ -246,9 +250,9 @@ def svi_step(
         step.close()
 
 
-def _as_pair(model: BayesianModel, batch: Batch) -> Batch:
-    """The arguments x and y; arrays, lists and data frames become tensors like the model's."""
-    if len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
+def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
+    """The arguments x and y; arrays, lists and data frames become tensors. The first batch is checked in any case."""
+    if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
     like = torch.empty((), device=model.device, dtype=model.dtype)
     return Arguments(model.device, like, paired=True).of_batch(batch)
@@ -269,7 +273,8 @@ def _make_optimizer(
     maker: Optimizer | Callable[[list[nn.Parameter]], Optimizer], parameters: list[nn.Parameter]
 ) -> Optimizer:
     if isinstance(maker, Optimizer):
-        return _checked(maker, parameters)
+        check_coverage(maker, parameters)
+        return maker
     made = None if isinstance(maker, PyroOptim) or not callable(maker) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(
@@ -277,19 +282,6 @@ def _make_optimizer(
             f"lr=1e-3), got {type(maker).__name__}."
         )
     return made
-
-
-def _checked(optimizer: Optimizer, parameters: list[nn.Parameter]) -> Optimizer:
-    """The optimizer, once it is known to have parameters of guide and model only."""
-    owned = {id(parameter) for parameter in parameters}
-    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    foreign = sum(id(parameter) not in owned for parameter in given)
-    if foreign:
-        raise ValueError(
-            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
-            "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
-        )
-    return optimizer
 
 
 def _learned_parameters(

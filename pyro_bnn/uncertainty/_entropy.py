@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .. import _checks
+
 LOG_ZERO = -800.0
 """Finite number used as the logarithm of 0; its exponential is 0 in double precision."""
 
@@ -24,6 +26,12 @@ def entropy(probs: Tensor) -> Tensor:
         >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
         tensor([0.0000, 0.6931])
     """
+    _checks.finite("probs", _checks.real_tensor("probs", probs))
+    if probs.dim() == 0 or bool((probs < 0).any()):
+        raise ValueError(
+            f"`probs` must hold probabilities, shape (..., C), none below 0, got shape {_checks.shape(probs)} with a "
+            f"smallest value of {float(probs.min()):g}; turn logits into probabilities by `.softmax(-1)`."
+        )
     return torch.special.entr(probs).sum(-1)
 
 
@@ -36,6 +44,7 @@ def predictive_entropy(logits: Tensor) -> Tensor:
     Returns:
         Values in [0, log C], shape (N,).
     """
+    _check_logits(logits)
     return entropy(_mean_probs(logits)).to(single_at_least(logits))
 
 
@@ -48,6 +57,7 @@ def expected_entropy(logits: Tensor) -> Tensor:
     Returns:
         Values in [0, log C], shape (N,).
     """
+    _check_logits(logits)
     entropies = [entropy(_probs(draw)) for draw in logits]
     return torch.stack(entropies).mean(0).to(single_at_least(logits))
 
@@ -76,6 +86,7 @@ def mutual_information(logits: Tensor) -> Tensor:
         >>> mutual_information(torch.zeros(2, 1, 2))
         tensor([0.])
     """
+    _check_logits(logits)
     require_two(len(logits))
     running = RunningEntropies()
     for draw in logits:
@@ -153,6 +164,13 @@ def _series(u: Tensor, a: float) -> Tensor:
     fifth, fourth, third, second = (u.new_tensor((a * b**k + b * (-a) ** k) / (k * (k - 1))) for k in (5, 4, 3, 2))
     v = -u
     return torch.addcmul(second, v, torch.addcmul(third, v, torch.addcmul(fourth, v, fifth)))
+
+
+def _check_logits(logits: Tensor) -> None:
+    if bool(_checks.real_tensor("logits", logits).isnan().any()):  # minus infinity is a probability of 0
+        raise ValueError("`logits` must be numbers, got NaN; drop the rows that have one.")
+    if logits.dim() < 2 or logits.numel() == 0:
+        raise ValueError(f"`logits` must have shape (S, N, C), none of them 0, got {_checks.shape(logits)}.")
 
 
 def _probs(logits: Tensor) -> Tensor:

@@ -98,9 +98,7 @@ class Prediction(ABC):
         if y is None and self.targets is None:
             raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` first.")
         y = self.targets if y is None else y
-        _checks.kind("y", y, Tensor, "a tensor of targets")
-        assert y is not None
-        return y.to(self.expectation.device)
+        return _checks.tensor("y", y).to(self.expectation.device)
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
@@ -131,11 +129,16 @@ def concatenate(predictions: Sequence[Prediction]) -> Prediction:
     return type(first)(**joined)
 
 
+def _is_forward(rows: slice) -> bool:
+    numbers = [number for number in (rows.start, rows.stop, rows.step) if number is not None]
+    return all(isinstance(number, int) for number in numbers) and (rows.step is None or rows.step > 0)
+
+
 def _row_numbers(rows: object, num_data: int, device: torch.device) -> Tensor:
     every = torch.arange(num_data, device=device)
-    if isinstance(rows, slice):
+    if isinstance(rows, slice) and _is_forward(rows):
         return every[rows]
-    if isinstance(rows, Tensor) and rows.dim() == 1:
+    if isinstance(rows, Tensor) and not rows.is_meta and rows.dim() == 1:
         if rows.dtype == torch.bool and len(rows) == num_data:
             return every[rows.to(device)]
         whole = not (rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex())
@@ -144,5 +147,6 @@ def _row_numbers(rows: object, num_data: int, device: torch.device) -> Tensor:
     got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else f"{rows!r}"
     raise ValueError(
         f"rows of a prediction are chosen by a boolean mask of shape ({num_data},), a vector of row numbers below "
-        f"{num_data}, or a slice, got {got}; for one row write `prediction[i : i + 1]`."
+        f"{num_data}, or a slice of whole numbers with a step above 0, got {got}; for one row write "
+        "`prediction[i : i + 1]`."
     )

@@ -98,6 +98,7 @@ class RegressionPrediction(Prediction):
             See :func:`~pyro_bnn.metrics.crps_of_normal_mixture` and :func:`~pyro_bnn.metrics.crps_from_draws`.
         """
         gaussians = self._gaussians()
+        _checks.tensor("y", y)
         if gaussians is None:
             return metrics.crps_from_draws(self.sample(CRPS_DRAWS, seed=0), y)
         return metrics.crps_of_normal_mixture(*gaussians, y)
@@ -120,6 +121,9 @@ class RegressionPrediction(Prediction):
         expected = f"(..., {', '.join(map(str, self.mean.shape))})"
         if not isinstance(y, Tensor):
             raise ValueError(f"`y` must be a tensor of shape {expected}, got {type(y).__name__}.")
+        _checks.finite("y", y)
+        if y.is_complex():
+            raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
         try:
             y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
         except RuntimeError:
@@ -178,6 +182,7 @@ class RegressionPrediction(Prediction):
             Values in [0, 1], shape ``(N, *O)``.
         """
         gaussians = self._gaussians()
+        y = self._aligned(y)
         probability = (
             _mean_cdf(self._double_components(), y.double()) if gaussians is None else mixture_cdf(*gaussians, y)
         )
@@ -198,7 +203,7 @@ class RegressionPrediction(Prediction):
         Raises:
             ValueError: If a probability is not strictly between 0 and 1.
         """
-        levels = torch.as_tensor(q, dtype=torch.double)
+        levels = _levels(q)
         if levels.dim() > 1 or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
             raise ValueError(
                 "`q` must be a probability strictly between 0 and 1, or a vector of them, got "
@@ -257,6 +262,17 @@ class MixtureDensityPrediction(RegressionPrediction):
         parts = (weights, components["loc"].double(), components["scale"].double())
         joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)
         return joined[0], joined[1], joined[2]
+
+
+def _levels(q: object) -> Tensor:
+    """Probabilities in double precision."""
+    try:
+        levels = torch.as_tensor(q, dtype=torch.double)
+    except (TypeError, ValueError, RuntimeError):
+        levels = None
+    if levels is None or isinstance(q, bool):
+        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a vector of them, got {q!r}.")
+    return _checks.tensor("q", levels)
 
 
 def _mean_cdf(components: Distribution, y: Tensor) -> Tensor:

@@ -1,0 +1,61 @@
+"""The model's own copy of a network: free of wrappers that hide its parameters or would not see drawn weights."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from .. import _checks
+
+
+def private_copy(net: nn.Module) -> nn.Module:
+    """A copy of a network in which every compiled module is replaced by the module that was compiled.
+
+    A compiled module has the names of its parameters under ``_orig_mod``, and may have them as constants in its code.
+
+    Raises:
+        ValueError: If weights cannot be given to the network: it is scripted, wrapped for several devices, not yet
+            initialised, on the device meta, or holds NaN.
+    """
+    _checks.kind("net", net, nn.Module, "a torch.nn.Module")
+    for name, module in net.named_modules():
+        _require_plain(f"net.{name}".rstrip("."), module)
+    for name, parameter in [*net.named_parameters(), *net.named_buffers()]:
+        _require_values(name, parameter)
+    copied = _uncompiled(copy.deepcopy(net))
+    for module in list(copied.modules()):
+        for name, child in module.named_children():
+            module.add_module(name, _uncompiled(child))
+    return copied
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    while type(module).__name__ == "OptimizedModule":  # importing its class takes a second
+        inner = module.get_submodule("_orig_mod")
+        module = inner
+    return module
+
+
+def _require_plain(name: str, module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(
+            f"`{name}` must be a plain module, got a scripted or traced one, into which no drawn weights can be put; "
+            "pass the module from which it was made."
+        )
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise ValueError(
+            f"`{name}` must be a plain module, got {type(module).__name__}, which synchronises only parameters of its "
+            "own; pass the module inside, `net.module`."
+        )
+
+
+def _require_values(name: str, value: torch.Tensor) -> None:
+    if isinstance(value, (UninitializedParameter, UninitializedBuffer)):
+        raise ValueError(f"`net` must have weights, but `{name}` has no shape yet; run `net` once on an example batch.")
+    if value.is_meta:
+        raise ValueError(
+            f"`net` must have weights, but `{name}` is on the device meta; call `net.to_empty(device=...)`."
+        )
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise ValueError(f"`net` must have finite weights, got NaN or infinity in `{name}`; load or make it anew.")
