@@ -17,8 +17,10 @@ OPTIONS = ("train", "digits", "--epochs", 6, "--hidden", 8, "--accuracy")
 
 def learned(run):
     """The ELBO of each step of a run, and the parameters of its guide."""
+    torch.set_default_dtype(torch.float32)  # that of the program
     images = load_data(runs.load_config(run), root=None)[0]
     _, posterior = runs.load_run(run, images)
+    torch.set_default_dtype(torch.float64)
     return posterior.history.elbo, posterior.guide.state_dict()
 
 
