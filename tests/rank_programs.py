@@ -44,7 +44,8 @@ def plain(history):
 def fit(rank, path, num_epochs=20, **options):
     """A fit from starts that differ between the processes."""
     model, guide = made(path, seed=rank)
-    posterior = pb.fit_svi(model, guide, rows(), optimizer=ADAM, num_epochs=num_epochs, batch_size=8, seed=3, **options)
+    options = {"batch_size": 8, "seed": 3, **options}
+    posterior = pb.fit_svi(model, guide, rows(), optimizer=ADAM, num_epochs=num_epochs, **options)
     return learned(model, guide), plain(posterior.history)
 
 
@@ -108,7 +109,7 @@ def by_loader(rank):
 
 def separate(rank):
     """Fits that have nothing to do with each other."""
-    return fit(rank, "direct", 2, execution=pb.Execution(distributed=False))
+    return fit(rank, "direct", 2, batch_size=7, execution=pb.Execution(distributed=False))
 
 
 class Elbo(nn.Module):
@@ -137,4 +138,4 @@ def torchs_own(rank):
         optimizer.zero_grad()
         loss(x, y).backward()
         optimizer.step()
-    return dict(guide.named_parameters())
+    return guide.state_dict()

@@ -93,7 +93,7 @@ def test_a_loader_gives_each_process_its_share(results):
 
 def test_separate_fits_stay_separate(results):
     for rank, (learned, history) in enumerate(of(results, "separate")):
-        alone = rank_programs.fit(rank, "direct", 2)
+        alone = rank_programs.separate(rank)
         assert alone[1] == history
         assert all(map(torch.equal, alone[0].values(), learned.values()))
 

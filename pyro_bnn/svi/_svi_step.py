@@ -25,7 +25,7 @@ from ._graph import GraphStep
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
 from ._requirements import NotCopied, check_coverage, check_latents, check_model, checked_maker
-from ._step import Step, StepTerms, running_statistics
+from ._step import Step, StepTerms
 
 
 class SVIStep(NotCopied):
@@ -129,8 +129,9 @@ class SVIStep(NotCopied):
 
     @torch.no_grad()
     def _begin_together(self) -> None:
-        """Start from the parameters and statistics of process 0."""
-        tensors = [*self.guide.parameters(), *self.model.parameters(), *running_statistics(self.model)]
+        """Start from the parameters and buffers of process 0."""
+        modules = self.guide, self.model
+        tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self.execution.processes.broadcast_(tensor.data for tensor in tensors)
 
     def _prepare(self, batch: Batch) -> Step:
