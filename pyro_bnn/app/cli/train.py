@@ -12,7 +12,8 @@ import typer
 from .. import images, recipes, runs
 from ..accuracy import AccuracyCurve
 from ..config import RunConfig
-from ..folders import creating, resuming, updating
+from ..folders import resuming, updating
+from ..processes import going_on, joined, shared
 from . import options
 
 
@@ -66,24 +67,26 @@ def train(
         "seed": seed,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    device = options.check_device(device)
     with ExitStack() as stack:
+        processes, device = stack.enter_context(joined(options.check_device(device)))
         if resume is not None:
             if given or force or (dataset, out, recipe) != (None, None, None):
                 raise ValueError(
                     "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
                 )
-            folder = stack.enter_context(resuming(resume))
+            folder = stack.enter_context(shared(resuming(resume), processes))
             config, out = runs.read_config(folder.path), resume
         else:
             if dataset is None or out is None:
                 raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
             config = replace(recipes.find_recipe(dataset, recipe or "default"), **given)
             config.check()
-            folder = stack.enter_context(creating(out, command="train", force=force))
+            folder = stack.enter_context(shared(going_on(out, force=force), processes))
         known, _ = images.load_data(config, root=data, download=download)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
+    if not processes.is_first:
+        return
     last = posterior.history.epochs[-1]
     held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
     typer.echo(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")

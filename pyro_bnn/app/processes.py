@@ -1,0 +1,111 @@
+"""Commands that several processes run together, started by torch's launcher (`torchrun`)."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from .._processes import Processes
+from .exchange import Place, is_resumable
+from .folders import Folder, creating, resuming
+
+__all__ = ["Follower", "going_on", "joined", "shared"]
+
+
+class Follower(Folder):
+    """The folder as processes other than the first see it: they know its path, and write nothing.
+
+    Args:
+        path: Where the first process writes its files.
+        place: Where the folder will be at the end.
+    """
+
+    def __init__(self, path: Path, place: Place) -> None:
+        self.path, self.place = path, place
+
+    @contextmanager
+    def new(self, name: str) -> Iterator[Path]:
+        """A context with a path at which nothing stays."""
+        path = self.path / f".{name}.{os.getpid()}.part"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write nothing."""
+
+    def claim(self, name: str) -> Path:
+        """The path of a file of the first process."""
+        return self.path / name
+
+    def note(self, progress: str) -> None:
+        """Say nothing."""
+
+    def require(self, num_bytes: int) -> None:
+        """Check nothing."""
+
+    def record(self) -> None:
+        """Record nothing."""
+
+
+@contextmanager
+def joined(device: str) -> Iterator[tuple[Processes, str]]:
+    """A context in which this process belongs to the group that the launcher has started, if there is one.
+
+    Args:
+        device: Where to compute; ``cuda`` becomes a GPU of this process's own.
+
+    Yields:
+        The processes, and the device of this one.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
+        yield Processes.present(), device
+        return
+    if device == "cuda":
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield Processes.present(), device
+    finally:
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
+    """A context in which the first process enters that of a folder, and the others follow it.
+
+    Args:
+        folder: Context of the folder; only the first process enters it.
+        processes: The processes.
+
+    Raises:
+        SystemExit: In the other processes, if the first one could not enter the context, and says why.
+    """
+    if not processes.is_first:
+        place: tuple[Path, Any] | None = processes.from_first(None)
+        if place is None:
+            raise SystemExit(2)
+        yield Follower(*place)
+        return
+    with ExitStack() as stack:
+        try:
+            entered = stack.enter_context(folder)
+        except BaseException:
+            processes.from_first(None)
+            raise
+        processes.from_first((entered.path, entered.place))
+        yield entered
+
+
+def going_on(out: Path, *, force: bool) -> AbstractContextManager[Folder]:
+    """The folder of a new run, or, where the launcher has restarted the processes of a run that died, of that run."""
+    was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if was_restarted and is_resumable(Place.of(out).part):
+        return resuming(out)
+    return creating(out, command="train", force=force)

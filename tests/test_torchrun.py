@@ -1,0 +1,73 @@
+"""Training on the command line in two processes, one of which is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyro_bnn.app import runs
+from pyro_bnn.app.images import load_data
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
+
+LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+TRAIN = ("-m", "pyro_bnn", "train", "digits", "--hidden", "8", "--epochs")
+
+
+def start(*arguments, out):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        [*LAUNCHER, *arguments, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+def learned(run):
+    torch.set_default_dtype(torch.float32)  # that of the program
+    _, posterior = runs.load_run(run, load_data(runs.load_config(run), root=None)[0])
+    torch.set_default_dtype(torch.float64)
+    return posterior.history.elbo, posterior.guide.state_dict()
+
+
+def worker(launcher, rank):
+    """Number of a process that the launcher has started; None if there is none."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == launcher and f"RANK={rank}\0" in (stat.parent / "environ").read_text().replace(
+                "LOCAL_RANK", ""
+            ):
+                return int(stat.parent.name)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path):
+    whole = start(*TRAIN, "60", out=tmp_path / "whole")
+    output, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, output
+    assert output.count("completed after 60 of 60 epochs") == 1  # the first process speaks
+
+    killed = start("--max-restarts=1", *TRAIN, "60", out=tmp_path / "killed")
+    checkpoint = tmp_path / ".killed.part" / "checkpoint"
+    while not checkpoint.exists() and killed.poll() is None:
+        time.sleep(0.01)
+    os.kill(worker(killed.pid, 1), signal.SIGKILL)
+    output, _ = killed.communicate(timeout=300)
+    assert killed.returncode == 0, output
+    assert "SIGKILL" in output or "-9" in output
+    histories = [json.loads((tmp_path / name / "history.json").read_text()) for name in ("killed", "whole")]
+    assert histories[0]["elbo"] == histories[1]["elbo"]
+    first, second = (learned(tmp_path / name) for name in ("killed", "whole"))
+    assert all(map(torch.equal, first[1].values(), second[1].values()))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "whole"]
