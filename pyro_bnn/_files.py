@@ -4,10 +4,13 @@ A state is plain data: None, numbers, texts, tensors, and lists, tuples and dict
 stored as safetensors, everything else as JSON in the header, and the SHA-256 of both beside it.
 """
 
+import glob
 import hashlib
 import json
 import os
-import tempfile
+import platform
+import threading
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,27 +43,47 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         OSError: If the folder cannot be written or is full. The file is then as it was before.
     """
     target = Path(path).resolve()
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    _remove_parts_of_dead_processes(target)
+    part = target.with_name(_part_of(target, os.getpid(), str(threading.get_ident())))
     try:
-        with open(descriptor, "wb") as file:
+        with open(part, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, _mode_of(target))
-        os.replace(name, target)
+        if target.exists():
+            os.chmod(part, target.stat().st_mode & 0o777)
+        os.replace(part, target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
     _synchronise(target.parent)
 
 
-def _mode_of(target: Path) -> int:
-    """Permissions of the file, or those that a new file gets; a temporary file is for its owner only."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+def _part_of(target: Path, process: int, thread: str) -> str:
+    """Name of the file beside it, or a pattern; it says which process on which machine writes it."""
+    machine = zlib.crc32(platform.node().encode())
+    return f".{target.name}.{machine:x}-{process}-{thread}.part"
+
+
+def _remove_parts_of_dead_processes(target: Path) -> None:
+    """A process that was killed while it wrote has left its file behind."""
+    before, after = _part_of(target, 0, "*").split("-0-")
+    for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
+        process = part.name[len(before) + 1 :].partition("-")[0]
+        if process.isdecimal() and not _is_alive(int(process)):
+            part.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # where signal 0 would end the process
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _synchronise(folder: Path) -> None:

@@ -67,6 +67,16 @@ def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
         assert (tmp_path / "comparison.png").exists()
 
 
+@pytest.mark.parametrize("document", ["docs/long_runs.md"])
+def test_snippets_of_a_page_run_one_after_the_other(document, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    torch.set_default_dtype(torch.float32)
+    names = {"__name__": "page"}
+    for index, code in enumerate(snippets(document)):
+        exec(compile(code, f"{document} snippet {index}", "exec"), names)
+    torch.set_default_dtype(torch.float64)
+
+
 def test_the_readmes_commands_are_the_two_of_ci():
     readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
     assert "pip install -e . && pyro-bnn demo" in readme
@@ -97,7 +107,7 @@ def test_examples_run_and_show_their_effect(name, tmp_path):
 
 
 def test_local_links_lead_somewhere():
-    for document in ("README.md", "docs/gotchas.md", "docs/contributing.md"):
+    for document in ("README.md", "docs/gotchas.md", "docs/contributing.md", "docs/long_runs.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text()):
             if not target.startswith("http"):
                 assert ((ROOT / document).parent / target).exists(), f"{document}: {target}"

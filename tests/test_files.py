@@ -1,6 +1,9 @@
 """Files appear whole or not at all, and a damaged one is never taken for a good one."""
 
 import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -117,3 +120,19 @@ def test_permissions_are_those_of_other_new_files(tmp_path):
     (tmp_path / "plain").write_bytes(b"")
     write_atomically(tmp_path / "file", lambda file: file.write(b""))
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    code = "import os, signal, sys; from pyro_bnn._files import write_atomically; "
+    code += "write_atomically(sys.argv[1], lambda file: os.kill(os.getpid(), signal.SIGKILL))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], check=False)
+    assert len(os.listdir(tmp_path)) == 1  # a part
+
+    def write_another(file):
+        write_atomically(tmp_path / "file", lambda _: None)  # from another thread, in the middle
+        file.write(b"whole")
+
+    with ThreadPoolExecutor() as pool:
+        write_atomically(tmp_path / "file", lambda file: pool.submit(write_another, file).result())
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"whole"
