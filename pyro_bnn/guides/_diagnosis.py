@@ -46,7 +46,7 @@ class SiteDiagnosis:
         share_at_prior: Fraction of the weights that are still at the prior, from 0 to 1.
         share_collapsed: Fraction of the weights whose scale collapsed, from 0 to 1.
         median_scale: Median of the standard deviations.
-        median_signal_to_noise: Median of the ratios |mean| / standard deviation.
+        median_signal_to_noise: Median of the absolute means over the standard deviations.
     """
 
     site: str
