@@ -1,9 +1,9 @@
 """Work of every kind in one process for a long time, to see whether anything grows: `python -m benchmarks.soak`.
 
 A round is one call of each job. After each round the process is measured: resident memory, open file descriptors,
-threads, live tensors, Pyro's parameter store and its stack of handlers. The first third of the rounds is warm-up. Memory
-is flat if the line through the rest rises by less than 2 % of it in all, or by less than 3 standard errors; a count is
-flat if it ends no higher than it was at some time in the warm-up. The exit code is 1 if anything grows.
+threads, live tensors, Pyro's parameter store and its stack of handlers. The first third of the rounds is warm-up.
+Memory is flat if the line through the rest rises by less than 2 % of it in all, or by less than 3 standard errors; a
+count is flat if it ends no higher than it was at some time in the warm-up. The exit code is 1 if anything grows.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import pyro_bnn as pb
 Job = Callable[[Path], object]
 """A piece of work; it may write files into the folder, which is empty before and is removed afterwards."""
 
-LEAST_ROUNDS = 9
+LEAST_ROUNDS = 6
 LARGEST_SHARE = 0.02
 NUM_STANDARD_ERRORS = 3
 NUM_ROWS = 60
@@ -209,7 +209,7 @@ def trend(name: str, values: Sequence[float]) -> Trend:
 
 
 def soak(jobs: Mapping[str, Job], *, seconds: float) -> list[Trend]:
-    """Do all jobs again and again, for some time and at least nine rounds; print a line per minute."""
+    """Do all jobs again and again, for some time and at least six rounds; print a line per minute."""
     begin, said, rounds = time.monotonic(), 0.0, []
     while len(rounds) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
         for job in jobs.values():

@@ -1,8 +1,8 @@
 """Runs tests with the lowest versions that `pyproject.toml` allows: `python -m tests.lowest`.
 
-It needs nothing but Python 3.11. It makes a fresh virtual environment, with the lowest Python that is allowed if there is
-one on the path, and installs the package with the extras `mcmc` and `test`, every requirement at its lower bound. The
-tests are those of the paths that touch torch, Pyro and the other libraries most; more arguments go to pytest instead.
+It needs nothing but Python 3.11. It makes a fresh virtual environment, with the lowest Python that is allowed if there
+is one on the path, and installs the package with the extras `mcmc` and `test`, every requirement at its lower bound.
+The tests are those of the paths that touch torch, Pyro and the other libraries most; more arguments go to pytest.
 """
 
 import argparse
