@@ -4,6 +4,9 @@ import os
 import random
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # one thread for each process, and for those that it starts; read at import
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np

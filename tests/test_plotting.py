@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from scipy import integrate
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, plotting, pruning
@@ -147,7 +148,7 @@ def test_pruning_curve_shows_the_report(likelihood):
 def test_weight_density_integrates_to_one_and_shows_the_prior():
     ax = plotting.weight_density(0.3, 0.1, name="w", prior=torch.distributions.Normal(0.0, 1.0))
     x, y = ax.collections[0].get_paths()[0].vertices.T
-    assert abs(np.trapezoid(y, x)) == pytest.approx(1, abs=1e-3)
+    assert abs(integrate.trapezoid(y, x)) == pytest.approx(1, abs=1e-3)
     assert ax.get_xlabel() == "w"
     assert "signal-to-noise 4.77 dB" in ax.get_title()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "prior"]

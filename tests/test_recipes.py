@@ -233,7 +233,7 @@ def changed(root):
 def run(root, selection, paths, *options):
     """Outcome of each test that was run, ``{(file, name): whether it passed}``."""
     report = root / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--junitxml={report}", *options]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [*command, "-k", selection, *paths], cwd=root, env=environment, capture_output=True, text=True, check=False

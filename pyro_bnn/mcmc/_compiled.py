@@ -1,5 +1,6 @@
 """Functions of tensors, compiled for fixed shapes."""
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -49,10 +50,14 @@ def compiled(function: Callable[..., Any], example: Sequence[Any], *, loops: boo
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 
-    call.__code__ = call.__code__.replace()  # a copy, as the compiler makes only so many versions of one code
+    from torch._dynamo.eval_frame import remove_from_cache  # imported when needed: it takes a second
+
+    code = call.__code__ = call.__code__.replace()  # a copy: the compiler makes only so many versions of one code
     with _explained():
         result = torch.compile(call, fullgraph=True, dynamic=False, options={"cpp_wrapper": True} if loops else None)
         result(*example)
+    # What the compiler has made refers to the code and is kept as long as the code: 3 MB for each sampler, for ever.
+    weakref.finalize(result, remove_from_cache, code).atexit = False
     return result
 
 
