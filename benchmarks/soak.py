@@ -115,7 +115,8 @@ def save_and_load(folder: Path) -> None:
     """A posterior to a file and back."""
     first, second = model(), model()
     guides = pb.MeanFieldGuide(first), pb.MeanFieldGuide(second)
-    pb.save_state(folder / "posterior", first, guides[0]), pb.load_state(folder / "posterior", second, guides[1])
+    pb.save_posterior(folder / "posterior", first, pb.GuidePosterior(guides[0]))
+    pb.load_posterior(folder / "posterior", second, guide=guides[1])
 
 
 def sample(folder: Path, *, compile: bool = False) -> None:
