@@ -106,7 +106,6 @@ def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
         ({}, {"init": pb.UniformInit(), "steps": 100}),
         ({}, {"estimator": pb.LocalReparameterization(), "elbo": TraceMeanField_ELBO()}),
     ],
-    ids=str,
 )
 def test_good_fits_are_left_alone(problem, options, seed):
     model, data = curve(seed, **problem)
