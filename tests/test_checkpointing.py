@@ -121,7 +121,7 @@ def test_what_would_be_lost_or_could_not_be_written_is_refused_before_the_comput
 def test_a_path_that_cannot_be_is_refused_before_the_computation(tmp_path, name):
     (tmp_path / "circle").symlink_to("circle")
     with (
-        pytest.raises(OSError, match="`checkpoint` cannot be '.*; choose another path"),
+        pytest.raises(OSError, match=r"`checkpoint` cannot be '.*; choose another path"),
         keeping(tmp_path / name, "fit"),
     ):
         pass
