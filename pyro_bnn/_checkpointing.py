@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -152,6 +152,11 @@ def keeping(
 
 def _check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
     """Raise before the computation if its state could not be written after hours of it, or would replace another."""
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+    except (OSError, ValueError) as error:  # a link in a circle, a name that is too long or has a null character
+        raise OSError(f"`checkpoint` cannot be {str(path)[:100]!r} ({error}); choose another path.") from error
     if path.exists() and not (resume is not None and Path(resume).exists() and path.samefile(resume)):
         raise FileExistsError(
             f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(name)!r}`, "

@@ -53,10 +53,28 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         if target.exists():
             os.chmod(part, target.stat().st_mode & 0o777)
         os.replace(part, target)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if (
+            isinstance(error, OSError) and error.errno is not None and error.filename is None
+        ):  # a full disk: the system names no file
+            error.filename = str(target)
         raise
     _synchronise(target.parent)
+
+
+def check_name(path: str | Path) -> None:
+    """Raise if a path is not in UTF-8: such a file could be written, but safetensors could not read it.
+
+    Raises:
+        ValueError: If so.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"the name of a file or folder must be in UTF-8, got {os.fsencode(path)!r}; rename it."
+        ) from None
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
@@ -129,6 +147,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
         DamagedFileError: If the file is damaged or was not written by :func:`write_state`.
         ValueError: If the file is of another kind or of a later version.
     """
+    check_name(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}; pass a {kind} that pyro_bnn wrote.")
     try:

@@ -115,3 +115,13 @@ def test_what_would_be_lost_or_could_not_be_written_is_refused_before_the_comput
         run(3)
     with pytest.raises(ValueError, match="`minutes` must be a number of at least 0, got -1"):
         Checkpoint("file", minutes=-1)
+
+
+@pytest.mark.parametrize("name", ["circle", "n" * 300, "null\0"])
+def test_a_path_that_cannot_be_is_refused_before_the_computation(tmp_path, name):
+    (tmp_path / "circle").symlink_to("circle")
+    with (
+        pytest.raises(OSError, match=r"`checkpoint` cannot be '.*; choose another path"),
+        keeping(tmp_path / name, "fit"),
+    ):
+        pass

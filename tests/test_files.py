@@ -1,5 +1,6 @@
 """Files appear whole or not at all, and a damaged one is never taken for a good one."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -106,6 +107,24 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         write_atomically(path, fail)
     assert path.read_bytes() == b"good"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
+    def fail(file):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as the system does, which names no file
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"):
+        write_atomically(tmp_path / "file", fail)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not let such a file be")
+def test_a_file_whose_name_is_not_in_utf8_is_not_called_damaged(tmp_path):
+    write_state(tmp_path / "file", "fit", STATE)
+    path = tmp_path / os.fsdecode(b"bad\xff")
+    os.rename(tmp_path / "file", path)
+    with pytest.raises(ValueError, match="must be in UTF-8") as error:
+        read_state(path, "fit")
+    assert not isinstance(error.value, DamagedFileError)
 
 
 def test_a_link_stays_and_its_target_is_written(tmp_path):

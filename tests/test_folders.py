@@ -122,6 +122,7 @@ def a_damaged_manifest(base):
         (nothing, "~", "is or holds the folder you are in"),
         (nothing, "/proc", "is a mounted disk; choose a folder in it"),
         (nothing, "n" * 250, "file name too long"),
+        (nothing, "bad\udcff", "must be in UTF-8"),
     ],
 )
 @pytest.mark.parametrize("force", [True, False])

@@ -214,6 +214,28 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         run({"net": lambda: nn.Linear(4, 1)}, resume=path)
 
 
+def test_a_checkpoint_of_another_prior_is_refused(tmp_path):
+    """The priors have no parameters, so that the shapes of the two models are the same."""
+    path = tmp_path / "fit"
+    start(path)
+    model = pb.BayesianModel(
+        nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)),
+        prior=pb.NormalPrior(2.0),
+        likelihood=pb.GaussianLikelihood(0.3),
+        num_data=23,
+    )
+    with pytest.raises(ValueError, match=r"its prior is NormalPrior\(scale=1.0\), but .* is NormalPrior\(scale=2.0\)"):
+        pb.fit_svi(
+            model,
+            pb.MeanFieldGuide(model),
+            tensors(),
+            optimizer=ADAM,
+            batch_size=5,
+            num_epochs=NUM_EPOCHS,
+            resume=path,
+        )
+
+
 def test_a_checkpoint_is_not_overwritten_by_a_new_fit(tmp_path):
     path = tmp_path / "fit"
     start(path)

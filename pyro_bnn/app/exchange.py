@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._files import check_name
 from . import locks
 from .files import synchronise
 from .manifest import MANIFEST, Manifest, has_manifest
@@ -54,8 +55,10 @@ class Place:
 
         Raises:
             OSError: If the path is a link to nothing or in a circle.
+            ValueError: If it is not in UTF-8.
         """
         shown = Path(folder)
+        check_name(shown)
         try:
             real = shown.resolve()
             is_dangling = shown.is_symlink() and not shown.exists()

@@ -123,7 +123,8 @@ def snr_report(
         ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
     """
     guide = mean_field(guide)
-    fractions = _checks.items("fractions", fractions, "a list of numbers from 0 to 1")
+    listed = fractions.reshape(-1).tolist() if isinstance(fractions, Tensor) else fractions
+    fractions = _checks.items("fractions", listed, "a list of numbers from 0 to 1")
     fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")

@@ -78,7 +78,7 @@ class SparseLinear(nn.Module):
 
 
 def sparse_network(
-    model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float = MAX_DENSITY
+    model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float | None = MAX_DENSITY
 ) -> nn.Module:
     """A plain network with given weights, in which linear layers with few weights left become :class:`SparseLinear`.
 
@@ -89,7 +89,8 @@ def sparse_network(
     Args:
         model: The model; its network is copied.
         values: A value for each random parameter, ``{site: shape (*event)}``.
-        max_density: Largest fraction of weights that are not zero in a layer that becomes sparse.
+        max_density: Largest fraction of weights that are not zero in a layer that becomes sparse; with
+            None, all layers stay dense.
 
     Returns:
         The network, on the device and in the dtype of the model.
@@ -99,8 +100,8 @@ def sparse_network(
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.weights("values", values, {name: _checks.shape(model.initial_value(name)) for name in model.site_names})
-    if not (_checks.is_number(max_density) and 0 <= max_density <= 1):
-        raise ValueError(f"`max_density` must lie between 0 and 1, got {max_density!r}.")
+    if max_density is not None and not (_checks.is_number(max_density) and 0 <= max_density <= 1):
+        raise ValueError(f"`max_density` must lie between 0 and 1, or be None, got {max_density!r}.")
     net = copy.deepcopy(model.network)
     with torch.no_grad():
         for path, weight in model.network_weights(values).items():
@@ -119,11 +120,11 @@ def sparse_network(
     return net.eval()
 
 
-def _nearly_empty(net: nn.Module, max_density: float) -> Iterator[nn.Linear]:
+def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
     """Linear layers with few weights that are not zero; those with hooks are left out, since they do more."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
-        if type(layer) is not nn.Linear or has_hooks:
+        if max_density is None or type(layer) is not nn.Linear or has_hooks:
             continue
         if int((layer.weight != 0).sum()) <= max_density * layer.weight.numel():
             yield layer

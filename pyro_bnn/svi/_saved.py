@@ -12,6 +12,7 @@ from .._files import read_state
 from .._inputs import leaves
 from ..estimators import Estimator
 from ..kl import KLWeight
+from ..model import BayesianModel
 from ._batches import Batch
 from ._loop import Loop
 
@@ -26,6 +27,7 @@ def fingerprint_of(
     bound = "Trace_ELBO with 1 draw" if elbo is None else f"{type(elbo).__name__} with {elbo.num_particles} draw"
     return {
         "model": _shapes(step.model),
+        "prior": _prior(step.model),
         "guide": _shapes(step.guide),
         "num_data": str(loop.num_data),
         "optimizer": _optimizer(step.optimizer),
@@ -46,6 +48,14 @@ def fingerprint_of(
 def _shapes(module: nn.Module) -> str:
     kinds = {name: f"{value.dtype} {tuple(value.shape)}" for name, value in module.state_dict().items()}
     return f"{type(module).__name__} {kinds}"
+
+
+def _prior(model: nn.Module) -> str:
+    """The prior with its numbers, if its text is the same in every process; else its type."""
+    if not isinstance(model, BayesianModel):
+        return "that of a model of another kind"
+    text = repr(model.prior)
+    return type(model.prior).__name__ if " at 0x" in text else text  # an address, as of a function
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> str:

@@ -152,7 +152,7 @@ def save_pruned_run(
 def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
     pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
     values = pruned.median()
-    dense = pruning.sparse_network(model, values, max_density=-1.0)
+    dense = pruning.sparse_network(model, values, max_density=None)
     sparse = pruning.sparse_network(model, values)
     seconds = _seconds([lambda: dense(x), lambda: sparse(x)])
     return Gain(fraction, _file_bytes(model, pruned), sparse_seconds=seconds[1], dense_seconds=seconds[0])
