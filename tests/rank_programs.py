@@ -93,8 +93,14 @@ def refused(rank, what):
         with pytest.raises(ValueError, match="got") as caught:
             pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(), **parts)
         return str(caught.value)
+    elif what == "num_epochs":
+        options["num_epochs"] = 1 + rank
+    elif what == "optimizer's settings":
+        options["optimizer"] = functools.partial(ADAM, lr=0.01 + rank)
+    elif what == "checkpoint":
+        options["checkpoint"] = "here" if rank == 0 else None
     with pytest.raises(ValueError, match="process") as caught:
-        pb.fit_svi(model, guide, data, optimizer=ADAM, num_epochs=1, **options)
+        pb.fit_svi(model, guide, data, **{"optimizer": ADAM, "num_epochs": 1, **options})
     return str(caught.value)
 
 

@@ -28,6 +28,9 @@ def assert_equal_in_all(results):
 REFUSED = {
     "shards": "all processes must fit the same, but the data of process 1 is",
     "batch size": "a batch must have a row for each of 2 processes, got 1",
+    "num_epochs": "the num_epochs of process 1 is 2, and that of process 0 is 1",
+    "optimizer's settings": "the optimizer's settings of process 1 is",
+    "checkpoint": "the checkpoint of process 1 is none, and that of process 0 is a file",
     "KL weight": "the KL weight of process 1 is 2.0, and that of process 0 is 1.0",
     "wrapped": "DistributedDataParallel",
 }
