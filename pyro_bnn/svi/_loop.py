@@ -117,6 +117,7 @@ class Loop:
         index = self.num_steps
         with self.stream:
             batch = next(iterator, None)
+            self.batches.require_same_end(batch)
             if batch is None:
                 return False
             if self.epoch == 0:
