@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import pyro_bnn as pb
-from pyro_bnn._processes import Processes
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
@@ -149,7 +148,7 @@ def odd_tensors(rank):
         torch.randn(2, 3, generator=generator).t(),
         torch.ones(1).expand(3),
     ]
-    processes = Processes.present()
+    processes = pb.Execution().processes
     processes.broadcast_(tensors)
     total = torch.full((2, 3), 1.0 + rank).t()
     processes.sum_([total])
