@@ -11,6 +11,7 @@ import os
 import platform
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -208,7 +209,7 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
         return {kind: [_encoded(item, tensors, f"{where}[{index}]") for index, item in enumerate(value)]}
     if isinstance(value, Mapping):
         pairs = [[_encoded(k, tensors, where), _encoded(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
-        return {"dict": pairs}
+        return {"counter" if isinstance(value, Counter) else "dict": pairs}
     raise ValueError(
         f"a file holds numbers, texts, tensors, lists, tuples and dictionaries only, but {where} is of type "
         f"{type(value).__name__}; turn it into one of these."
@@ -231,7 +232,8 @@ def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return tensors[content]
     if kind == "floats":
         return tensors[content].tolist()
-    if kind == "dict":
-        return {_decoded(key, tensors): _decoded(item, tensors) for key, item in content}
+    if kind in ("dict", "counter"):  # `MultiStepLR` has a counter
+        pairs = {_decoded(key, tensors): _decoded(item, tensors) for key, item in content}
+        return Counter(pairs) if kind == "counter" else pairs
     items = [_decoded(item, tensors) for item in content]
     return tuple(items) if kind == "tuple" else items

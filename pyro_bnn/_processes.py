@@ -55,7 +55,10 @@ class Processes:
         """Replace each tensor, in place, by its sum over all processes."""
         if self.are_many:
             for tensor in tensors:
-                dist.all_reduce(tensor)
+                sent = tensor.contiguous()  # the tensor itself, unless it lies in another order
+                dist.all_reduce(sent)
+                if sent is not tensor:
+                    tensor.copy_(sent)
 
     def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
         """Like :meth:`sum_`; small tensors travel together, since each message takes its time."""
@@ -73,7 +76,10 @@ class Processes:
         """Replace each tensor, in place, by that of process 0."""
         if self.are_many:
             for tensor in tensors:
-                dist.broadcast(tensor, 0)
+                sent = tensor.contiguous()
+                dist.broadcast(sent.reshape(-1).view(torch.uint8), 0)  # as bytes: not every type can be sent
+                if sent is not tensor and not torch.equal(sent, tensor):  # one that repeats numbers takes no copy
+                    tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:
         """The value that process 0 has; it must be possible to pickle it."""

@@ -10,7 +10,7 @@ import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import pyro_bnn as pb
 
@@ -93,8 +93,14 @@ def refused(rank, what):
         with pytest.raises(ValueError, match="got") as caught:
             pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(), **parts)
         return str(caught.value)
+    elif what == "num_epochs":
+        options["num_epochs"] = 1 + rank
+    elif what == "optimizer's settings":
+        options["optimizer"] = functools.partial(ADAM, lr=0.01 + rank)
+    elif what == "checkpoint":
+        options["checkpoint"] = "here" if rank == 0 else None
     with pytest.raises(ValueError, match="process") as caught:
-        pb.fit_svi(model, guide, data, optimizer=ADAM, num_epochs=1, **options)
+        pb.fit_svi(model, guide, data, **{"optimizer": ADAM, "num_epochs": 1, **options})
     return str(caught.value)
 
 
@@ -105,6 +111,48 @@ def by_loader(rank):
     model, guide = made(num_data=40)
     posterior = pb.fit_svi(model, guide, loader, optimizer=ADAM, num_epochs=3, seed=0)
     return learned(model, guide), plain(posterior.history)
+
+
+class Share(IterableDataset):
+    """The rows from a begin to an end, of a data set without a length."""
+
+    def __init__(self, begin, end):
+        self.begin, self.end = begin, end
+
+    def __iter__(self):
+        return zip(*(part[self.begin : self.end] for part in rows()), strict=True)
+
+
+def without_length(rank, *shares):
+    """The message of a fit on loaders without a length, or the KL weights of its steps."""
+    model, guide = made()
+    loader = DataLoader(Share(*shares[rank]), batch_size=4)
+    counts = []
+
+    def kl_weight(epoch, index, num_batches):
+        counts.append(num_batches)
+        return 1.0
+
+    try:
+        pb.fit_svi(model, guide, loader, optimizer=ADAM, num_epochs=2, seed=0, kl_weight=kl_weight)
+    except ValueError as error:
+        return str(error)
+    return counts
+
+
+def odd_tensors(rank):
+    """Tensors of types and layouts that the library of the processes does not know, those of process 0 and sums."""
+    generator = torch.Generator().manual_seed(rank)
+    tensors = [
+        torch.tensor(rank + 1, dtype=torch.int16),
+        torch.randn(2, 3, generator=generator).t(),
+        torch.ones(1).expand(3),
+    ]
+    processes = pb.Execution().processes
+    processes.broadcast_(tensors)
+    total = torch.full((2, 3), 1.0 + rank).t()
+    processes.sum_([total])
+    return *tensors, total
 
 
 def separate(rank):

@@ -114,14 +114,18 @@ MATHEMATICS = {"backward", "grad", "log_prob", "rsample", "kl_divergence", "func
 """What a density, a gradient or a network is computed with."""
 
 
+PROGRAMS_OWN = {"Folder"}
+"""Classes of the program that it may derive others from."""
+
+
 def mathematics_in(source):
-    """Computations of densities, gradients and networks; and classes other than plain ones and dataclasses."""
+    """Computations of densities, gradients and networks; and classes that are derived from others than its own."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             if name in MATHEMATICS:
                 yield name
-        elif isinstance(node, ast.ClassDef) and node.bases:
+        elif isinstance(node, ast.ClassDef) and any(ast.unparse(base) not in PROGRAMS_OWN for base in node.bases):
             yield node.name
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
             yield "@"

@@ -28,6 +28,9 @@ def assert_equal_in_all(results):
 REFUSED = {
     "shards": "all processes must fit the same, but the data of process 1 is",
     "batch size": "a batch must have a row for each of 2 processes, got 1",
+    "num_epochs": "the num_epochs of process 1 is 2, and that of process 0 is 1",
+    "optimizer's settings": "the optimizer's settings of process 1 is",
+    "checkpoint": "the checkpoint of process 1 is none, and that of process 0 is a file",
     "KL weight": "the KL weight of process 1 is 2.0, and that of process 0 is 1.0",
     "wrapped": "DistributedDataParallel",
 }
@@ -43,6 +46,9 @@ def results(tmp_path_factory):
         ("fit", "direct", 4),
         *(("refused", what) for what in REFUSED),
         ("by_loader",),
+        ("without_length", (0, 20), (20, 41)),
+        ("without_length", (0, 20), (20, 40)),
+        ("odd_tensors",),
         ("separate",),
         ("torchs_own",),
     ]
@@ -89,6 +95,21 @@ def test_a_loader_gives_each_process_its_share(results):
     found = of(results, "by_loader")
     assert len(found[0][1]["elbo"]) == 3 * 4
     assert_equal_in_all(found)
+
+
+def test_loaders_without_a_length_must_end_together(results):
+    for message in of(results, "without_length", [0, 20], [20, 41]):
+        assert "must give the same number of batches" in message
+    for counts in of(results, "without_length", [0, 20], [20, 40]):
+        assert counts == [6] * 10  # an estimate: 41 rows, of which a step takes 4 in each process
+
+
+def test_tensors_of_all_types_and_layouts_travel(results):
+    for number, turned, repeated, total in of(results, "odd_tensors"):
+        assert number == 1
+        assert torch.equal(turned, torch.randn(2, 3, generator=torch.Generator().manual_seed(0)).t())
+        assert torch.equal(repeated, torch.ones(3))
+        assert torch.equal(total, torch.full((3, 2), 3.0))
 
 
 def test_separate_fits_stay_separate(results):

@@ -6,9 +6,9 @@ import signal
 
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
+from pyro.infer import RenyiELBO, Trace_ELBO
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, MultiStepLR, ReduceLROnPlateau, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
@@ -72,11 +72,11 @@ def pruned(model):
     return pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide
 
 
-def make(net=None, likelihood=None, guide=pb.MeanFieldGuide):
+def make(net=None, likelihood=None, guide=pb.MeanFieldGuide, prior=None):
     torch.manual_seed(0)
     net = net() if net else nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
     likelihood = likelihood or pb.GaussianLikelihood(0.3)
-    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=23)
+    model = pb.BayesianModel(net, prior=prior or pb.NormalPrior(), likelihood=likelihood, num_data=23)
     return model, guide(model)
 
 
@@ -92,6 +92,15 @@ def own_generator(**kwargs):
     return loader(generator=torch.Generator().manual_seed(3), **kwargs)
 
 
+def in_sequence(optimizer):
+    parts = [LinearLR(optimizer, 0.1, total_iters=2), MultiStepLR(optimizer, [1, 2], gamma=0.3)]
+    return SequentialLR(optimizer, parts, milestones=[2])
+
+
+def cosine(num_epochs=NUM_EPOCHS):
+    return pb.scheduled(ADAM, functools.partial(CosineAnnealingLR, T_max=num_epochs))
+
+
 CASES = {
     "plain": {},
     "pyro": {"path": "pyro"},
@@ -99,7 +108,9 @@ CASES = {
     "pruned-pyro": {"guide": pruned, "path": "pyro"},
     "local-reparameterisation": {"estimator": pb.LocalReparameterization()},
     "flipout-pyro": {"estimator": pb.Flipout(), "path": "pyro"},
-    "cosine": {"optimizer": pb.scheduled(ADAM, functools.partial(CosineAnnealingLR, T_max=NUM_EPOCHS))},
+    "cosine": {"optimizer": cosine()},
+    "sequence": {"optimizer": pb.scheduled(ADAM, in_sequence)},
+    "rate-in-a-tensor": {"optimizer": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01))},
     "plateau": {"optimizer": pb.scheduled(pb.clipped(SGD, 5.0), functools.partial(ReduceLROnPlateau, patience=0))},
     "two-draws": {"elbo": Trace_ELBO(num_particles=2)},
     "dropout": {"net": with_dropout},
@@ -118,7 +129,7 @@ def run(case, **options):
     """A fit from the start; returns everything it has learned or recorded."""
     case = dict(case)
     case.pop("path", None)
-    model, guide = make(**{key: case.pop(key) for key in ("net", "likelihood", "guide") if key in case})
+    model, guide = make(**{key: case.pop(key) for key in ("net", "likelihood", "guide", "prior") if key in case})
     callbacks = [case.pop("callbacks")()] if "callbacks" in case else options.get("callbacks", [])
     made = case.pop("data", None)
     data, batch_size = (made(), None) if made else (tensors(), 5)
@@ -205,6 +216,27 @@ def test_a_checkpoint_of_another_fit_is_refused(other, sentence, tmp_path):
     with pytest.raises(ValueError, match=sentence):
         pb.fit_svi(model, guide, data, resume=path, **options)
     assert all(map(torch.equal, before, guide.state_dict().values()))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        ({}, {"optimizer": functools.partial(ADAM, lr=0.1)}, "its optimizer's settings is .*'lr': 0.01.*'lr': 0.1"),
+        ({}, {"optimizer": pb.clipped(ADAM, 0.1)}, "'clipped_to': 0.1"),
+        ({"optimizer": cosine()}, {"optimizer": cosine(8)}, "its schedule's settings is .*'T_max': 4.*'T_max': 8"),
+        ({"elbo": RenyiELBO(0.5, 2)}, {"elbo": RenyiELBO(0.0, 2)}, r"draw, alpha=0\.5, but .* draw, alpha=0\.0"),
+        ({"kl_weight": pb.kl.linear_warmup(2)}, {"kl_weight": pb.kl.linear_warmup(3)}, "num_epochs=2.*num_epochs=3"),
+        ({}, {"likelihood": pb.GaussianLikelihood(0.4)}, "its likelihood is"),
+        ({}, {"prior": pb.NormalPrior(2.0)}, r"its prior is NormalPrior\(scale=1.0\), but .*scale=2.0"),
+        ({}, {"net": lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))}, "its network is"),
+    ],
+)
+def test_a_checkpoint_of_a_fit_with_other_settings_is_refused(first, second, sentence, tmp_path):
+    path = tmp_path / "fit"
+    run(first, num_epochs=1, checkpoint=path)
+    with pytest.raises(ValueError, match=f"(?s){sentence}"):
+        run({**first, **second}, resume=path)
+    run(first, num_epochs=2, resume=path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

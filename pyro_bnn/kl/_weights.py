@@ -1,11 +1,41 @@
 """Weights of the KL term during a fit."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from .. import _checks
 
 KLWeight = Callable[[int, int, int], float]
 """Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """See :func:`constant`."""
+
+    weight: float
+
+    def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
+        return self.weight
+
+
+@dataclass(frozen=True)
+class _Halving:
+    """See :func:`blundell`."""
+
+    def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
+        return num_batches * 2.0 ** -(batch + 1) / (1 - 2.0**-num_batches)
+
+
+@dataclass(frozen=True)
+class _Warmup:
+    """See :func:`linear_warmup`."""
+
+    num_epochs: int
+    weight: float
+
+    def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
+        return self.weight * min(1.0, (epoch * num_batches + batch + 1) / (self.num_epochs * num_batches))
 
 
 def constant(weight: float) -> KLWeight:
@@ -15,8 +45,7 @@ def constant(weight: float) -> KLWeight:
         >>> constant(0.1)(0, 3, 100)
         0.1
     """
-    check_weight(weight)
-    return lambda epoch, batch, num_batches: weight
+    return _Constant(check_weight(weight))
 
 
 def check_weight(weight: float) -> float:
@@ -42,7 +71,7 @@ def blundell() -> KLWeight:
         >>> [round(blundell()(0, batch, 3), 4) for batch in range(3)]
         [1.7143, 0.8571, 0.4286]
     """
-    return lambda epoch, batch, num_batches: num_batches * 2.0 ** -(batch + 1) / (1 - 2.0**-num_batches)
+    return _Halving()
 
 
 def per_weight(num_weights: int) -> KLWeight:
@@ -58,7 +87,4 @@ def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
         ([0.25, 0.5], 1.0)
     """
     _checks.at_least("num_epochs", num_epochs, 1)
-    final = constant(weight)(0, 0, 1)
-    return lambda epoch, batch, num_batches: (
-        final * min(1.0, (epoch * num_batches + batch + 1) / (num_epochs * num_batches))
-    )
+    return _Warmup(num_epochs, check_weight(weight))

@@ -68,7 +68,10 @@ class CategoricalLikelihood(Likelihood):
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
-        return _times_class_weights(super().fit_weights(y, dtype), self.class_weights, self.as_targets(y, dtype))
+        weights, class_weights = super().fit_weights(y, dtype), self.class_weights
+        if class_weights is None:
+            return weights
+        return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
 
     def accumulator(self) -> Accumulator:
         """Averages probabilities."""
@@ -117,16 +120,17 @@ class BernoulliLikelihood(Likelihood):
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
-        return _times_class_weights(super().fit_weights(y, dtype), self.class_weights, self.as_targets(y, dtype))
+        weights, class_weights = super().fit_weights(y, dtype), self.class_weights
+        if class_weights is None:
+            return weights
+        return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
 
     def accumulator(self) -> Accumulator:
         """Averages probabilities."""
         return ClassAccumulator()
 
 
-def _times_class_weights(weights: Tensor | None, class_weights: Tensor | None, labels: Tensor) -> Tensor | None:
+def _times_class_weights(weights: Tensor | None, class_weights: Tensor, labels: Tensor) -> Tensor:
     """The weights of the targets times those of their classes; None stands for weights of 1."""
-    if class_weights is None:
-        return weights
     of_labels = class_weights[labels.long()]
     return of_labels if weights is None else weights * of_labels

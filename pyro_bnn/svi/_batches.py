@@ -65,13 +65,30 @@ class Batches:
         elif batch_size is not None:
             raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
         else:
-            self._loader = Loader(data, arguments, num_data)
+            self._loader = Loader(data, arguments, num_data, self._processes.count)
             self.num_batches = self._loader.num_batches
 
     @property
     def tensors(self) -> Batch | None:
         """The whole data, if it was given as tensors; None for a loader."""
         return self._tensors
+
+    def require_same_end(self, batch: Batch | None) -> None:
+        """Raise in all processes if some have a next batch and others have none; a known length is compared before.
+
+        Args:
+            batch: The next batch of this process; None if the epoch is over.
+
+        Raises:
+            ValueError: If a loader without a length ends before another.
+        """
+        if not self._processes.are_many or self._loader is None or self._loader.has_length:
+            return
+        if all(self._processes.any([batch is None, batch is not None])):
+            raise ValueError(
+                "the loaders of all processes must give the same number of batches, but that of one process has ended "
+                "before another; repeat or drop rows, as torch's `DistributedSampler` does."
+            )
 
     def first(self) -> Batch:
         """An example: a batch of the first rows, without a new order, or a loader's first batch, which is not lost."""

@@ -91,9 +91,10 @@ class DirectStep(GradientStep):
     def _require_same_model(self) -> None:
         """Raise if the model was moved, or got hooks, since the step was prepared for it."""
         model, value = self._joint.model, self._state.value
-        if model.device != value.device or model.dtype != value.dtype:
+        like = model.like  # once, since it is searched for
+        if like.device != value.device or like.dtype != value.dtype:
             raise ValueError(
-                f"the model was moved from {value.device} and {value.dtype} to {model.device} and {model.dtype} in the "
+                f"the model was moved from {value.device} and {value.dtype} to {like.device} and {like.dtype} in the "
                 "context of a step; leave the context first, move model and guide, and open a new one."
             )
         if has_hooks(model) or has_hooks(self.guide):

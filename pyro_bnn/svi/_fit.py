@@ -135,7 +135,11 @@ def fit_svi(
         fingerprint = {}
         if checkpoint is not None or resume is not None or processes.are_many:
             fingerprint = fingerprint_of(loop, elbo, estimator, kl_weight)
-            processes.require_same(fingerprint)
+            files = {
+                "checkpoint": "none" if checkpoint is None else "a file",
+                "resume": "none" if resume is None else "a file",
+            }
+            processes.require_same({**fingerprint, "num_epochs": str(num_epochs), **files})
         if resume is not None:
             restore_from(resume, loop, fingerprint)
 

@@ -25,12 +25,15 @@ class Loader:
         data: The loader.
         arguments: The way in which its batches become arguments of the model.
         num_data: Number of rows in the whole data set; None is unknown.
+        num_processes: Number of processes, each of which has a loader that gives a share of the rows.
 
     Raises:
         ValueError: If there is no batch, or neither the loader's length nor `num_data` is known.
     """
 
-    def __init__(self, data: Iterable[object], arguments: Arguments, num_data: int | None) -> None:
+    def __init__(
+        self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1
+    ) -> None:
         self._data, self._arguments, self._num_data = data, arguments, num_data
         self._first: Batch | None = None
         self._taken: list[object] = []
@@ -45,7 +48,12 @@ class Loader:
             raise ValueError("the loader is empty; pass one with at least one batch.")
         is_estimate = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
         self._length = None if is_estimate else length
-        self.num_batches = length or -(-(num_data or 1) // num_rows(self.first()[0]))
+        self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the number of batches is known and checked, not estimated."""
+        return self._length is not None
 
     @property
     def is_one_pass(self) -> bool:

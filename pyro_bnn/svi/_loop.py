@@ -117,6 +117,7 @@ class Loop:
         index = self.num_steps
         with self.stream:
             batch = next(iterator, None)
+            self.batches.require_same_end(batch)
             if batch is None:
                 return False
             if self.epoch == 0:
@@ -145,7 +146,7 @@ class Loop:
             sizes.append(int(num_rows))
         if self.epoch == 0 and self.num_data is not None:
             _warn_of_size(self.num_data, sizes)
-        record = self.history.end_epoch(sizes, self.step.optimizer.param_groups[0]["lr"], seconds)
+        record = self.history.end_epoch(sizes, float(self.step.optimizer.param_groups[0]["lr"]), seconds)
         for schedule in self.schedules:
             if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)

@@ -45,6 +45,8 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
             nn.utils.clip_grad_norm_([p for group in inner.param_groups for p in group["params"]], max_norm)
 
         made.register_step_pre_hook(clip)
+        for group in made.param_groups:
+            group["clipped_to"] = max_norm  # a setting like the others, which fits that go on must share
         return made
 
     return make
