@@ -137,6 +137,9 @@ def test_a_run_that_cannot_be_saved_leaves_the_earlier_one(pyro_bnn, run, monkey
         else "error: the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.\n"
     )
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert sorted(path.name for path in run.parent.iterdir()) == [".run.part", "run"]  # with the checkpoint
+    monkeypatch.undo()
+    assert pyro_bnn("train", "--resume", run)[0] == 0
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 

@@ -198,8 +198,8 @@ def with_nan(model):
         (lambda m: lambda x: None, "the guide must be a module to be saved, got function"),
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "not those of the model; pass its own model"),
-        (lambda m: chains({}), "at least one latent variable"),
-        (lambda m: 5, "the guide must be a module to be saved, got int"),
+        (lambda m: chains({}), "`samples` must hold at least one site, got none"),
+        (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
     ],
 )
 def test_what_cannot_be_saved_is_told_and_leaves_the_old_file(tmp_path, make_posterior, message):

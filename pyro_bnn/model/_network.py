@@ -57,5 +57,8 @@ def _require_values(name: str, value: torch.Tensor) -> None:
         raise ValueError(
             f"`net` must have weights, but `{name}` is on the device meta; call `net.to_empty(device=...)`."
         )
-    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+    if not value.is_floating_point():
+        return
+    is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask of minus infinity
+    if bool(value.isnan().any()) or (is_weight and bool(value.isinf().any())):
         raise ValueError(f"`net` must have finite weights, got NaN or infinity in `{name}`; load or make it anew.")

@@ -208,7 +208,13 @@ PRUNING = [
     *bad("snr_report", report, "x", {"None": None, "one number": OTHER_X["one number"], **NO_VALUES}, "`x` must"),
     *bad("sparse_network", sparse, "model", NOT_AN_OBJECT, "`model` must be a BayesianModel"),
     *bad("sparse_network", sparse, "values", {"None": None, "empty": {}, **OTHER_VALUES}, "`values"),
-    *bad("sparse_network", sparse, "max_density", {**NOT_A_NUMBER, **NOT_FINITE, "two": 2}, "`max_density` must lie"),
+    *bad(
+        "sparse_network",
+        sparse,
+        "max_density",
+        {**without(NOT_A_NUMBER, "None"), **NOT_FINITE, "two": 2},
+        "`max_density` must lie",
+    ),
     *bad(
         "SparseLinear",
         lambda w, weight: pruning.SparseLinear(weight, None),
