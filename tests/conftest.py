@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread for each process, and for those that it starts; read at import
@@ -19,6 +20,9 @@ import torch
 from .fits import forbid_direct
 
 mpl.use("Agg")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 collect_ignore = ["recipes"]
 """Members that `test_recipes.py` puts into copies of the package; here their imports lead nowhere."""

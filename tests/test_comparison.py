@@ -254,7 +254,7 @@ def test_what_cannot_be_compared():
         pb.compare(line(), {"a": Weights(*A), "b": None}, X)
     with pytest.raises(ValueError, match="`regions` is empty"):
         pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions={})
-    with pytest.raises(ValueError, match="must be a boolean tensor"):
+    with pytest.raises(ValueError, match="must be a tensor, got list"):
         pb.compare(line(), {"a": Weights(*A), "b": Weights(*B)}, X, regions={"q": [True, False, True]})
     wide = pb.BayesianModel(
         nn.Linear(1, 2), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=3

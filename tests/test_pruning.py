@@ -66,7 +66,10 @@ def test_per_layer_takes_the_share_of_every_layer():
     guide = scattered(model)
     with torch.no_grad():
         guide.loc.get_parameter("net.0.weight").mul_(1e-6)
-    kept = {per_layer: masks_of(pruning.prune(guide, fraction=0.4, per_layer=per_layer).guide) for per_layer in (0, 1)}
+    kept = {
+        per_layer: masks_of(pruning.prune(guide, fraction=0.4, per_layer=per_layer).guide)
+        for per_layer in (False, True)
+    }
     assert kept[False]["net.2.weight"].all()
     for layer, expected in {"net.0": 15, "net.2": 11}.items():  # of 25 and 18
         assert kept[True][f"{layer}.weight"].sum() + kept[True][f"{layer}.bias"].sum() == expected
