@@ -166,8 +166,10 @@ def fitted(run):
     """What 25 steps of each member give, and the final parameters, with the jobs run by a function."""
     every = members()
     every[-1] = (every[-1][0], pb.LowRankGuide(every[-1][0], rank=2), *every[-1][2:])  # two guides of one model
+    for model, *_ in every:
+        model.requires_grad_(False)  # two fits of one model would both change its parameters, in some order
     contexts = [
-        pb.svi_step(model, guide, torch.optim.Adam([*guide.parameters(), *model.parameters()], lr=0.01), elbo=elbo)
+        pb.svi_step(model, guide, torch.optim.Adam(guide.parameters(), lr=0.01), elbo=elbo)
         for (model, guide, *_), elbo in zip(every, [pyro.infer.TraceMeanField_ELBO(), Trace_ELBO()] * 4, strict=True)
     ]
     steps = [context.__enter__() for context in contexts]
