@@ -71,3 +71,37 @@ def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path):
     first, second = (learned(tmp_path / name) for name in ("killed", "whole"))
     assert all(map(torch.equal, first[1].values(), second[1].values()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "whole"]
+
+
+REJOIN = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from torch import distributed
+from pyro_bnn.app.processes import joined
+
+first, restarted = os.environ["RANK"] == "0", os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+waiting = Path(sys.argv[2]) / "waiting"
+if restarted and first:
+    while not waiting.exists():
+        time.sleep(0.01)
+    time.sleep(3)  # the other one looks for this process meanwhile
+elif restarted:
+    waiting.touch()
+with joined("cpu"):
+    total = torch.ones(1)
+    distributed.all_reduce(total)
+    if not restarted and not first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    distributed.barrier()
+    os.write(1, f"together {int(total)}\n".encode())  # at once, whole
+"""
+
+
+def test_processes_that_were_restarted_find_each_other_at_their_new_addresses(tmp_path):
+    program = tmp_path / "rejoin.py"
+    program.write_text(REJOIN)
+    launcher = start("--max-restarts=1", str(program), out=tmp_path)
+    output, _ = launcher.communicate(timeout=100)
+    assert launcher.returncode == 0, output
+    assert output.count("together 2") == 2, output

@@ -57,6 +57,9 @@ class Follower(Folder):
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """A context in which this process belongs to the group that the launcher has started, if there is one.
 
+    The launcher keeps one store of addresses for all its restarts. Each restart gets a part of its own, or a process
+    would look for its peers where they were before (PyTorch issue 135712).
+
     Args:
         device: Where to compute; ``cuda`` becomes a GPU of this process's own.
 
@@ -69,7 +72,10 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
     if device == "cuda":
         device = f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    store, rank, num_processes = next(distributed.rendezvous("env://"))
+    store = distributed.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=num_processes)
     try:
         yield Processes.present(), device
     finally:
