@@ -73,7 +73,7 @@ def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "whole"]
 
 
-REJOIN = """
+REJOIN = r"""
 import os, signal, sys, time
 from pathlib import Path
 import torch

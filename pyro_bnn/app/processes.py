@@ -1,6 +1,7 @@
 """Commands that several processes run together, started by torch's launcher (`torchrun`)."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -29,12 +30,9 @@ class Follower(Folder):
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context with a path at which nothing stays."""
-        path = self.path / f".{name}.{os.getpid()}.part"
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+        """A context with a path elsewhere, at which nothing stays; the first process may already have moved the folder."""
+        with tempfile.TemporaryDirectory() as elsewhere:
+            yield Path(elsewhere) / name
 
     def write_text(self, name: str, text: str) -> None:
         """Write nothing."""
