@@ -30,7 +30,7 @@ class Follower(Folder):
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context with a path elsewhere, at which nothing stays; the first process may already have moved the folder."""
+        """A context with a path elsewhere, at which nothing stays: the first process may have moved the folder."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
