@@ -1,4 +1,11 @@
-"""Sphinx configuration."""
+"""Sphinx configuration.
+
+`python -m sphinx -W docs build/html` runs every tutorial and example, which takes some minutes; with
+`-D plot_gallery=False` it runs none. Links to the documentation of other libraries need the network;
+`DOCS_OFFLINE=1` leaves them out.
+"""
+
+import os
 
 import pyro_bnn
 
@@ -10,11 +17,54 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
+    "sphinx.ext.viewcode",
     "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
 ]
+exclude_patterns = ["_build", "tutorials", "**/README.*"]
+
+# --- reference ------------------------------------------------------------------------------------
+
 autosummary_generate = True
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-exclude_patterns = ["_build"]
-html_theme = "alabaster"
-html_theme_options = {"description": "Bayesian neural networks on Pyro", "page_width": "1100px"}
+if not os.environ.get("DOCS_OFFLINE"):
+    extensions.append("sphinx.ext.intersphinx")
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "torch": ("https://docs.pytorch.org/docs/stable", None),
+    "pyro": ("https://docs.pyro.ai/en/stable", None),
+    "sklearn": ("https://scikit-learn.org/stable", None),
+    "arviz": ("https://python.arviz.org/en/v0.23.0", None),
+}
+
+# --- pages ----------------------------------------------------------------------------------------
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# --- tutorials and examples as pages with their pictures ------------------------------------------
+
+sphinx_gallery_conf = {
+    "examples_dirs": ["tutorials", "../examples"],
+    "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "min_reported_time": 10**6,
+}
+
+# --- look -----------------------------------------------------------------------------------------
+
+html_theme = "furo"
+html_title = "pyro-bnn"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+pygments_style = "tango"

@@ -1,4 +1,7 @@
-"""A Bayesian network on FashionMNIST that notices digits: ensembles, votes, calibration and the unknown.
+"""A network for garments that notices digits
+=============================================
+
+Ensembles, votes, calibration and the unknown.
 
 Trains 784-400-400-10 by SVI, then predicts the test images with single draws of the weights, with the mean weights
 and with an ensemble, and scores MNIST digits as the unknown. Leaves `losses.png`, `votes_known.png`,

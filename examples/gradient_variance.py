@@ -1,4 +1,7 @@
-"""How much the gradient varies: sampled weights (RT), flipout, local reparameterisation (LRT).
+"""How much the gradient varies
+===============================
+
+Sampled weights (RT), flipout and local reparameterisation (LRT), compared.
 
 Fits a noisy sine, then holds the parameters still and draws the gradient of the loss again and again, twice on every
 random batch. Half the squared difference of such a pair is the variance that comes from the weights' noise alone, free

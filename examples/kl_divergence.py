@@ -1,4 +1,5 @@
-"""What the two directions of the KL divergence prefer.
+"""What the two directions of the KL divergence prefer
+======================================================
 
 Fits one Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), whose second arguments are read as standard
 deviations. The reverse divergence KL(q || p), that of variational inference, punishes q for weight where p has none.

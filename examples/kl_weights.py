@@ -1,6 +1,9 @@
-"""What the weight of the KL term does: one mean-field fit of a noisy sine for each of six weights.
+"""What the weight of the KL term does
+======================================
 
-The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold:
+One mean-field fit of a noisy sine for each of six weights.
+
+The weights are relative to the ELBO of the whole data set, for M batches and W random parameters, from warm to cold::
 
     1                    the ELBO itself.
     Blundell, mean 1     M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over an epoch.

@@ -1,4 +1,7 @@
-"""Several answers to one question: the classical inverse problem, by a mixture density network.
+"""Several answers to one question
+==================================
+
+The classical inverse problem, by a mixture density network.
 
 The data are y, uniform in [0, 1], and x = y + 0.3 sin(2 pi y) + Gaussian noise of scale 0.05. A network predicts y from
 x. For x in the middle there are three answers: a single Gaussian can only cover them all, a mixture shows each. Both

@@ -1,4 +1,5 @@
-"""SVI compared with NUTS, on the very same model.
+"""SVI compared with NUTS
+=========================
 
 92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field and a
 full-rank Gaussian approximate it. Prints what the chains say about themselves (the predictions have converged; the

@@ -1,4 +1,5 @@
-"""Eight ways to be uncertain about one curve, side by side.
+"""Eight ways to be uncertain about one curve
+=============================================
 
 92 noisy points of 10 sin(2 pi x) on [-0.5, 0.5], predicted on [-1.5, 1.5] by one small network: maximum likelihood,
 MAP, MC dropout, four kinds of variational inference, and a deep ensemble. Leaves `regression_methods.png`, and prints

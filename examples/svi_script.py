@@ -1,4 +1,7 @@
-"""Three ways to train one model and guide: Pyro's own SVI, steps in a loop of one's own, and a call of `fit_svi`.
+"""Three ways to train: SVI, svi_step, fit_svi
+==============================================
+
+Pyro's own SVI, steps in a loop of one's own, and a call of `fit_svi`.
 
 Fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first is a plain Pyro
 script that imports a model and a guide and nothing else; the other two take the direct path, without effect handlers.

@@ -1,4 +1,7 @@
-"""Regression on a table of numbers: how far off is a prediction, and how likely did it hold the truth to be?
+"""Regression on a table of numbers
+===================================
+
+How far off is a prediction, and how likely did it hold the truth to be?
 
 One hidden layer of 50 tanh units on standardised inputs and targets, with a latent noise scale, fitted in four ways:
 one point (MAP), an ensemble of five such points, a mean-field Gaussian, and draws from the exact posterior (NUTS).
