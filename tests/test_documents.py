@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import pyro_bnn as pb
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {
     # script -> (arguments that make it short, what its output must show)
@@ -69,22 +71,37 @@ def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
 
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if "```python" in path.read_text())
+PEERS = [page for page in PAGES if page.startswith("docs/coming_from/")]
 
 
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")  # short chains
+@pytest.mark.uses_param_store  # by Pyro's own loops
 def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path):
-    """Code below a line `<!-- needs: PACKAGE -->` runs where that package is installed."""
+    """All but those of other libraries, which follow a line `<!-- needs: PACKAGE -->`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
     torch.set_default_dtype(torch.float32)
     names = {"__name__": "page"}
-    pattern = r"(?:<!-- needs: (\S+) -->\s*)?```python\n(.*?)```"
-    for index, (package, code) in enumerate(re.findall(pattern, (ROOT / page).read_text(), re.DOTALL)):
-        if package and importlib.util.find_spec(package) is None:
-            continue
+    ours = re.sub(r"<!-- needs: \S+ -->\s*```python\n.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    for index, code in enumerate(re.findall(r"```python\n(.*?)```", ours, re.DOTALL)):
         exec(compile(code, f"{page} snippet {index}", "exec"), names)
     torch.set_default_dtype(torch.float64)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PEERS)
+def test_code_before_and_after_runs(page, tmp_path):
+    """In a process of its own, since other libraries change globals. Theirs runs where they are installed."""
+    pattern = r"(?:<!-- needs: (\S+) -->\s*)?```python\n(.*?)```"
+    found = re.findall(pattern, (ROOT / page).read_text(), re.DOTALL)
+    here = [code for package, code in found if not package or importlib.util.find_spec(package)]
+    program = tmp_path / "page.py"
+    program.write_text("\n".join(here))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program)], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_readmes_commands_are_the_two_of_ci():
@@ -93,6 +110,11 @@ def test_the_readmes_commands_are_the_two_of_ci():
     assert "pip install -e '.[test]' && pytest" in readme
     for part in ("-e .", "pyro-bnn demo", "pytest"):
         assert part in ci
+
+
+def test_the_version_to_cite_is_that_of_the_library():
+    for document in ("CITATION.cff", "docs/cite.md"):
+        assert re.search(r"version\W+(\d+\.\d+\.\d+)", (ROOT / document).read_text()).group(1) == pb.__version__
 
 
 def test_every_example_is_in_the_table():
