@@ -114,7 +114,7 @@ def test_the_readmes_commands_are_the_two_of_ci():
 
 def test_the_version_to_cite_is_that_of_the_library():
     for document in ("CITATION.cff", "docs/cite.md"):
-        assert re.search(r"version\W+(\d+\.\d+\.\d+)", (ROOT / document).read_text()).group(1) == pb.__version__
+        assert re.search(r"(?m)^ *version\W+(\d+\.\d+\.\d+)", (ROOT / document).read_text()).group(1) == pb.__version__
 
 
 def test_every_example_is_in_the_table():
