@@ -1,13 +1,12 @@
-"""The settings of one training run."""
+"""The settings of one training run.
+
+The help of the command line shows them; so torch is loaded where settings are checked, and not before.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import torch
-
-from .. import _checks
-from ..data import DATA_SETS
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
 
 __all__ = ["RunConfig"]
@@ -171,16 +170,34 @@ def _flag(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be true or false, got {value!r}")
 
 
+def _data_set(name: str, value: Any) -> None:
+    from ..data import DATA_SETS  # late: loads torch
+
+    _one_of(DATA_SETS)(name, value)
+
+
+def _positive(name: str, value: Any) -> None:
+    from .. import _checks  # late: loads torch
+
+    _checks.positive(name, value)
+
+
+def _inputs(spec: str) -> None:
+    import torch  # late: it takes long
+
+    make_inputs(spec, torch.zeros(2, 1))
+
+
 CHECKS: dict[str, Check] = {
-    "dataset": _one_of(DATA_SETS),
+    "dataset": _data_set,
     "prior": _text(make_prior),
     "guide": _one_of(GUIDES),
     "init": _text(make_init),
-    "inputs": _text(lambda spec: make_inputs(spec, torch.zeros(2, 1))),
+    "inputs": _text(_inputs),
     "hidden": _wholes(1),
     "epochs": _whole(1),
     "batch_size": _whole(1),
-    "lr": _checks.positive,
+    "lr": _positive,
     "schedule": _one_of(SCHEDULES),
     "num_particles": _whole(1),
     "kl_weight": _text(lambda spec: make_kl_weight(spec, 1)),

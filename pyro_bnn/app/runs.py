@@ -23,13 +23,14 @@ from ..model import BayesianModel
 from ..nets import mlp
 from ..posterior import Status
 from ..svi import fit_svi, scheduled
-from .accuracy import AccuracyCurve, AccuracyTracker
+from .accuracy import AccuracyCurve
 from .config import RunConfig
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
 from .images import fingerprint
 from .manifest import Manifest, verified
 from .specs import make_init, make_inputs, make_kl_weight, make_prior
+from .tracking import AccuracyTracker
 
 __all__ = [
     "ACCURACY",
