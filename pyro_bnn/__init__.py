@@ -21,6 +21,7 @@ from .estimators import Estimator as Estimator
 from .estimators import Flipout as Flipout
 from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
+from .fitting import fit as fit
 from .guides import Diagnosis as Diagnosis
 from .guides import FlatGuide as FlatGuide
 from .guides import FlatState as FlatState

@@ -26,7 +26,7 @@ LAYERS = [
     {"guides", "estimators"},
     {"svi", "mcmc", "laplace"},
     {"prediction"},
-    {"checkpoint", "comparison", "pruning"},
+    {"checkpoint", "comparison", "fitting", "pruning"},
     {"plotting"},
     {"app"},
     {"__main__"},
