@@ -27,7 +27,7 @@ LAYERS = [
     {"svi", "mcmc", "laplace"},
     {"prediction"},
     {"checkpoint", "comparison", "fitting", "pruning"},
-    {"plotting"},
+    {"plotting", "scikit"},
     {"app"},
     {"__main__"},
 ]
