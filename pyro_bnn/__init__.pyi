@@ -22,6 +22,7 @@ from .estimators import Estimator as Estimator
 from .estimators import Flipout as Flipout
 from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
+from .fitting import fit as fit
 from .guides import Diagnosis as Diagnosis
 from .guides import FlatGuide as FlatGuide
 from .guides import FlatState as FlatState
@@ -78,6 +79,8 @@ from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .priors import WeightPrior as WeightPrior
+from .scikit import BNNClassifier as BNNClassifier
+from .scikit import BNNRegressor as BNNRegressor
 from .svi import Execution as Execution
 from .svi import GradientNoise as GradientNoise
 from .svi import NonFiniteError as NonFiniteError
