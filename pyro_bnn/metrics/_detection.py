@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from .. import _checks
 from ._inputs import Numbers, as_tensor
@@ -36,11 +37,7 @@ def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
     """
     from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # the import takes seconds
 
-    in_domain, out_of_domain = as_tensor("in_domain", in_domain), as_tensor("out_of_domain", out_of_domain)
-    for name, value in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
-        if value.dim() != 1 or len(value) == 0:
-            raise ValueError(f"`{name}` must be a non-empty vector of scores, got shape {_checks.shape(value)}.")
-        _checks.finite(name, value)
+    in_domain, out_of_domain = score_vector("in_domain", in_domain), score_vector("out_of_domain", out_of_domain)
     unknown = torch.cat([torch.zeros(len(in_domain)), torch.ones(len(out_of_domain))]).numpy()
     score = torch.cat([in_domain.cpu(), out_of_domain.cpu()]).double().numpy()
     false_positive, true_positive, _ = roc_curve(unknown, score, drop_intermediate=False)
@@ -49,3 +46,16 @@ def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
         aupr=float(average_precision_score(unknown, score)),
         fpr95=float(false_positive[true_positive >= 0.95].min()),
     )
+
+
+def score_vector(name: str, value: Numbers) -> Tensor:
+    """Scores as a tensor of shape (N,).
+
+    Raises:
+        ValueError: If they are not a vector of finite numbers, or there are none.
+    """
+    scores = as_tensor(name, value)
+    if scores.dim() != 1 or len(scores) == 0:
+        raise ValueError(f"`{name}` must be a non-empty vector of scores, got shape {_checks.shape(scores)}.")
+    _checks.finite(name, scores)
+    return scores

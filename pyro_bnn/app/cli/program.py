@@ -14,6 +14,7 @@ from .compare import compare
 from .demo import demo
 from .evaluate import evaluate
 from .prune import prune
+from .report import report
 from .train import train
 from .weights import weights
 
@@ -43,7 +44,7 @@ def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for command in (demo, train, evaluate, compare, prune, weights):
+for command in (demo, train, evaluate, report, compare, prune, weights):
     program.command()(_stoppable(command))
 
 
