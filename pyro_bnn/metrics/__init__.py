@@ -5,7 +5,6 @@ and lists. Every function raises an error for input that makes its score meaning
 no rows, probabilities that are negative or do not sum to 1, labels that are not whole numbers from 0 to C - 1.
 """
 
-from ._chance import auroc_standard_error as auroc_standard_error
 from ._chance import calibration_error_by_chance as calibration_error_by_chance
 from ._classification import CalibrationBins as CalibrationBins
 from ._classification import accuracy as accuracy
@@ -27,7 +26,6 @@ __all__ = [
     "OODScores",
     "accuracy",
     "adaptive_calibration_error",
-    "auroc_standard_error",
     "brier_score",
     "calibration_bins",
     "calibration_error_by_chance",

@@ -1,12 +1,9 @@
-"""How far scores may lie from their true values by chance: the yardstick of what a score says."""
-
-import math
+"""The calibration error that chance gives: the yardstick of what an observed one says."""
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from ._detection import score_vector
 from ._inputs import Numbers, as_tensor, class_inputs
 
 
@@ -53,40 +50,3 @@ def calibration_error_by_chance(
         is_right = torch.rand(len(confidence), generator=generator, dtype=torch.double) < confidence
         errors.append(torch.bincount(index, confidence - is_right.double(), minlength=num_bins).abs().sum())
     return torch.stack(errors) / len(confidence)
-
-
-def auroc_standard_error(in_domain: Numbers, out_of_domain: Numbers) -> float:
-    r"""Standard error of the area under the ROC curve, without assumptions on how the scores are distributed.
-
-    .. math:: \sqrt{\frac{\mathrm{Var}_m [P(x < u_m)]}{M} + \frac{\mathrm{Var}_n [P(x_n < u)]}{N}},
-
-    where the probabilities are shares of the known scores x below one unknown score :math:`u_m`, and of the unknown
-    scores u above one known score :math:`x_n`; ties count a half.
-
-    Args:
-        in_domain: Scores of known inputs, shape (N,).
-        out_of_domain: Scores of unknown inputs, shape (M,).
-
-    Returns:
-        The standard error; NaN if there is a single score of a kind.
-
-    References:
-        DeLong, DeLong and Clarke-Pearson (1988), Biometrics 44.
-
-    Example:
-        >>> auroc_standard_error(torch.tensor([0.1, 0.2]), torch.tensor([0.9, 0.8]))
-        0.0
-    """
-    known, unknown = score_vector("in_domain", in_domain), score_vector("out_of_domain", out_of_domain)
-    known, unknown = known.cpu().double(), unknown.cpu().double()
-    if len(known) < 2 or len(unknown) < 2:
-        return math.nan
-    below, above = _share_below(known, unknown), 1 - _share_below(unknown, known)
-    return math.sqrt(float(below.var()) / len(unknown) + float(above.var()) / len(known))
-
-
-def _share_below(values: Tensor, points: Tensor) -> Tensor:
-    """The share of values below each point, ties counting a half."""
-    order = values.sort().values
-    lower, upper = (torch.searchsorted(order, points, right=right) for right in (False, True))
-    return (lower + upper).double() / (2 * len(values))

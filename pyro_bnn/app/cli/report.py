@@ -40,8 +40,9 @@ def report(
     config = runs.load_config(run)
     known, held_out = images.load_data(config, root=data, download=download)
     unknown = images.load_unknown(ood, config, known, root=data, download=download)
-    name = (ood or images.SIBLINGS.get(config.dataset, "")) if unknown is not None else "held-out classes"
-    unknown = held_out if unknown is None else unknown
+    name = ood or images.SIBLINGS.get(config.dataset, "")
+    if unknown is None:
+        name, unknown = f"the held-out classes {', '.join(map(str, config.hold_out))}", held_out
     images.check_unseen("test", known.x_test, known.x_train)
     images.check_unseen("unknown", unknown, known.x_train)
     model, posterior = runs.load_run(run, known, device=device)

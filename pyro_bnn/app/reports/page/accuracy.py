@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..evaluation import Row
-from .html import details, paragraph, table
+from .html import details, figures, paragraph, table
 from .numbers import count, interval, percent
 from .section import Section, Tile, Verdict
 from .subject import Classified, Subject
@@ -39,9 +39,12 @@ def accuracy_section(subject: Subject) -> Section | None:
         Tile("Accuracy", percent(ensemble.accuracy), f"95 % interval {percent(low)} to {percent(high)}"),
         Tile("NLL", f"{ensemble.nll:.3f} nats", f"per image; a uniform guess has {_uniform(found):.3f}"),
     )
-    body = [_scores(report.rows, f"Scores on {count(report.num_test)} {found.test_name}"), _by_class(found)]
-    body += [_by_certainty(found)]
-    return Section("Accuracy", "".join(body), (_of_accuracy(found), _of_averaging(found)), tiles)
+    scores = _scores(report.rows, f"Scores on {count(report.num_test)} {found.test_name}")
+    body = [scores, figures(_by_class(found), _by_certainty(found))]
+    averaging, has_effect = _of_averaging(found)
+    body.insert(1, paragraph(averaging.text))
+    verdicts = (_of_accuracy(found), *([averaging] if has_effect else []))
+    return Section("Accuracy", "".join(body), verdicts, tiles)
 
 
 def _of_accuracy(found: Classified) -> Verdict:
@@ -61,7 +64,8 @@ def _of_accuracy(found: Classified) -> Verdict:
     return Verdict("good", f"{text}; {compared}.")
 
 
-def _of_averaging(found: Classified) -> Verdict:
+def _of_averaging(found: Classified) -> tuple[Verdict, bool]:
+    """Whether averaging over draws predicts better than the mean weights; and whether there is a difference at all."""
     evaluation, y = found.evaluation, found.images.y_test
     losses = [_losses(p.probs, y) for p in (evaluation.mean_weights, evaluation.ensemble)]
     gain = losses[0] - losses[1]
@@ -70,18 +74,12 @@ def _of_averaging(found: Classified) -> Verdict:
         f"NLL {float(losses[1].mean()):.3f} against {float(losses[0].mean()):.3f} nats, difference {value:.3f} ± "
         f"{error:.3f}"
     )
-    num_samples = evaluation.ensemble.num_samples
+    average = f"Averaging over {evaluation.ensemble.num_samples} weight draws predicts"
     if not math.isfinite(value) or not abs(value) > NOTICEABLE * error:
-        return Verdict(
-            "note", f"Averaging over {num_samples} weight draws predicts as the mean weights do ({numbers})."
-        )
+        return Verdict("good", f"{average} as well as the mean weights, up to chance ({numbers})."), False
     if value > 0:
-        return Verdict(
-            "good", f"Averaging over {num_samples} weight draws predicts better than the mean weights ({numbers})."
-        )
-    return Verdict(
-        "note", f"Averaging over {num_samples} weight draws predicts worse than the mean weights alone ({numbers})."
-    )
+        return Verdict("good", f"{average} better than the mean weights alone ({numbers})."), True
+    return Verdict("note", f"{average} worse than the mean weights alone ({numbers})."), True
 
 
 def _losses(probs: Tensor, y: Tensor) -> Tensor:
@@ -113,14 +111,16 @@ def _scores(rows: list[Row], caption: str) -> str:
         table(header, [_cells(row) for row in [average, *others]], caption=caption)
         + details("Each single draw", table(header, [_cells(row) for row in single], caption="Scores of single draws"))
         + paragraph(
-            "An ensemble averages the probabilities of several weight draws. NLL (negative log-likelihood per image), "
+            "An average is that of the probabilities of several weight draws. NLL (negative log-likelihood per image), "
             "ECE (expected calibration error, 15 bins) and Brier score: lower is better."
         )
     )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    name = row.name.replace("component", "draw").replace("ensemble of", "ensemble of draws:")
+    name = row.name.replace("component", "draw")
+    if name.startswith("ensemble"):
+        name = f"average over {name.rpartition(' ')[2]} draws"
     return name, percent(row.accuracy, 2), f"{row.nll:.4f}", percent(row.ece, 2), f"{row.brier:.4f}"
 
 
@@ -155,7 +155,8 @@ def _by_certainty(found: Classified) -> str:
         numbers = (count(len(surest)), percent(float(surest.mean())), f"{percent(low)} to {percent(high)}")
         rows.append((f"{share:.0%}".replace("%", " %"), *numbers))
     header = ("surest share", "images", "right", "95 % interval")
-    return table(header, rows, caption="If the least certain images are left to a human") + paragraph(
-        "Certainty is measured by the entropy of the ensemble's probabilities. Where it knows what it does not know, "
-        "accuracy rises from row to row."
+    words = paragraph(
+        "Certainty is measured by the entropy of the averaged probabilities. Where a network knows what it does not "
+        "know, accuracy rises from row to row."
     )
+    return f"<div>{table(header, rows, caption='If the least certain images are left to a human')}{words}</div>"

@@ -3,7 +3,7 @@
 import math
 
 from .... import metrics, plotting
-from .html import details, figure, figures, paragraph, table
+from .html import figure, figures, paragraph, table
 from .numbers import count, percent
 from .section import Section, Tile, Verdict
 from .subject import Classified, Subject
@@ -64,7 +64,7 @@ def calibration_section(subject: Subject) -> Section | None:
         f"less than {percent(limit, 2)} in {percent(LEVEL, 0)} of the cases. Mean confidence {percent(confidence, 2)}, "
         f"accuracy {percent(accuracy, 2)}."
     )
-    body = words + figures(picture) + details("The bins as a table", table(header, rows, caption="Bins of confidence"))
+    body = words + figures(picture, table(header, rows, caption="Bins of confidence"))
     return Section("Calibration", body, (verdict,), (tile,))
 
 

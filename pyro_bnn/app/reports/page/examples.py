@@ -40,7 +40,7 @@ def examples_section(subject: Subject) -> Section | None:
     ]
     parts = []
     for title, rows in groups:
-        truth = [found.images.classes[int(label)] for label in y[rows]]
+        truth = [f"truly {found.images.classes[int(label)]}" for label in y[rows]]
         parts.append(_group(title, found.images.x_test[rows], known, rows, found, truth))
     if found.evaluation.foreign is not None and found.unknown is not None:
         foreign = found.evaluation.foreign
@@ -49,7 +49,7 @@ def examples_section(subject: Subject) -> Section | None:
             ("Unknown, and noticed best", order.flip(0)[:SHOWN]),
             ("Unknown, and noticed least", order[:SHOWN]),
         ):
-            truth = [found.unknown_name] * len(rows)
+            truth = [f"unknown ({found.unknown_name})"] * len(rows)
             parts.append(_group(title, found.unknown[rows.to(found.unknown.device)], foreign, rows, found, truth))
     body.append(f'<div class="groups">{"".join(parts)}</div>')
     return Section("Examples", "".join(body))
@@ -72,10 +72,10 @@ def _card(grey: Tensor, votes: Tensor, entropy: float, classes: tuple[str, ...],
     order = votes.argsort(descending=True)[: min(MOST_VOTED, int((votes > 0).sum()))]
     bars = "".join(_bar(classes[label], int(votes[label]) / total) for label in order.tolist())
     first = classes[int(order[0])]
-    alt = f"An image, truly {truth}, taken for {first}."
+    alt = f"An image, {truth}, taken for {first}."
     return (
-        f'<div class="card">{image(grey, alt=alt)}<div><p><strong>truly {escape(truth)}</strong><br>entropy '
-        f'{entropy:.2g} nats; votes:</p><ul class="votes">{bars}</ul></div></div>'
+        f'<div class="card">{image(grey, alt=alt)}<div><p><strong>{escape(truth)}</strong><br>entropy '
+        f'{_nats(entropy)} nats; votes:</p><ul class="votes">{bars}</ul></div></div>'
     )
 
 
@@ -84,3 +84,7 @@ def _bar(name: str, share: float) -> str:
         f'<li><span class="name">{escape(name)}</span><span class="bar" style="--share:{share:.4f}"></span>'
         f'<span class="number">{percent(share, 0)}</span></li>'
     )
+
+
+def _nats(entropy: float) -> str:
+    return f"{entropy:.2f}" if entropy >= 0.005 else "below 0.01"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from string import Template
 
+from .html import plain
 from .numbers import plural
 from .section import Level, Section, Verdict
 
@@ -41,8 +42,10 @@ a { color: var(--accent); }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 18rem; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
 th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
-th:first-child { text-align: left; font-weight: 500; } thead th { color: var(--soft); font-weight: 600; }
-table.words td { text-align: left; overflow-wrap: anywhere; }
+th:first-child { text-align: left; font-weight: 500; }
+thead th, thead th:first-child { color: var(--soft); font-weight: 600; }
+td, thead th { white-space: nowrap; }
+table.words td, table.words th { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(19rem, 100%), 1fr)); gap: 1rem; }
 figure { margin: .5rem 0; max-width: 34rem; } figure img { width: 100%; height: auto; display: block; }
 figcaption { font-size: .85rem; color: var(--soft); }
@@ -106,8 +109,8 @@ def page(title: str, subtitle: str, sections: Sequence[Section], *, footer: str)
     """
     verdicts = [verdict for section in sections for verdict in section.verdicts]
     tiles = "".join(
-        f'<div class="tile"><dt>{escape(tile.name)}</dt><dd class="value">{escape(tile.value)}</dd>'
-        f'<dd class="remark">{escape(tile.remark)}</dd></div>'
+        f'<div class="tile"><dt>{escape(tile.name)}</dt><dd class="value">{plain(tile.value)}</dd>'
+        f'<dd class="remark">{plain(tile.remark)}</dd></div>'
         for section in sections
         for tile in section.tiles
     )
@@ -123,7 +126,7 @@ def page(title: str, subtitle: str, sections: Sequence[Section], *, footer: str)
             f'<section aria-labelledby="{_anchor(s)}"><h2 id="{_anchor(s)}">{escape(s.title)}</h2>{s.body}</section>'
             for s in sections
         ),
-        footer=escape(footer),
+        footer=plain(footer),
     )
 
 
@@ -142,7 +145,7 @@ def _item(verdict: Verdict) -> str:
     sign = f'<span aria-hidden="true">{SIGNS[verdict.level]}</span>'
     return (
         f'<li><span class="level {verdict.level}">{sign} {WORDS[verdict.level]}</span>'
-        f"<span>{escape(verdict.text)}</span></li>"
+        f"<span>{plain(verdict.text)}</span></li>"
     )
 
 

@@ -13,15 +13,20 @@ from torch import Tensor
 
 from .... import plotting
 
-__all__ = ["details", "figure", "figures", "image", "paragraph", "table"]
+__all__ = ["details", "figure", "figures", "image", "paragraph", "plain", "table"]
 
 LARGEST_DRAWING = 120_000
 """A drawing of more bytes than this (one of many points) becomes an image of pixels; heuristic."""
 
 
+def plain(text: str) -> str:
+    """Plain text as HTML; a number and its per cent sign, or its error, stay on one line."""
+    return escape(text).replace(" %", "&nbsp;%").replace(" ± ", "&nbsp;±&nbsp;")
+
+
 def paragraph(text: str) -> str:
     """A paragraph of plain text."""
-    return f"<p>{escape(text)}</p>"
+    return f"<p>{plain(text)}</p>"
 
 
 def details(summary: str, body: str) -> str:
@@ -41,12 +46,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str,
     kind = ' class="words"' if is_words else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in rest)}</tr>'
+        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{plain(cell)}</td>" for cell in rest)}</tr>'
         for first, *rest in rows
     )
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}"><table{kind}>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<caption>{plain(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -58,7 +63,7 @@ def figure(ax: Any, *, alt: str, caption: str = "") -> str:
         alt: What is to be seen, for those who do not see it.
         caption: Text below.
     """
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    below = f"<figcaption>{plain(caption)}</figcaption>" if caption else ""
     return f'<figure><img src="{_address(ax)}" alt="{escape(alt)}">{below}</figure>'
 
 

@@ -13,10 +13,13 @@ from .subject import Subject
 __all__ = ["training_section"]
 
 FEWEST_EPOCHS = 6
-"""A line through fewer than three epochs, half of these, has no standard error."""
+"""Heuristic: with fewer epochs, the last ones are also the first, and there is nothing to compare them with."""
+
+LAST, FEWEST_LAST = 0.25, 3
+"""The end of a training: its last quarter, of three epochs at least; a line through fewer has no standard error."""
 
 STILL_FALLING = 0.01
-"""Heuristic: a fall over the second half of the training below this share of the whole fall is the end of it."""
+"""Heuristic: a fall over the end of the training by less than this share of the whole fall is none."""
 
 NOTICEABLE = 2.0
 """A fall of fewer standard errors than this is noise."""
@@ -56,7 +59,7 @@ def _temperature(weight: float) -> str:
 
 
 def _verdict(history: History) -> Verdict:
-    """Whether the objective, with the last KL weight throughout, still fell in the second half of the training."""
+    """Whether the objective, with the last KL weight throughout, still fell in the last quarter of the training."""
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     if num_epochs < FEWEST_EPOCHS:
         return Verdict(
@@ -65,20 +68,22 @@ def _verdict(history: History) -> Verdict:
             "whether it had settled. Train for more epochs and compare.",
         )
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
-    half = losses[num_epochs // 2 :]
-    fall, error = _fall(half)
-    whole = losses[0] - statistics.fmean(half[-2:])
+    end = losses[-max(FEWEST_LAST, round(LAST * num_epochs)) :]
+    fall, error = _fall(end)
+    whole = losses[0] - statistics.fmean(end)
     share = fall / whole if whole > 0 else math.inf
     rates = [record.learning_rate for record in history.epochs]
     if fall > NOTICEABLE * error and share > STILL_FALLING:
         return Verdict(
             "note",
-            f"The loss was still falling when the training ended: over its second half by {percent(share)} of the "
-            "whole fall. Train for more epochs.",
+            f"The loss was still falling when the training ended: over the last {len(end)} epochs by {percent(share)} "
+            "of the whole fall. Train for more epochs.",
         )
     lowered = rates[-1] < LOWERED * max(rates)
     why = "; the learning rate was lowered meanwhile, which makes any loss settle" if lowered else ""
-    return Verdict("good", f"The training had settled: the loss hardly fell any more over its second half{why}.")
+    return Verdict(
+        "good", f"The training had settled: the loss hardly fell any more over the last {len(end)} epochs{why}."
+    )
 
 
 def _fall(values: list[float]) -> tuple[float, float]:

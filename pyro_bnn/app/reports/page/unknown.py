@@ -1,6 +1,6 @@
 """Whether images of another kind than those that the network knows are noticed."""
 
-from .... import metrics, plotting
+from .... import plotting
 from ..evaluation import SCORES
 from .html import figure, figures, paragraph, table
 from .numbers import TWO_SIDED_95, count, percent
@@ -22,13 +22,12 @@ def unknown_section(subject: Subject) -> Section | None:
     if found is None or found.evaluation.foreign is None:
         return None
     scores, ood = found.evaluation.scores, found.evaluation.report.ood
-    errors = {name: metrics.auroc_standard_error(*pair) for name, pair in scores.items()}
-    area, error = ood[HEADLINE].auroc, errors[HEADLINE]
+    area, error = ood[HEADLINE].auroc, ood[HEADLINE].auroc_standard_error
     num_unknown = found.evaluation.report.num_unknown
     where = f"{count(num_unknown)} images of {found.unknown_name}"
     tile = Tile("Unknown noticed", f"{area:.3f}", f"AUROC of the {HEADLINE}; 0.5 is a guess, 1 is perfect")
     rows = [
-        (name, f"{value.auroc:.4f} ± {errors[name]:.4f}", f"{value.aupr:.4f}", percent(value.fpr95))
+        (name, f"{value.auroc:.4f} ± {value.auroc_standard_error:.4f}", f"{value.aupr:.4f}", percent(value.fpr95))
         for name, value in ood.items()
     ]
     header = ("score", "AUROC ± standard error", "AUPR", "FPR95")
