@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data import Images, load_images
 from .config import RunConfig
 
-__all__ = ["check_unseen", "fingerprint", "known_classes", "load_data", "load_unknown"]
+__all__ = ["SIBLINGS", "check_unseen", "fingerprint", "known_classes", "load_data", "load_unknown"]
 
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """The data set whose images are unknown to a run without held-out classes."""

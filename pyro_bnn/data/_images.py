@@ -62,11 +62,11 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     Args:
         name: ``mnist``, ``fashion-mnist`` or ``digits`` (which needs no files; a fixed quarter is the test set).
         root: Folder that holds ``MNIST/raw`` or ``FashionMNIST/raw``; default ``$PYRO_BNN_DATA``, else ``./data``.
-        download: Fetch missing files into `root`, by torchvision.
+        download: Fetch missing files into `root`, by torchvision (the extra ``vision``).
 
     Raises:
         ValueError: If the name is unknown.
-        MissingDataError: If the files are not there.
+        MissingDataError: If the files are not there, and if they cannot be downloaded.
         DamagedFileError: If a file is damaged, or the files do not fit each other.
     """
     if name == "digits":
@@ -95,8 +95,13 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
 
 
 def _download(name: str, folder: Path) -> None:
-    from torchvision import datasets  # late, so that the rest of the package works without it
-
+    try:
+        from torchvision import datasets  # late: an extra, and nothing else needs it
+    except ImportError as error:
+        raise MissingDataError(
+            f"torchvision downloads {IMAGE_SETS[name]}, and it is not installed: pip install 'pyro-bnn[vision]'; or "
+            f"put the files into {folder / IMAGE_SETS[name] / 'raw'} yourself."
+        ) from error
     try:
         getattr(datasets, IMAGE_SETS[name])(folder, download=True)
     except (RuntimeError, OSError) as error:

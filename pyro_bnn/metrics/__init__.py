@@ -5,6 +5,7 @@ and lists. Every function raises an error for input that makes its score meaning
 no rows, probabilities that are negative or do not sum to 1, labels that are not whole numbers from 0 to C - 1.
 """
 
+from ._chance import calibration_error_by_chance as calibration_error_by_chance
 from ._classification import CalibrationBins as CalibrationBins
 from ._classification import accuracy as accuracy
 from ._classification import adaptive_calibration_error as adaptive_calibration_error
@@ -27,6 +28,7 @@ __all__ = [
     "adaptive_calibration_error",
     "brier_score",
     "calibration_bins",
+    "calibration_error_by_chance",
     "crps_from_draws",
     "crps_of_normal_mixture",
     "expected_calibration_error",

@@ -15,7 +15,7 @@ from ...uncertainty import ClassificationPrediction
 from ..folders import Folder
 from .pictures import save_picture
 
-__all__ = ["FILES", "Report", "Row", "report_evaluation"]
+__all__ = ["FILES", "SCORES", "Evaluation", "Report", "Row", "evaluate_classifier", "report_evaluation"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
@@ -83,25 +83,42 @@ class Report:
         return "\n".join(lines)
 
 
-def report_evaluation(
+@dataclass(frozen=True)
+class Evaluation:
+    """A report, and the predictions that it was made of.
+
+    Args:
+        report: The report.
+        ensemble: Prediction of the test images by the large ensemble.
+        mean_weights: Prediction of the test images at the mean weights.
+        foreign: Prediction of the out-of-domain images by the large ensemble; None without such images.
+        scores: Scores of test images and of out-of-domain images, by name of the score; empty without the latter.
+    """
+
+    report: Report
+    ensemble: ClassificationPrediction
+    mean_weights: ClassificationPrediction
+    foreign: ClassificationPrediction | None
+    scores: dict[str, tuple[Tensor, Tensor]]
+
+
+def evaluate_classifier(
     model: BayesianModel,
     posterior: GuidePosterior,
     images: Images,
     unknown: Tensor | None,
-    folder: Folder,
     *,
     num_samples: int = 100,
     num_components: int = 10,
     seed: int = 0,
-) -> Report:
-    """Measure a trained classifier, and write `metrics.json` and pictures.
+) -> Evaluation:
+    """Measure a trained classifier.
 
     Args:
         model: The model.
         posterior: Its fitted guide.
         images: The run's images, of which the test part is used.
         unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
-        folder: Folder that the results are written to.
         num_samples: Number of draws in the large ensemble.
         num_components: Number of draws in the small ensemble, whose members are also scored one by one.
         seed: Seed of the draws.
@@ -125,9 +142,39 @@ def report_evaluation(
         scores = _scores(ensemble, foreign)
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
-    folder.write_json("metrics.json", asdict(report))
-    _draw(posterior.history, ensemble, y, images, foreign, unknown, scores, folder)
-    return report
+    return Evaluation(report, ensemble, mean_weights, foreign, scores)
+
+
+def report_evaluation(
+    model: BayesianModel,
+    posterior: GuidePosterior,
+    images: Images,
+    unknown: Tensor | None,
+    folder: Folder,
+    *,
+    num_samples: int = 100,
+    num_components: int = 10,
+    seed: int = 0,
+) -> Report:
+    """Measure a trained classifier, and write `metrics.json` and pictures.
+
+    Args:
+        model: The model.
+        posterior: Its fitted guide.
+        images: The run's images, of which the test part is used.
+        unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
+        folder: Folder that the results are written to.
+        num_samples: Number of draws in the large ensemble.
+        num_components: Number of draws in the small ensemble, whose members are also scored one by one.
+        seed: Seed of the draws.
+    """
+    found = evaluate_classifier(
+        model, posterior, images, unknown, num_samples=num_samples, num_components=num_components, seed=seed
+    )
+    folder.write_json("metrics.json", asdict(found.report))
+    y = images.y_test.to(model.device)
+    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, found.scores, folder)
+    return found.report
 
 
 def _row(name: str, probs: Tensor, y: Tensor) -> Row:

@@ -1,0 +1,94 @@
+"""`pyro-bnn report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+from .stopping import loading
+
+EXAMPLES = (
+    "pyro-bnn report digits-run",
+    "pyro-bnn report digits-run --out report.html --force",
+)
+
+PageOut = Annotated[
+    Path | None, typer.Option(help="File to write.  [default: report.html in the run's folder]", show_default=False)
+]
+Replace = Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")]
+
+
+def report(
+    run: options.Run,
+    out: PageOut = None,
+    ood: options.Unknown = None,
+    num_samples: options.EvaluateDraws = 100,
+    seed: options.DrawSeed = 0,
+    data: options.Data = None,
+    download: options.Download = False,
+    device: options.Device = "cpu",
+    force: Replace = False,
+) -> None:
+    """Write a report on a training run: one HTML page that needs no network.
+
+    Verdicts in words, scores, calibration, unknown images, examples, training curves, weights, settings.
+    """
+    with loading():
+        from .. import images, runs
+        from ..folders import updating
+        from ..reports.page import headline, image_subject, make_page, sections_of
+
+    if num_samples < 2:
+        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    device = options.check_device(device)
+    if out is not None:
+        _check_free(out, force)
+    config = runs.load_config(run)
+    known, held_out = images.load_data(config, root=data, download=download)
+    unknown = images.load_unknown(ood, config, known, root=data, download=download)
+    name = ood or images.SIBLINGS.get(config.dataset, "")
+    if unknown is None:
+        name, unknown = f"the held-out classes {', '.join(map(str, config.hold_out))}", held_out
+    images.check_unseen("test", known.x_test, known.x_train)
+    images.check_unseen("unknown", unknown, known.x_train)
+    model, posterior = runs.load_run(run, known, device=device)
+    subject = image_subject(
+        run,
+        config,
+        model,
+        posterior,
+        known,
+        unknown if len(unknown) else None,
+        unknown_name=name,
+        num_samples=num_samples,
+        seed=seed,
+    )
+    sections = sections_of(subject)
+    page = make_page(subject, sections)
+    if out is None:
+        with updating(run, command="report", writes=("report.html",)) as folder:
+            folder.write_text("report.html", page)
+    else:
+        _write(out, page)
+    verdicts = [verdict for section in sections for verdict in section.verdicts]
+    typer.echo(headline(verdicts))
+    for verdict in verdicts:
+        typer.echo(f"{verdict.level + ':':9s} {verdict.text}")
+    typer.echo(f"\nReport in {out or run / 'report.html'}.")
+
+
+def _check_free(out: Path, force: bool) -> None:
+    """Raise before anything is computed if a file cannot be written."""
+    if out.is_dir():
+        raise IsADirectoryError(f"--out must be a file, and {out} is a folder; write {out / 'report.html'}.")
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--out must lie in a folder that exists, and there is no {out.parent}; make it first.")
+
+
+def _write(out: Path, page: str) -> None:
+    from ..._files import write_atomically
+
+    write_atomically(out, lambda file: file.write(page.encode()))

@@ -1,0 +1,105 @@
+"""What is installed: the wheel and the source archive hold what they should, and work away from the checkout."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pyro_bnn import data
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "pyro_bnn"
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    """The folder of the built wheel and source archive."""
+    folder = tmp_path_factory.mktemp("archives")
+    build(ROOT, folder)
+    return folder
+
+
+def build(project, folder, *targets):
+    options = [part for target in targets for part in ("-t", target)]
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder), *options]
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+
+
+def names_in_wheel(folder):
+    with zipfile.ZipFile(*folder.glob("*.whl")) as wheel:
+        return set(wheel.namelist())
+
+
+def run_isolated(code, *, path, cwd):
+    """Run code in a new process that finds the package only in `path`, and without torchvision."""
+    code = f"import sys; sys.modules['torchvision'] = None; sys.path.insert(0, {str(path)!r})\n{code}"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-P" if sys.version_info >= (3, 11) else "-I", "-c", code]
+    return subprocess.run(command, cwd=cwd, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_wheel_holds_the_package_its_types_and_its_license_and_nothing_else(archives):
+    names = names_in_wheel(archives)
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for pattern in ("*.py", "*.pyi", "py.typed")
+        for path in PACKAGE.rglob(pattern)
+        if "__pycache__" not in path.parts
+    }
+    assert "pyro_bnn/py.typed" in sources
+    assert {name for name in names if ".dist-info/" not in name} == sources
+    assert any(re.fullmatch(r"pyro_bnn-[\w.]+\.dist-info/licenses/LICENSE", name) for name in names)
+
+
+def test_the_source_archive_holds_all_that_the_tests_and_documents_need_and_no_caches(archives):
+    with tarfile.open(*archives.glob("*.tar.gz")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for name in ("README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "docs/api.rst", "tests/conftest.py"):
+        assert name in names
+    assert {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")} <= names
+    assert not [name for name in names if "__pycache__" in name or re.search(r"\.(pyc|egg-info)|_cache/", name)]
+
+
+def test_the_source_archive_makes_the_same_wheel(archives, tmp_path):
+    with tarfile.open(*archives.glob("*.tar.gz")) as archive:
+        archive.extractall(tmp_path, **({"filter": "data"} if sys.version_info >= (3, 12) else {}))
+    [project] = tmp_path.iterdir()
+    build(project, tmp_path / "built", "wheel")
+    assert names_in_wheel(tmp_path / "built") == names_in_wheel(archives)
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_a_folder_of_its_own_and_without_torchvision(archives, tmp_path):
+    with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
+        wheel.extractall(tmp_path / "site")
+    code = """
+import pyro_bnn
+from pyro_bnn import data, plotting
+from pyro_bnn.app.cli import main
+data.load_images("digits")
+print(pyro_bnn.__file__)
+sys.argv = ["pyro-bnn", "train", "digits", "--epochs", "1", "--out", "run"]
+main()
+"""
+    printed = run_isolated(code, path=tmp_path / "site", cwd=tmp_path)
+    assert printed.startswith(str(tmp_path / "site" / "pyro_bnn"))
+    assert (tmp_path / "run" / "posterior.pt").is_file()
+
+
+def test_the_command_is_installed(archives):
+    with zipfile.ZipFile(*archives.glob("*.whl")) as wheel:
+        [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+        lines = wheel.read(name).decode().split("\n")
+    assert "pyro-bnn = pyro_bnn.app.cli:main" in lines
+
+
+def test_only_downloading_needs_torchvision_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    message = r"torchvision downloads MNIST, .* pip install 'pyro-bnn\[vision\]'; or put the files into .*MNIST.raw"
+    with pytest.raises(data.MissingDataError, match=message):
+        data.load_images("mnist", root=tmp_path, download=True)
