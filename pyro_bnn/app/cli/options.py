@@ -38,7 +38,9 @@ Force = Annotated[
     bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; files of others in it stay.")
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
-Format = Annotated[str, typer.Option(help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS))]
+Format = Annotated[
+    str, typer.Option("--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS))
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print results as one JSON document; words for people go to standard error."),

@@ -1,6 +1,8 @@
 """The program behind `pyro-bnn`: its list of commands, and how a user's mistake is reported."""
 
 import functools
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -63,8 +65,14 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _paragraphs(command: Callable[..., None]) -> str:
+    """The docstring without line breaks inside of paragraphs, which Typer would show."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
+
+
 for command, examples in COMMANDS:
-    program.command(epilog="\n\n".join(["Examples:", *examples]))(_saying_why(command))
+    lines = "\n\n".join(["Examples:", *examples])
+    program.command(help=_paragraphs(command), epilog=lines)(_saying_why(command))
 
 
 def run() -> None:

@@ -1,4 +1,9 @@
-"""`pyro-bnn train`."""
+"""`pyro-bnn train`.
+
+Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_images` and `classes` of the
+training set, `last_epoch` (`epoch`; `elbo`, `expected_log_likelihood` and `kl`, of the whole data set in nats;
+`kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by epoch), `pictures` (file names).
+"""
 
 import sys
 import time
@@ -7,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from .. import recipes
 from ..accuracy import AccuracyCurve
 from ..config import RunConfig
 from . import options
+from .output import Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -45,6 +49,8 @@ def train(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
+    picture_format: options.Format = "png",
+    as_json: options.Json = False,
     force: options.Force = False,
     resume: options.Resume = None,
 ) -> None:
@@ -72,7 +78,12 @@ def train(
         "seed": seed,
     }
     given = {name: value for name, value in settings.items() if value is not None}
-    config, place = _begun(dataset, out, recipe, given) if resume is None else (None, resume)
+    options.check_format(picture_format)
+    config: RunConfig | None = None
+    if resume is None:
+        config, place = _begun(dataset, out, recipe, given)
+    else:
+        place = resume
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
             "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
@@ -82,6 +93,7 @@ def train(
         from ..folders import resuming
         from ..processes import going_on, joined, shared
 
+    output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
         if config is None:
@@ -95,24 +107,35 @@ def train(
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
     if not processes.is_first:
         return
-    last = posterior.history.epochs[-1]
+    seconds, last = time.perf_counter() - start, posterior.history.epochs[-1]
     held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
-    typer.echo(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")
-    typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
-    typer.echo(
+    output.say(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")
+    output.say(f"{posterior.status} {seconds:.0f} s.", style="green" if posterior.status else "yellow")
+    output.say(
         f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(known.x_train):.4f} nats, "
         f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {place}; next: pyro-bnn evaluate {place}"
     )
-    curve = runs.load_accuracy(place)
+    curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
-        _show_accuracy(curve, _published(config), place)
+        published = _published(config)
+        pictures = [_draw_accuracy(curve, published, place, picture_format)]
+        output.table(f"\n{curve.table(published)}")
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
-        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {place}{test}.")
+        output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
+    output.document(
+        folder=place,
+        config=config.to_dict(),
+        status=posterior.status,
+        seconds=seconds,
+        num_images=len(known.x_train),
+        classes=known.classes,
+        last_epoch=last,
+        accuracy=curve,
+        pictures=pictures,
+    )
 
 
-def _begun(
-    dataset: str | None, out: Path | None, recipe: str | None, given: dict[str, Any]
-) -> tuple[RunConfig | None, Path]:
+def _begun(dataset: str | None, out: Path | None, recipe: str | None, given: dict[str, Any]) -> tuple[RunConfig, Path]:
     """The settings of a new run, and its folder."""
     if dataset is None or out is None:
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
@@ -127,12 +150,14 @@ def _published(config: RunConfig) -> AccuracyCurve | None:
     return None
 
 
-def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path) -> None:
-    """Print the accuracies as a table, and write them as a picture."""
+def _draw_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path, picture_format: str) -> str:
+    """Write the accuracies as a picture; returns the name of the file."""
     from ... import plotting
     from ..folders import updating
+    from ..reports.pictures import save_picture
 
     pair = None if published is None else (published.train, published.test)
-    with updating(out, command="train") as folder, folder.new("accuracy.png") as path:
-        plotting.save(plotting.accuracy_curves(curve.train, curve.test, published=pair), path)
-    typer.echo(f"\n{curve.table(published)}")
+    with updating(out, command="train") as folder:
+        return save_picture(
+            folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test, published=pair), picture_format
+        )
