@@ -104,7 +104,7 @@ class EnsemblePosterior(Posterior):
     """
 
     def __init__(self, members: Sequence[Posterior]) -> None:
-        self.members = tuple(_checks.items("members", members, "a list of posteriors"))
+        self.members: tuple[Posterior, ...] = tuple(_checks.items("members", members, "a list of posteriors"))
         if not self.members:
             raise ValueError("`members` must name at least one posterior, got none.")
         for member in self.members:

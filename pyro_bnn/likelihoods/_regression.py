@@ -14,13 +14,13 @@ from torch.nn.functional import softplus
 from .. import _checks
 from .._reflection import require_positive
 from .._scope import local_param
-from ..uncertainty import Accumulator, MomentAccumulator
+from ..uncertainty import Accumulator, MomentAccumulator, RegressionPrediction
 from ._base import Likelihood, MovedPrior, lift, require_counts, require_output_dims, require_real, split_last
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-class GaussianLikelihood(Likelihood):
+class GaussianLikelihood(Likelihood[RegressionPrediction]):
     """N(output, scale^2), with one noise scale for all data.
 
     Output and targets have the same shape, (N, O) or (N,).
@@ -87,7 +87,7 @@ class GaussianLikelihood(Likelihood):
         """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("GaussianLikelihood", y)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
         """Averages means and variances."""
         return MomentAccumulator()
 
@@ -106,7 +106,7 @@ class _Standardising(dist.Normal):
         return log_prob
 
 
-class HeteroscedasticGaussianLikelihood(Likelihood):
+class HeteroscedasticGaussianLikelihood(Likelihood[RegressionPrediction]):
     """N(mean, exp(log variance)); the two halves of the network's last axis are the mean and the log variance.
 
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
@@ -121,12 +121,12 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("HeteroscedasticGaussianLikelihood", y)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
         """Averages means and variances."""
         return MomentAccumulator()
 
 
-class PoissonLikelihood(Likelihood):
+class PoissonLikelihood(Likelihood[RegressionPrediction]):
     """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -142,6 +142,6 @@ class PoissonLikelihood(Likelihood):
         """The targets in the dtype of the output."""
         return super().as_targets(y, dtype).to(dtype)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
         """Averages means and variances."""
         return MomentAccumulator()

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Generic
 
 import pyro
 import torch
@@ -14,9 +15,10 @@ from torch.distributions import Distribution
 
 from .. import _checks, _functional
 from .._inputs import Inputs, map_inputs, num_rows
-from .._scope import EXCLUSIVE, allow_local_mode, eval_mode, local_param, seeded, without_pyro
+from .._scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, eval_mode, local_param, seeded, without_pyro
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
+from ..uncertainty import P_co
 from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
@@ -24,7 +26,7 @@ from ._response import Interceptor, Response, respond
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
 
 
-class BayesianModel(PyroModule):
+class BayesianModel(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Any `torch.nn.Module` as a Pyro model whose weights have priors.
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
@@ -71,7 +73,7 @@ class BayesianModel(PyroModule):
         net: nn.Module,
         *,
         prior: WeightPrior,
-        likelihood: Likelihood,
+        likelihood: Likelihood[P_co],
         num_data: int,
         where: str | Sequence[str] = "**",
     ) -> None:
@@ -177,7 +179,7 @@ class BayesianModel(PyroModule):
         return net
 
     @property
-    def _likelihood(self) -> Likelihood:
+    def _likelihood(self) -> Likelihood[P_co]:
         likelihood = self._modules["likelihood"]
         assert isinstance(likelihood, Likelihood)
         return likelihood

@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from typing_extensions import TypeVar
 
 from .. import _checks
 from ._entropy import require_two
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ._regression import RegressionPrediction
 
 P = TypeVar("P", bound="Prediction")
+P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
+"""Type of the predictions of a model, likelihood or running sum; code that does not say it means any."""
 
 DRAWS_FIRST = ("logits", "components")
 """Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
@@ -113,7 +116,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
     return variance
 
 
-def concatenate(predictions: Sequence[Prediction]) -> Prediction:
+def concatenate(predictions: Sequence[P]) -> P:
     """One prediction from those for successive batches of data, all with the same weight draws."""
     first = predictions[0]
     joined: dict[str, Any] = {"num_samples": first.num_samples}
