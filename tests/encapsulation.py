@@ -26,6 +26,7 @@ FLOOR = frozenset(
         "_records",
         "_reflection",
         "_scope",
+        "_summary",
     }
 )
 """Private files of the package's own folder that every file may import."""

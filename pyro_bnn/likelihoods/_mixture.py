@@ -60,6 +60,10 @@ class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
         logits, loc, rho = output.unflatten(-1, (3, -1, self.num_components)).unbind(-3)  # each (..., N, O, M)
         return NormalMixture(logits, loc, self.min_scale + softplus(rho), validate_args=False)
 
+    def extra_repr(self) -> str:
+        """The number of components; see `torch.nn.Module`."""
+        return f"{self.num_components}"
+
     def initial_bias(self, y: Tensor) -> Tensor:
         r"""Bias of the last layer with which components start apart; set ``net[-1].bias.data`` to it.
 

@@ -51,6 +51,12 @@ class GaussianLikelihood(Likelihood[RegressionPrediction]):
         self.register_buffer("like", torch.zeros(()))  # has the device and dtype
         self.scale = PyroSample(MovedPrior(prior))
 
+    def extra_repr(self) -> str:
+        """The scale; see `torch.nn.Module`."""
+        if "fixed_scale" in self._buffers:
+            return f"scale={float(self.get_buffer('fixed_scale')):.4g}"
+        return "latent scale" if "scale" in self._pyro_samples else "learned scale"
+
     def noise_scale(self) -> Tensor:
         """The standard deviation of the noise, fixed or learned so far, a tensor of shape ().
 

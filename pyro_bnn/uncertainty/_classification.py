@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .. import _checks, metrics
+from .._summary import counted
 from ._prediction import Prediction, require_variance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
@@ -39,6 +40,19 @@ class ClassificationPrediction(Prediction):
     def expectation(self) -> Tensor:
         """Mean class probabilities, shape (N, C)."""
         return self.probs
+
+    def axes_in_words(self) -> str:
+        """Number of outputs and classes."""
+        classes = counted(self.probs.shape[-1], "class")
+        return classes if self.probs.dim() == 2 else f"outputs of shape {tuple(self.probs.shape[1:-1])}, {classes}"
+
+    def uncertainty_in_words(self) -> str:
+        """Mean entropies in nats, and the mean of the largest probabilities."""
+        entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
+        if self.mutual_information is not None:
+            parts = (float(part.mean()) for part in (self.aleatoric, self.mutual_information))
+            entropy += " = aleatoric {:.3g} + epistemic {:.3g}".format(*parts)
+        return f"{entropy}; mean max_probability {float(self.max_probability.mean()):.3g}"
 
     @property
     def labels(self) -> Tensor:

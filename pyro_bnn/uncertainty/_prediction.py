@@ -11,6 +11,7 @@ from torch.distributions import Distribution
 from typing_extensions import TypeVar
 
 from .. import _checks
+from .._summary import Shown, Summary, counted, kind_of
 from ._entropy import require_two
 from ._parameters import join_distributions, take
 
@@ -26,8 +27,8 @@ DRAWS_FIRST = ("logits", "components")
 """Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
 
 
-@dataclass(frozen=True)
-class Prediction(ABC):
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown, ABC):
     """Result of `predict`; the subclasses hold probabilities of classes, or moments of numbers.
 
     ``prediction[rows]`` is the prediction for some of the inputs: `rows` is a boolean mask of shape (N,), a vector of
@@ -48,6 +49,21 @@ class Prediction(ABC):
     @abstractmethod
     def expectation(self) -> Tensor:
         """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
+
+    def _summary(self) -> Summary:
+        size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, 'weight draw')}"
+        notes = [self.uncertainty_in_words()] if len(self) else []
+        if self.log_density is not None and len(self):
+            notes.append(f"targets: negative log-density {self.nll:.4g} nats in the mean")
+        return Summary(f"{type(self).__name__}: {size}, {kind_of(self.expectation)}", notes)
+
+    def axes_in_words(self) -> str:
+        """What one row of the prediction holds, such as "10 classes"."""
+        return f"rows of shape {tuple(self.expectation.shape[1:])}"
+
+    def uncertainty_in_words(self) -> str:
+        """The mean uncertainty of all inputs, in words."""
+        return "uncertainty unknown"
 
     @abstractmethod
     def score(self, y: Tensor | None = None) -> dict[str, float]:

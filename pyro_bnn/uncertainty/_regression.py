@@ -12,6 +12,7 @@ from .. import _checks, metrics
 from .._gaussian_mixture import BISECTIONS, mixture_cdf, mixture_icdf
 from .._reflection import move_distribution
 from .._scope import seeded
+from .._summary import counted
 from ._parameters import take
 from ._prediction import Prediction, require_variance
 
@@ -19,7 +20,7 @@ CRPS_DRAWS = 1000
 """Heuristic: draws for a CRPS without closed form; its error is about 3 % of a standard deviation per target."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
@@ -43,6 +44,19 @@ class RegressionPrediction(Prediction):
     def expectation(self) -> Tensor:
         """Predictive mean, shape ``(N, *O)``."""
         return self.mean
+
+    def axes_in_words(self) -> str:
+        """Number of outputs, and whether quantiles can be computed."""
+        shape = self.mean.shape[1:]
+        outputs = counted(shape.numel(), "output") if len(shape) < 2 else f"outputs of shape {tuple(shape)}"
+        return outputs if self.components is None else f"{outputs} with quantiles"
+
+    def uncertainty_in_words(self) -> str:
+        """Root mean square of the predictive standard deviations."""
+        if self.variance_of_means is None:
+            return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
+        parts = (float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means))
+        return "standard deviation (root mean square) {:.3g}; aleatoric {:.3g}, epistemic {:.3g}".format(*parts)
 
     @property
     def epistemic(self) -> Tensor:
@@ -229,7 +243,7 @@ class RegressionPrediction(Prediction):
         return move_distribution(self._kept_components(), self.mean.new_zeros((), dtype=torch.double))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MixtureDensityPrediction(RegressionPrediction):
     r"""A prediction whose draws are themselves mixtures, so that its variance has three parts.
 
