@@ -1,7 +1,7 @@
 """Predictions, the results of `predict`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from ._entropy import require_two
 from ._parameters import join_distributions, take
 
 if TYPE_CHECKING:
+    import pandas
+
     from ._classification import ClassificationPrediction
     from ._regression import RegressionPrediction
 
@@ -74,6 +76,21 @@ class Prediction(Shown, ABC):
 
         Raises:
             ValueError: If there are no targets, or if they do not fit the prediction.
+        """
+
+    @abstractmethod
+    def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
+        """The prediction as a data frame with one row per input, for example to write it to a file.
+
+        Given targets, it has their column ``target``, and ``log_density`` in nats. What a single weight draw cannot
+        tell has no column.
+
+        Args:
+            index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
+
+        Raises:
+            ImportError: If pandas is not installed.
+            ValueError: If the index has another number of labels.
         """
 
     def as_classification(self) -> "ClassificationPrediction":
