@@ -7,7 +7,7 @@ import weakref
 from abc import ABCMeta
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyro
 import torch
@@ -45,7 +45,11 @@ EXCLUSIVE = ProcessLock()
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of abstract modules; it combines those of PyroModule and of `ABC`."""
+    """Metaclass of abstract and of generic modules; it combines those of PyroModule and of `ABC`."""
+
+    def __getitem__(cls, parameters: Any) -> Any:
+        """A generic class with its type parameters, as in annotations; of other classes what Pyro makes of them."""
+        return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 
 class Stream:

@@ -6,6 +6,7 @@ from math import fsum
 from typing import Any
 
 from ._records import record
+from ._summary import Shown, Summary, counted, in_time
 
 __all__ = ["EpochRecord", "History"]
 
@@ -33,8 +34,8 @@ class EpochRecord:
     seconds: float
 
 
-@dataclass
-class History:
+@dataclass(repr=False)
+class History(Shown):
     """The record of a fit.
 
     Args:
@@ -54,6 +55,18 @@ class History:
     kl: list[float] = field(default_factory=list)
     kl_weight: list[float] = field(default_factory=list)
     epochs: list[EpochRecord] = field(default_factory=list)
+
+    def _summary(self) -> Summary:
+        seconds = sum(record.seconds for record in self.epochs)
+        sizes = [counted(len(self.epochs), "epoch"), counted(len(self.elbo), "step")]
+        sizes += [] if self.num_data is None else [counted(self.num_data, "data point")]
+        rows = [(r.epoch, r.elbo, r.expected_log_likelihood, r.kl, r.kl_weight, r.learning_rate) for r in self.epochs]
+        return Summary(
+            f"History: {', '.join(sizes)}, {in_time(seconds)}" if self.elbo else "History: empty",
+            [f"gradients: {self.path}"] if self.path else [],
+            rows,
+            ("epoch", "ELBO in nats", "log-likelihood", "KL", "KL weight", "learning rate"),
+        )
 
     @property
     def loss(self) -> list[float]:

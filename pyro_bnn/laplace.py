@@ -56,6 +56,16 @@ class LaplacePosterior(Posterior):
         self._factor = _cholesky(precision)
 
     @property
+    def method(self) -> str:
+        """Laplace's method."""
+        return "Laplace"
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each latent variable."""
+        return {site.name: site.start.shape for site in self._coordinates.sites}
+
+    @property
     def seconds(self) -> float:
         """Wall time of the search and of the Hessian."""
         return self._seconds

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import _checks
 from ._scope import EXCLUSIVE, Stream
+from ._summary import Shown, Summary, counted, in_time, shape_row
 
 __all__ = ["EnsemblePosterior", "Posterior", "Status"]
 
@@ -35,13 +36,34 @@ class Status:
         return self.message
 
 
-class Posterior(ABC):
+class Posterior(Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
     A subclass sets `status` and implements :meth:`draws`.
     """
 
     status: Status
+
+    @property
+    def method(self) -> str:
+        """Name of the inference method, such as "NUTS"."""
+        return type(self).__name__
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """Shape of each latent variable, ``{site: event shape}``; None if only draws can tell."""
+        return None
+
+    def _summary(self) -> Summary:
+        shapes = self.shapes
+        title = f"{type(self).__name__}: {self.method}"
+        if shapes is not None:
+            total = sum(shape.numel() for shape in shapes.values())
+            title += f", {counted(total, 'number')} in {counted(len(shapes), 'site')}"
+        title += "" if self.num_stored is None else f", {counted(self.num_stored, 'draw')}"
+        title += "" if self.seconds is None else f", {in_time(self.seconds)}"
+        status = f"{'ok' if self.status else 'NOT OK'}: {self.status}"
+        return Summary(title, [status], [shape_row(name, shape) for name, shape in (shapes or {}).items()])
 
     @property
     def num_stored(self) -> int | None:
@@ -104,12 +126,22 @@ class EnsemblePosterior(Posterior):
     """
 
     def __init__(self, members: Sequence[Posterior]) -> None:
-        self.members = tuple(_checks.items("members", members, "a list of posteriors"))
+        self.members: tuple[Posterior, ...] = tuple(_checks.items("members", members, "a list of posteriors"))
         if not self.members:
             raise ValueError("`members` must name at least one posterior, got none.")
         for member in self.members:
             _checks.kind("members", member, Posterior, "posteriors; wrap a guide in `GuidePosterior`")
         self.status = _combined([member.status for member in self.members])
+
+    @property
+    def method(self) -> str:
+        """Number of members, and the method of the first."""
+        return f"ensemble of {len(self.members)} ({self.members[0].method})"
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """Shapes of the first member's latent variables; see :attr:`Posterior.shapes`."""
+        return self.members[0].shapes
 
     @property
     def num_stored(self) -> int | None:

@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from pyro import poutine
@@ -19,13 +20,15 @@ from .uncertainty import Prediction, concatenate
 
 __all__ = ["predict", "predict_point"]
 
+P = TypeVar("P", bound=Prediction)
+
 DEFAULT_NUM_SAMPLES = 100
 
 END = object()
 
 
 def predict(
-    model: BayesianModel,
+    model: BayesianModel[P],
     posterior: Posterior | Callable[..., object],
     x: Inputs | Iterable,
     *,
@@ -34,7 +37,7 @@ def predict(
     batch_size: int = 10_000,
     keep_draws: bool = False,
     seed: int | None = None,
-) -> Prediction:
+) -> P:
     r"""The posterior predictive distribution at x, as a mean over weight draws.
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
@@ -75,13 +78,13 @@ def predict(
 
 
 def predict_point(
-    model: BayesianModel,
+    model: BayesianModel[P],
     values: Mapping[str, Tensor],
     x: Inputs | Iterable,
     *,
     y: Tensor | None = None,
     batch_size: int = 10_000,
-) -> Prediction:
+) -> P:
     """The prediction of a single setting of the latent variables, such as the mean weights ``guide.median()``.
 
     Args:
@@ -102,7 +105,7 @@ def predict_point(
 
 
 def _predict(
-    model: BayesianModel,
+    model: BayesianModel[P],
     draws: Callable[[Inputs], Iterator[Draw]],
     num_samples: int,
     x: Inputs | Iterable,
@@ -110,7 +113,7 @@ def _predict(
     batch_size: int,
     keep: bool,
     seed: int | None,
-) -> Prediction:
+) -> P:
     _checks.at_least("batch_size", batch_size, 1)
     _checks.flag("keep_draws", keep)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -164,14 +167,14 @@ def _loader_batches(loader: Iterable, stream: Stream, like: Tensor) -> Iterator[
 
 
 def _predict_tensor(
-    model: BayesianModel,
+    model: BayesianModel[P],
     draws: Callable[[Inputs], Iterator[Draw]],
     seeds: list[int],
     x: Inputs,
     y: Tensor | None,
     batch_size: int,
     keep: bool,
-) -> Prediction:
+) -> P:
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, _checks.rows(name, leaf))
     if y is not None:

@@ -17,6 +17,7 @@ FLOOR = frozenset(
     {
         "_checkpointing",
         "_checks",
+        "_extras",
         "_files",
         "_functional",
         "_gaussian_mixture",
@@ -26,6 +27,7 @@ FLOOR = frozenset(
         "_records",
         "_reflection",
         "_scope",
+        "_summary",
     }
 )
 """Private files of the package's own folder that every file may import."""
@@ -62,6 +64,9 @@ def read(folder: str) -> dict[str, str]:
 
 
 def is_private(name: str) -> bool:
+    """Whether a name is its owner's own; names of Python and of notebooks are not."""
+    if name == "_repr_html_":
+        return False
     return name.startswith("_") and name != "_" and not (name.startswith("__") and name.endswith("__"))
 
 

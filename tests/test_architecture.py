@@ -15,10 +15,10 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks"},
+    {"_checks", "_summary"},
     {"_inputs"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
-    {"_checkpointing", "_functional"},
+    {"_checkpointing", "_extras", "_functional"},
     {"data", "metrics", "nets", "posterior", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

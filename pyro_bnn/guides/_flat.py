@@ -16,6 +16,7 @@ from torch.distributions.transforms import IndependentTransform
 from .. import _checks
 from .._reflection import has_hooks, overridden_names
 from .._scope import AbstractPyroModule
+from .._summary import Shown, Summary, counted, kind_of, shape_row
 from ..joint import Joint, Site
 from ..model import BayesianModel
 from ._parameters import ParameterVector
@@ -56,7 +57,7 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 """Function from a site and the guide's Gaussian to the distribution that is sampled instead."""
 
 
-class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
+class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers, with all parameters in long vectors.
 
     A subclass is a real Pyro guide with its method `forward`. Its method :meth:`flat` makes a fast fit possible: it
@@ -90,6 +91,21 @@ class FlatGuide(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metac
     @abstractmethod
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
+
+    def _summary(self) -> Summary:
+        parameters = list(self.parameters())
+        numbers = counted(sum(site.start.numel() for site in self.sites), "number")
+        learned = counted(sum(parameter.numel() for parameter in parameters), "parameter")
+        title = f"{type(self).__name__} of {numbers} in {counted(len(self.sites), 'site')}: {learned}"
+        return Summary(
+            f"{title}, {kind_of(parameters[0])}",
+            self.remarks(),
+            [shape_row(site.name, site.start.shape) for site in self.sites],
+        )
+
+    def remarks(self) -> list[str]:
+        """What else to say of this guide where it is shown, one line each."""
+        return []
 
     def joint(self, model: BayesianModel) -> Joint:
         """The joint density for which :meth:`flat` computes gradients."""

@@ -95,6 +95,10 @@ class LowRankGuide(GaussianGuide):
             values[site.name] = pyro.sample(site.name, delta)
         return values
 
+    def remarks(self) -> list[str]:
+        """The rank; see :meth:`FlatGuide.remarks`."""
+        return [f"correlations in {self.rank} directions"]
+
     def _layout(self) -> Layout:
         return Layout({site.name: site.unconstrained_start.shape for site in self.sites})
 

@@ -171,6 +171,12 @@ class MeanFieldGuide(GaussianGuide):
         keep = self._modules.get("keep")
         return {} if keep is None else dict(keep.named_buffers())
 
+    def remarks(self) -> list[str]:
+        """How many weights are removed; see :meth:`FlatGuide.remarks`."""
+        masks = self.masks.values()
+        removed = sum(mask.numel() - int(mask.sum()) for mask in masks)
+        return [f"{removed:,} weights of {len(masks)} sites are removed"] if masks else []
+
     def kept(self, site: str) -> Tensor:
         """Mask of the elements of a site that are random, boolean, of the site's shape; the others were removed.
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
+from torch import nn
 
 from .. import _checks
 from .._scope import is_auxiliary, own_parameters, short_errors
@@ -46,6 +47,21 @@ class GuidePosterior(Posterior):
         self.guide = guide
         self.status = status if status is not None else Status(True, "a guide as it was given.")
         self.history = history if history is not None else History()
+
+    @property
+    def method(self) -> str:
+        """SVI, or nothing known of a fit, with the kind of guide."""
+        guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
+        return f"SVI with {guide}" if self.history.epochs else guide
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """Shape of each latent variable; None for a guide that is a function. See :attr:`Posterior.shapes`."""
+        if isinstance(self.guide, FlatGuide):
+            return {site.name: site.start.shape for site in self.guide.sites}
+        trace = self.guide.prototype_trace if isinstance(self.guide, AutoGuide) else None
+        nodes: dict[str, Any] = {} if trace is None else dict(trace.iter_stochastic_nodes())
+        return {name: node["value"].shape for name, node in nodes.items()} or None
 
     @property
     def seconds(self) -> float | None:

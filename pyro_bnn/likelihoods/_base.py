@@ -4,7 +4,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -15,10 +15,10 @@ from torch.distributions import Distribution
 from .. import _checks
 from .._reflection import move_distribution
 from .._scope import AbstractPyroModule, without_pyro
-from ..uncertainty import Accumulator
+from ..uncertainty import Accumulator, P_co
 from ._weighted import Weighted, check_joined, join_weights
 
-L = TypeVar("L", bound="Likelihood")
+L = TypeVar("L", bound="Likelihood[Any]")
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,12 @@ class MovedPrior:
         return moved
 
 
-class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
+class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Maps the output of a network to the distribution of an observation.
 
     A subclass defines the distribution, the targets that are allowed, and the prediction from many weight draws. It may
-    own a learnable parameter or a latent variable (a `PyroSample`).
+    own a learnable parameter or a latent variable (a `PyroSample`). Its type parameter is the type of the predictions,
+    as in ``class Mine(Likelihood[RegressionPrediction])``; type checkers then know what `predict` returns.
 
     A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
     The weights w make the likelihood :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts as the same
@@ -182,7 +183,7 @@ class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[meta
         return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
 
     @abstractmethod
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[P_co]:
         """An empty running sum over weight draws, which makes a prediction from them."""
 
 

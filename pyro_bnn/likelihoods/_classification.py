@@ -7,12 +7,12 @@ import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from ..uncertainty import Accumulator, ClassAccumulator
+from ..uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
 from ._base import Likelihood, require_output_dims
 from ._weighted import class_weights as checked_weights
 
 
-class CategoricalLikelihood(Likelihood):
+class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
     """One of C classes; the network's last axis holds unnormalised log-probabilities (logits).
 
     Output of shape (N, C) goes with integer targets of shape (N,), each in 0, ..., C - 1.
@@ -73,12 +73,12 @@ class CategoricalLikelihood(Likelihood):
             return weights
         return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[ClassificationPrediction]:
         """Averages probabilities."""
         return ClassAccumulator()
 
 
-class BernoulliLikelihood(Likelihood):
+class BernoulliLikelihood(Likelihood[ClassificationPrediction]):
     """Yes or no; the network's output is the log-odds of yes, and has the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
@@ -125,7 +125,7 @@ class BernoulliLikelihood(Likelihood):
             return weights
         return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[ClassificationPrediction]:
         """Averages probabilities."""
         return ClassAccumulator()
 

@@ -7,11 +7,11 @@ from torch.nn.functional import softplus
 
 from .. import _checks
 from ..distributions import NormalMixture
-from ..uncertainty import Accumulator, MixtureAccumulator
+from ..uncertainty import Accumulator, MixtureAccumulator, MixtureDensityPrediction
 from ._base import Likelihood, require_multiple, require_real
 
 
-class MixtureDensityLikelihood(Likelihood):
+class MixtureDensityLikelihood(Likelihood[MixtureDensityPrediction]):
     r"""A mixture of M Gaussians for each target, with all parameters from the network: a mixture density network.
 
     .. math:: p(y \mid x) = \sum_{m=1}^M \pi_m(x)\, N(y; \mu_m(x), \sigma_m(x)^2), \qquad
@@ -64,6 +64,10 @@ class MixtureDensityLikelihood(Likelihood):
         """Three for each component of each target; see :meth:`Likelihood.num_outputs`."""
         return 3 * self.num_components * num_targets
 
+    def extra_repr(self) -> str:
+        """The number of components; see `torch.nn.Module`."""
+        return f"{self.num_components}"
+
     def initial_bias(self, y: Tensor) -> Tensor:
         r"""Bias of the last layer with which components start apart; set ``net[-1].bias.data`` to it.
 
@@ -93,6 +97,6 @@ class MixtureDensityLikelihood(Likelihood):
         """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("MixtureDensityLikelihood", y)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[MixtureDensityPrediction]:
         """Averages means, variances within components, and variances between components."""
         return MixtureAccumulator()

@@ -14,13 +14,13 @@ from torch.nn.functional import softplus
 from .. import _checks
 from .._reflection import require_positive
 from .._scope import local_param
-from ..uncertainty import Accumulator, MomentAccumulator
+from ..uncertainty import Accumulator, MomentAccumulator, RegressionPrediction
 from ._base import Likelihood, MovedPrior, lift, require_counts, require_output_dims, require_real, split_last
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-class GaussianLikelihood(Likelihood):
+class GaussianLikelihood(Likelihood[RegressionPrediction]):
     """N(output, scale^2), with one noise scale for all data.
 
     Output and targets have the same shape, (N, O) or (N,).
@@ -50,6 +50,12 @@ class GaussianLikelihood(Likelihood):
         self._scale_event_dim = prior.event_dim
         self.register_buffer("like", torch.zeros(()))  # has the device and dtype
         self.scale = PyroSample(MovedPrior(prior))
+
+    def extra_repr(self) -> str:
+        """The scale; see `torch.nn.Module`."""
+        if "fixed_scale" in self._buffers:
+            return f"scale={float(self.get_buffer('fixed_scale')):.4g}"
+        return "latent scale" if "scale" in self._pyro_samples else "learned scale"
 
     def noise_scale(self) -> Tensor:
         """The standard deviation of the noise, fixed or learned so far, a tensor of shape ().
@@ -87,7 +93,7 @@ class GaussianLikelihood(Likelihood):
         """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("GaussianLikelihood", y)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
         """Averages means and variances."""
         return MomentAccumulator()
 
@@ -106,7 +112,7 @@ class _Standardising(dist.Normal):
         return log_prob
 
 
-class HeteroscedasticGaussianLikelihood(Likelihood):
+class HeteroscedasticGaussianLikelihood(Likelihood[RegressionPrediction]):
     """N(mean, exp(log variance)); the two halves of the network's last axis are the mean and the log variance.
 
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
@@ -125,12 +131,12 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("HeteroscedasticGaussianLikelihood", y)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
         """Averages means and variances."""
         return MomentAccumulator()
 
 
-class PoissonLikelihood(Likelihood):
+class PoissonLikelihood(Likelihood[RegressionPrediction]):
     """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -146,6 +152,6 @@ class PoissonLikelihood(Likelihood):
         """The targets in the dtype of the output."""
         return super().as_targets(y, dtype).to(dtype)
 
-    def accumulator(self) -> Accumulator:
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
         """Averages means and variances."""
         return MomentAccumulator()

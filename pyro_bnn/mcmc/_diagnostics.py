@@ -1,6 +1,5 @@
 """Convergence of chains, by ArviZ."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
+from .._extras import optional
 from .._inputs import Inputs
-from .._scope import EXCLUSIVE
 from ..joint import draw_batches
 from ..model import BayesianModel
 from ._statistics import ChainStatistics
@@ -134,14 +133,8 @@ class Diagnostics:
 
 
 def require_arviz() -> Any:
-    """ArviZ, or an error that says how to get it. It is imported when needed: that is slow, and it warns."""
-    try:
-        with EXCLUSIVE, warnings.catch_warnings():  # the filters belong to the process
-            warnings.simplefilter("ignore")
-            import arviz
-    except ImportError as error:
-        raise ImportError("this needs ArviZ: pip install 'pyro-bnn[mcmc]'.") from error
-    return arviz
+    """ArviZ, or an error that says how to get it."""
+    return optional("arviz", "ArviZ", "mcmc")
 
 
 def convergence(values: Tensor) -> Convergence:

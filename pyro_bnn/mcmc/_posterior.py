@@ -77,6 +77,16 @@ class MCMCPosterior(Posterior):
         return next(iter(self.samples.values())).shape[:2]
 
     @property
+    def method(self) -> str:
+        """Name of the sampler."""
+        return self.sampler
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each latent variable."""
+        return {name: value.shape[2:] for name, value in self.samples.items()}
+
+    @property
     def num_chains(self) -> int:
         """Number of chains, K."""
         return self._lead[0]

@@ -1,8 +1,9 @@
 """The Bayesian model: a network with priors and a likelihood."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Generic
 
 import pyro
 import torch
@@ -14,17 +15,20 @@ from torch.distributions import Distribution
 
 from .. import _checks, _functional
 from .._inputs import Inputs, map_inputs, num_rows
-from .._scope import EXCLUSIVE, allow_local_mode, eval_mode, local_param, seeded, without_pyro
+from .._scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, eval_mode, local_param, seeded, without_pyro
+from .._summary import Shown, Summary
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
+from ..uncertainty import P_co
 from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
-from ._response import Interceptor, Response, respond
+from ._response import Interception, Interceptor, Response, respond
 from ._selection import SITE_PREFIX, parameter_tree, select_sites
+from ._summary import summary_of
 
 
-class BayesianModel(PyroModule):
+class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     r"""Any `torch.nn.Module` as a Pyro model whose weights have priors.
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
@@ -71,7 +75,7 @@ class BayesianModel(PyroModule):
         net: nn.Module,
         *,
         prior: WeightPrior,
-        likelihood: Likelihood,
+        likelihood: Likelihood[P_co],
         num_data: int,
         where: str | Sequence[str] = "**",
     ) -> None:
@@ -87,7 +91,7 @@ class BayesianModel(PyroModule):
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(self.net)
         self._is_pyro_network = any(isinstance(module, PyroModule) for module in self.net.modules())
-        self._interceptor: Interceptor | None = None
+        self._interception = Interception()
         self._paths = select_sites(self.net, _checks.globs("where", where))
         for name, path in ((name, path) for name, paths in self._paths.items() for path in paths):
             _functional.prepare_embedding(self.net, path, name)
@@ -105,6 +109,9 @@ class BayesianModel(PyroModule):
         if self._priors.first_values:
             values = {key.removeprefix(f"{PRIOR_PREFIX}."): v for key, v in self._priors.first_values.items()}
             self.add_module("prior_parameters", parameter_tree(values))
+
+    def _summary(self) -> Summary:
+        return summary_of((self.network, self.prior, self._likelihood), self.num_data, self.like, self._shapes())
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -177,7 +184,7 @@ class BayesianModel(PyroModule):
         return net
 
     @property
-    def _likelihood(self) -> Likelihood:
+    def _likelihood(self) -> Likelihood[P_co]:
         likelihood = self._modules["likelihood"]
         assert isinstance(likelihood, Likelihood)
         return likelihood
@@ -296,8 +303,7 @@ class BayesianModel(PyroModule):
         require_values(values, self.latent_names)
         response = self._respond(self._likelihood_given(values), values, x)
         observed, targets = response.observed(x, y, self.num_data)
-        log_prob: Tensor = observed.log_prob(targets)
-        return log_prob.sum() * (self.num_data / num_rows(x))
+        return observed.log_prob(targets).sum() * (self.num_data / num_rows(x))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
@@ -321,24 +327,16 @@ class BayesianModel(PyroModule):
             output: Network outputs, shape ``(*draws, N, ...)``.
             values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood at least.
         """
-        distribution: TorchDistributionMixin = self._likelihood_given(values)(output)
-        return distribution
+        return self._likelihood_given(values)(output)
 
-    @contextmanager
-    def intercepted(self, interceptor: Interceptor) -> Iterator[None]:
+    def intercepted(self, interceptor: Interceptor) -> AbstractContextManager[None]:
         """A context in which every call of the network runs inside a context made by `interceptor`."""
-        if self._interceptor is not None:
-            raise ValueError("an estimator is already applied to this model; leave its context first.")
-        self._interceptor = interceptor
-        try:
-            yield
-        finally:
-            self._interceptor = None
+        return self._interception.by(interceptor)
 
     @property
     def is_intercepted(self) -> bool:
         """Whether a context of :meth:`intercepted` is active."""
-        return self._interceptor is not None
+        return self._interception.interceptor is not None
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
         """The likelihood with those of the given values that belong to it."""
@@ -357,9 +355,12 @@ class BayesianModel(PyroModule):
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless every latent variable has a value, finite and of the right shape."""
-        shapes = {name: self.initial_value(name).shape for name in self._paths}
-        shapes |= {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
-        check_latents(self.latent_names, shapes, values)
+        check_latents(self.latent_names, self._shapes(), values)
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        """Shapes of all latent variables except those of the likelihood."""
+        shapes = {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
+        return shapes | {name: self.initial_value(name).shape for name in self._paths}
 
     def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights that the layers use, given a value of every site of the network.
@@ -383,14 +384,14 @@ class BayesianModel(PyroModule):
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        return respond(self.network, self._likelihood, self._paths, weights, x, self._interceptor)
+        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception.interceptor)
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
         net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
-        return respond(net, likelihood, self._paths, weights, x, self._interceptor)
+        return respond(net, likelihood, self._paths, weights, x, self._interception.interceptor)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

@@ -1,7 +1,7 @@
 """The response of a network to inputs: its output, and the distribution of the targets."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -14,6 +14,23 @@ from ._inputs import check_shapes, check_size
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
 """Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
+
+
+class Interception:
+    """Where an estimator may enter the calls of a network."""
+
+    interceptor: Interceptor | None = None
+
+    @contextmanager
+    def by(self, interceptor: Interceptor) -> Iterator[None]:
+        """A context in which every call of the network runs inside a context made by `interceptor`."""
+        if self.interceptor is not None:
+            raise ValueError("an estimator is already applied to this model; leave its context first.")
+        self.interceptor = interceptor
+        try:
+            yield
+        finally:
+            self.interceptor = None
 
 
 @dataclass(frozen=True)

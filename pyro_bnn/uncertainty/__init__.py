@@ -18,6 +18,7 @@ from ._entropy import entropy as entropy
 from ._entropy import expected_entropy as expected_entropy
 from ._entropy import mutual_information as mutual_information
 from ._entropy import predictive_entropy as predictive_entropy
+from ._prediction import P_co as P_co
 from ._prediction import Prediction as Prediction
 from ._prediction import concatenate as concatenate
 from ._regression import MixtureDensityPrediction as MixtureDensityPrediction

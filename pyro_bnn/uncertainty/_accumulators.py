@@ -1,6 +1,7 @@
 """Running sums over weight draws, from which predictions are made."""
 
 from abc import ABC, abstractmethod
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -10,11 +11,11 @@ from torch.nn.functional import logsigmoid
 from ._classification import ClassificationPrediction
 from ._entropy import RunningEntropies, single_at_least
 from ._parameters import join_distributions
-from ._prediction import Prediction
+from ._prediction import P_co
 from ._regression import MixtureDensityPrediction, RegressionPrediction
 
 
-class Accumulator(ABC):
+class Accumulator(ABC, Generic[P_co]):
     """A running sum over weight draws; its memory does not grow with their number."""
 
     num_samples: int = 0
@@ -29,11 +30,11 @@ class Accumulator(ABC):
         """
 
     @abstractmethod
-    def prediction(self, log_density: Tensor | None) -> Prediction:
+    def prediction(self, log_density: Tensor | None) -> P_co:
         """The prediction from all draws so far; `log_density` is that of the targets, shape (N,), or None."""
 
 
-class ClassAccumulator(Accumulator):
+class ClassAccumulator(Accumulator[ClassificationPrediction]):
     """Mean probabilities, expected entropy, mutual information, votes and logit variance."""
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class ClassAccumulator(Accumulator):
         )
 
 
-class MomentAccumulator(Accumulator):
+class MomentAccumulator(Accumulator[RegressionPrediction]):
     """Mean and variances of numbers."""
 
     def __init__(self) -> None:
@@ -98,7 +99,7 @@ class MomentAccumulator(Accumulator):
         )
 
 
-class MixtureAccumulator(Accumulator):
+class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
     """Mean and variances of numbers; the variances within and between components are kept apart."""
 
     def __init__(self) -> None:

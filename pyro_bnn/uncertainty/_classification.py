@@ -1,14 +1,22 @@
 """Predictions of classes."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
 from .. import _checks, metrics
+from .._summary import counted
+from ._frames import array, by_output, frame, named
 from ._prediction import Prediction, require_variance
 
+if TYPE_CHECKING:
+    import pandas
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class ClassificationPrediction(Prediction):
     """Class probabilities averaged over weight draws, and the sources of their uncertainty.
 
@@ -40,6 +48,19 @@ class ClassificationPrediction(Prediction):
         """Mean class probabilities, shape (N, C)."""
         return self.probs
 
+    def axes_in_words(self) -> str:
+        """Number of outputs and classes."""
+        classes = counted(self.probs.shape[-1], "class")
+        return classes if self.probs.dim() == 2 else f"outputs of shape {tuple(self.probs.shape[1:-1])}, {classes}"
+
+    def uncertainty_in_words(self) -> str:
+        """Mean entropies in nats, and the mean of the largest probabilities."""
+        entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
+        if self.mutual_information is not None:
+            parts = (float(part.mean()) for part in (self.aleatoric, self.mutual_information))
+            entropy += " = aleatoric {:.3g} + epistemic {:.3g}".format(*parts)
+        return f"{entropy}; mean max_probability {float(self.max_probability.mean()):.3g}"
+
     @property
     def labels(self) -> Tensor:
         """Most probable class, shape (N,)."""
@@ -68,6 +89,50 @@ class ClassificationPrediction(Prediction):
     def as_classification(self) -> "ClassificationPrediction":
         """The same prediction."""
         return self
+
+    def to_frame(
+        self,
+        *,
+        classes: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        index: Iterable[Any] | None = None,
+    ) -> "pandas.DataFrame":
+        """The prediction as a data frame; see :meth:`Prediction.to_frame`.
+
+        The columns are ``label``, the most probable class; ``total_nats``, ``aleatoric_nats`` and ``epistemic_nats``,
+        the entropies; and the probability of each class, such as ``prob_0``. Of several outputs each has such columns,
+        with its name or number at the end.
+
+        Args:
+            classes: Names of the classes, for labels, targets and columns; None numbers them.
+            outputs: Names of several yes-or-no outputs; None numbers them.
+            index: Labels of the rows; None numbers them.
+
+        Raises:
+            ImportError: If pandas is not installed.
+            ValueError: If there are not as many names as classes, outputs or rows.
+        """
+        num_classes = self.probs.shape[-1]
+        names = None if classes is None else np.array(named("classes", classes, num_classes), object)
+
+        def of_labels(column: str, labels: Tensor) -> dict[str, np.ndarray]:
+            found = by_output(column, labels.long(), outputs)
+            return found if names is None else {name: names[values] for name, values in found.items()}
+
+        columns = of_labels("label", self.labels)
+        for name, value in (
+            ("total", self.total),
+            ("aleatoric", self.aleatoric),
+            ("epistemic", self.mutual_information),
+        ):
+            columns |= {} if value is None else by_output(f"{name}_nats", value, outputs)
+        for c, probability in enumerate(self.probs.unbind(-1)):
+            columns |= by_output(f"prob_{c if names is None else names[c]}", probability, outputs)
+        if self.targets is not None:
+            columns |= of_labels("target", self.targets)
+        if self.log_density is not None:
+            columns["log_density"] = array(self.log_density)
+        return frame(columns, len(self), index)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Scores of the mean probabilities against labels; each of several outputs counts as an input.

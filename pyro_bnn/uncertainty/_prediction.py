@@ -1,30 +1,36 @@
 """Predictions, the results of `predict`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from typing_extensions import TypeVar
 
 from .. import _checks
+from .._summary import Shown, Summary, counted, kind_of
 from ._entropy import require_two
 from ._parameters import join_distributions, take
 
 if TYPE_CHECKING:
+    import pandas
+
     from ._classification import ClassificationPrediction
     from ._regression import RegressionPrediction
 
 P = TypeVar("P", bound="Prediction")
+P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
+"""Type of the predictions of a model, likelihood or running sum; code that does not say it means any."""
 
 DRAWS_FIRST = ("logits", "components")
 """Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
 
 
-@dataclass(frozen=True)
-class Prediction(ABC):
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown, ABC):
     """Result of `predict`; the subclasses hold probabilities of classes, or moments of numbers.
 
     ``prediction[rows]`` is the prediction for some of the inputs: `rows` is a boolean mask of shape (N,), a vector of
@@ -46,6 +52,21 @@ class Prediction(ABC):
     def expectation(self) -> Tensor:
         """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
 
+    def _summary(self) -> Summary:
+        size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, 'weight draw')}"
+        notes = [self.uncertainty_in_words()] if len(self) else []
+        if self.log_density is not None and len(self):
+            notes.append(f"targets: negative log-density {self.nll:.4g} nats in the mean")
+        return Summary(f"{type(self).__name__}: {size}, {kind_of(self.expectation)}", notes)
+
+    def axes_in_words(self) -> str:
+        """What one row of the prediction holds, such as "10 classes"."""
+        return f"rows of shape {tuple(self.expectation.shape[1:])}"
+
+    def uncertainty_in_words(self) -> str:
+        """The mean uncertainty of all inputs, in words."""
+        return "uncertainty unknown"
+
     @abstractmethod
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Scores of the prediction against targets, by name.
@@ -55,6 +76,21 @@ class Prediction(ABC):
 
         Raises:
             ValueError: If there are no targets, or if they do not fit the prediction.
+        """
+
+    @abstractmethod
+    def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
+        """The prediction as a data frame with one row per input, for example to write it to a file.
+
+        Given targets, it has their column ``target``, and ``log_density`` in nats. What a single weight draw cannot
+        tell has no column.
+
+        Args:
+            index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
+
+        Raises:
+            ImportError: If pandas is not installed.
+            ValueError: If the index has another number of labels.
         """
 
     def as_classification(self) -> "ClassificationPrediction":
@@ -113,7 +149,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
     return variance
 
 
-def concatenate(predictions: Sequence[Prediction]) -> Prediction:
+def concatenate(predictions: Sequence[P]) -> P:
     """One prediction from those for successive batches of data, all with the same weight draws."""
     first = predictions[0]
     joined: dict[str, Any] = {"num_samples": first.num_samples}

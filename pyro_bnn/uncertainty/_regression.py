@@ -1,8 +1,9 @@
 """Predictions of numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,14 +13,19 @@ from .. import _checks, metrics
 from .._gaussian_mixture import BISECTIONS, mixture_cdf, mixture_icdf
 from .._reflection import move_distribution
 from .._scope import seeded
+from .._summary import counted
+from ._frames import array, by_output, frame
 from ._parameters import take
 from ._prediction import Prediction, require_variance
+
+if TYPE_CHECKING:
+    import pandas
 
 CRPS_DRAWS = 1000
 """Heuristic: draws for a CRPS without closed form; its error is about 3 % of a standard deviation per target."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
 
@@ -44,6 +50,19 @@ class RegressionPrediction(Prediction):
         """Predictive mean, shape ``(N, *O)``."""
         return self.mean
 
+    def axes_in_words(self) -> str:
+        """Number of outputs, and whether quantiles can be computed."""
+        shape = self.mean.shape[1:]
+        outputs = counted(shape.numel(), "output") if len(shape) < 2 else f"outputs of shape {tuple(shape)}"
+        return outputs if self.components is None else f"{outputs} with quantiles"
+
+    def uncertainty_in_words(self) -> str:
+        """Root mean square of the predictive standard deviations."""
+        if self.variance_of_means is None:
+            return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
+        parts = (float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means))
+        return "standard deviation (root mean square) {:.3g}; aleatoric {:.3g}, epistemic {:.3g}".format(*parts)
+
     @property
     def epistemic(self) -> Tensor:
         """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs at least two draws."""
@@ -57,6 +76,48 @@ class RegressionPrediction(Prediction):
     def as_regression(self) -> "RegressionPrediction":
         """The same prediction."""
         return self
+
+    def variances(self) -> dict[str, Tensor]:
+        """The predictive variance and its parts, by name, each of shape ``(N, *O)``; of a single draw only one part."""
+        if self.variance_of_means is None:
+            return {"aleatoric": self.aleatoric}
+        return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
+
+    def to_frame(
+        self,
+        *,
+        level: float | None = None,
+        outputs: Sequence[str] | None = None,
+        index: Iterable[Any] | None = None,
+    ) -> "pandas.DataFrame":
+        """The prediction as a data frame; see :meth:`Prediction.to_frame`.
+
+        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``; given
+        a level also ``lower`` and ``upper``. Of several outputs each has such columns, with its name or number at the
+        end.
+
+        Args:
+            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9, with equal probabilities below
+                and above it; needs `keep_draws`.
+            outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
+            index: Labels of the rows; None numbers them.
+
+        Raises:
+            ImportError: If pandas is not installed.
+            ValueError: If the components were not kept, or there are not as many names as outputs or rows.
+        """
+        columns = by_output("mean", self.mean, outputs)
+        for name, variance in self.variances().items():
+            columns |= by_output(f"{name}_sd", variance.sqrt(), outputs)
+        if level is not None:
+            tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+            for name, bound in zip(("lower", "upper"), self.quantile([tail, 1 - tail]), strict=True):
+                columns |= by_output(name, bound, outputs)
+        if self.targets is not None:
+            columns |= by_output("target", self.targets, outputs)
+        if self.log_density is not None:
+            columns["log_density"] = array(self.log_density)
+        return frame(columns, len(self), index)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
         """Scores of the prediction against targets.
@@ -229,7 +290,7 @@ class RegressionPrediction(Prediction):
         return move_distribution(self._kept_components(), self.mean.new_zeros((), dtype=torch.double))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MixtureDensityPrediction(RegressionPrediction):
     r"""A prediction whose draws are themselves mixtures, so that its variance has three parts.
 
@@ -255,6 +316,11 @@ class MixtureDensityPrediction(RegressionPrediction):
 
     within_components: Tensor
     between_components: Tensor
+
+    def variances(self) -> dict[str, Tensor]:
+        """The predictive variance and its parts, by name, each of shape ``(N, *O)``."""
+        parts = {"within_components": self.within_components, "between_components": self.between_components}
+        return super().variances() | parts
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
         components = vars(self._kept_components())  # a NormalMixture, whose class is in a layer above this one

@@ -1,0 +1,283 @@
+"""What objects say of themselves at the prompt and in notebooks."""
+
+import functools
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn.mcmc import ChainStatistics
+from pyro_bnn.pruning import prune
+
+from . import cases
+from .cases import small_model, small_net
+
+
+def fitted(num_epochs=3):
+    model, x, y = small_model(num_data=6)
+    guide = pb.MeanFieldGuide(model)
+    adam = functools.partial(torch.optim.Adam, lr=1e-2)
+    return model, x, pb.fit_svi(model, guide, (x, y), optimizer=adam, num_epochs=num_epochs, seed=0)
+
+
+def chains(message="four chains."):
+    samples = {"net.weight": torch.zeros(4, 50, 3, 2), "net.bias": torch.zeros(4, 50, 3)}
+    nothing = dict.fromkeys(("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass"))
+    return pb.MCMCPosterior(
+        samples, ChainStatistics(**nothing, seconds=7.25), pb.Status(False, message), sampler="NUTS"
+    )
+
+
+def prediction(likelihood, **kwargs):
+    model, x, y = small_model(likelihood=likelihood)
+    return pb.predict(model, pb.auto_delta(model), x, num_samples=4, y=y, seed=0, **kwargs)
+
+
+@functools.cache
+def objects():
+    """One object of each kind, and unusual ones."""
+    model, x, posterior = fitted()
+    gaussian, x_gaussian, y_gaussian = small_model(likelihood="gaussian-latent", num_data=6)
+    deep = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))) for _ in range(12)))
+    long_names = nn.ModuleDict({"a_name_of_a_layer_" * 12: nn.Linear(4, 3)})
+    build = functools.partial(pb.BayesianModel, prior=pb.HorseshoePrior(), likelihood=pb.GaussianLikelihood())
+    return {
+        "model": model,
+        "model with latent noise": gaussian,
+        "deep model": build(deep, num_data=10),
+        "model with long names": build(long_names, num_data=10),
+        "model with some random parameters": build(small_net(), num_data=10, where="**.bias"),
+        **{f"guide {name}": make(model) for name, make in cases.GUIDES.items() if not name.startswith("auto")},
+        "point": pb.auto_delta(model),
+        "fit": posterior,
+        "pruned": prune(posterior, fraction=0.5),
+        "stock guide": pb.GuidePosterior(pb.auto_normal(model)),
+        "function": pb.GuidePosterior(lambda *_: None),
+        "ensemble": pb.EnsemblePosterior([posterior, posterior]),
+        "ensemble of ensembles": pb.EnsemblePosterior([pb.EnsemblePosterior([posterior] * 2)] * 3),
+        "Laplace": pb.fit_laplace(gaussian, x_gaussian, y_gaussian, max_iterations=3),
+        "chains": chains("R-hat is 1.3.\n" * 100),
+        "history": posterior.history,
+        "long history": fitted(num_epochs=40)[2].history,
+        "empty history": pb.History(),
+        **{f"prediction of {name}": prediction(name) for name in cases.LIKELIHOODS},
+        "prediction with draws": prediction("gaussian-fixed", keep_draws=True),
+        "prediction of one draw": pb.predict_point(model, posterior.median(), x),
+        "prediction of no rows": prediction("categorical")[:0],
+        **{f"half a {kind.__name__}": kind.__new__(kind) for kind in KINDS},
+    }
+
+
+KINDS = (
+    pb.BayesianModel,
+    pb.MeanFieldGuide,
+    pb.LowRankGuide,
+    pb.GuidePosterior,
+    pb.EnsemblePosterior,
+    pb.LaplacePosterior,
+    pb.MCMCPosterior,
+    pb.History,
+    pb.uncertainty.ClassificationPrediction,
+    pb.uncertainty.RegressionPrediction,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_double_precision():
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    return objects()
+
+
+def is_short(text):
+    lines = text.splitlines()
+    return 1 <= len(lines) <= 10 and max(map(len, lines)) <= 100
+
+
+def test_every_object_has_one_to_ten_short_lines_that_begin_with_its_class():
+    for name, value in objects().items():
+        text = repr(value)
+        assert is_short(text), f"{name}:\n{text}"
+        assert text.startswith(type(value).__name__), name
+        assert ("without details" in text) == name.startswith("half"), name
+
+
+def test_long_texts_are_recognised():
+    assert not is_short("a\n" * 11)
+    assert not is_short("a" * 101)
+
+
+def test_showing_an_object_draws_nothing_and_runs_nothing(monkeypatch):
+    shown = objects()
+
+    def never(*_, **__):
+        raise AssertionError("it was run")
+
+    for owner, name in ((nn.Linear, "forward"), (pb.MeanFieldGuide, "draws"), (pb.MCMCPosterior, "draws")):
+        monkeypatch.setattr(owner, name, never)
+    before = torch.get_rng_state()
+    for value in shown.values():
+        repr(value)
+        value._repr_html_()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- exact texts ------------------------------------------------------------------------------------------------------
+
+
+def lines(*expected):
+    return "\n".join(expected)
+
+
+def test_a_model_shows_its_sites():
+    assert repr(small_model(where="**.weight")[0]) == lines(
+        "BayesianModel of Sequential: 35 random numbers in 2 sites, 8 learned numbers",
+        "  prior NormalPrior(scale=0.7)",
+        "  likelihood CategoricalLikelihood(); 20 data points, float64 on cpu",
+        "  net.0.weight  (5, 4)  20  random",
+        "  net.2.weight  (3, 5)  15  random",
+        "  net.0.bias    (5,)     5  learned",
+        "  net.2.bias    (3,)     3  learned",
+    )
+
+
+def test_the_middle_of_a_long_list_is_left_out():
+    text = repr(objects()["deep model"])
+    assert re.search(r"random *\n  \.\.\. \d+ more\n  net\.11\.2\.", text)
+    assert text.splitlines()[3].startswith("  prior.0.0.global_scale")
+
+
+def test_a_guide_shows_its_sites():
+    guide = pb.MeanFieldGuide(small_model(where="net.2.*")[0])
+    assert repr(guide) == lines(
+        "MeanFieldGuide of 18 numbers in 2 sites: 36 parameters, float64 on cpu",
+        "  net.2.weight  (3, 5)  15",
+        "  net.2.bias    (3,)     3",
+    )
+    assert repr(prune(guide, fraction=0.5).guide).splitlines()[1] == "  9 weights of 2 sites are removed"
+
+
+def test_posteriors_show_method_status_and_sites():
+    posterior = pb.GuidePosterior(pb.MeanFieldGuide(small_model(where="net.2.*")[0]))
+    assert repr(posterior) == lines(
+        "GuidePosterior: MeanFieldGuide, 18 numbers in 2 sites",
+        "  ok: a guide as it was given.",
+        "  net.2.weight  (3, 5)  15",
+        "  net.2.bias    (3,)     3",
+    )
+    assert repr(chains()) == lines(
+        "MCMCPosterior: NUTS, 9 numbers in 2 sites, 200 draws, 7.25 s",
+        "  NOT OK: four chains.",
+        "  net.weight  (3, 2)  6",
+        "  net.bias    (3,)    3",
+    )
+    titles = {name: repr(objects()[name]).splitlines()[0] for name in ("fit", "ensemble", "Laplace", "stock guide")}
+    assert re.fullmatch(r"GuidePosterior: SVI with MeanFieldGuide, 43 numbers in 4 sites, [\d.e-]+ s", titles["fit"])
+    assert titles["ensemble"].startswith("EnsemblePosterior: ensemble of 2 (SVI with MeanFieldGuide), 43 numbers")
+    assert re.match(r"LaplacePosterior: Laplace, 38 numbers in 5 sites, ", titles["Laplace"])
+    assert titles["stock guide"] == "GuidePosterior: AutoNormal, 43 numbers in 4 sites"
+
+
+def test_a_prediction_shows_its_uncertainty():
+    probs = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    numbers = {"aleatoric": torch.tensor([0.25, 0.5]), "mutual_information": torch.tensor([0.125, 0.25])}
+    nothing = dict.fromkeys(("log_density", "votes", "variance_of_logits", "logits"))
+    of_classes = pb.uncertainty.ClassificationPrediction(num_samples=1000, probs=probs, **numbers, **nothing)
+    assert repr(of_classes) == lines(
+        "ClassificationPrediction: 2 inputs, 2 classes, 1,000 weight draws, float64 on cpu",
+        "  mean entropy 0.562 nats = aleatoric 0.375 + epistemic 0.188; mean max_probability 0.625",
+    )
+    of_numbers = pb.uncertainty.RegressionPrediction(
+        num_samples=4,
+        log_density=torch.tensor([-1.0]),
+        mean=torch.zeros(1, 2),
+        aleatoric=torch.full((1, 2), 9.0),
+        variance_of_means=torch.full((1, 2), 16.0),
+        components=None,
+    )
+    assert repr(of_numbers) == lines(
+        "RegressionPrediction: 1 input, 2 outputs, 4 weight draws, float64 on cpu",
+        "  standard deviation (root mean square) 5; aleatoric 3, epistemic 4",
+        "  targets: negative log-density 1 nats in the mean",
+    )
+
+
+def test_a_history_shows_its_first_and_last_epochs():
+    history = pb.History(num_data=20, path="direct")
+    for epoch in range(30):
+        history.add_step(-10.0 + epoch, 5.0, 1.0)
+        history.end_epoch([20], 0.125, 2.0)
+    assert repr(history) == lines(
+        "History: 30 epochs, 30 steps, 20 data points, 60 s",
+        "  gradients: direct",
+        "  epoch  ELBO in nats  log-likelihood  KL  KL weight  learning rate",
+        "      0           -15             -10   5          1          0.125",
+        "      1           -14              -9   5          1          0.125",
+        "      2           -13              -8   5          1          0.125",
+        "  ... 24 more",
+        "     27            12              17   5          1          0.125",
+        "     28            13              18   5          1          0.125",
+        "     29            14              19   5          1          0.125",
+    )
+
+
+def test_likelihoods_show_their_settings():
+    assert repr(pb.GaussianLikelihood(0.5)) == "GaussianLikelihood(scale=0.5)"
+    assert repr(pb.GaussianLikelihood()) == "GaussianLikelihood(learned scale)"
+    assert repr(pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))) == "GaussianLikelihood(latent scale)"
+    assert repr(pb.MixtureDensityLikelihood(3)) == "MixtureDensityLikelihood(3)"
+
+
+def test_numbers_that_are_nowhere_do_no_harm():
+    prediction = objects()["prediction of categorical"]
+    nowhere = replace(prediction, probs=prediction.probs.to("meta"), aleatoric=prediction.aleatoric.to("meta"))
+    assert repr(nowhere) == "ClassificationPrediction (without details: RuntimeError)"
+
+
+# --- notebooks --------------------------------------------------------------------------------------------------------
+
+
+class Balance(HTMLParser):
+    """Checks that every tag is closed, and collects tags and texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.texts = [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_notebooks_show_the_same_as_a_table():
+    for value in objects().values():
+        page = Balance(value._repr_html_())
+        assert {*page.tags} <= {"div", "strong", "table", "tr", "td", "th"}
+        assert page.texts[0].startswith(type(value).__name__)
+    page = Balance(objects()["fit"]._repr_html_())
+    assert page.tags.count("tr") == 4
+    assert {"net.0.weight", "(5, 4)", "20"} <= {*page.texts}
+
+
+def test_texts_in_a_notebook_are_escaped():
+    net = nn.Sequential()
+    net.add_module("<script>alert(1)</script>", nn.Linear(4, 3))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=3)
+    posterior = pb.GuidePosterior(pb.MeanFieldGuide(model), pb.Status(True, "<b>bold</b>"))
+    for value in (model, posterior):
+        assert "script" not in Balance(value._repr_html_()).tags
+        assert "net.<script>alert(1)</script>.weight" in Balance(value._repr_html_()).texts
+    assert "ok: <b>bold</b>" in Balance(posterior._repr_html_()).texts
