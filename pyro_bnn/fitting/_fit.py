@@ -26,7 +26,7 @@ from ._plateau import NEGLIGIBLE, Plateau, Trend, window_of
 from ._suits import suits_local_reparameterization
 from ._validation import EarlyStopping
 
-LEARNING_RATE = 0.01
+LEARNING_RATE = 0.02
 """Adam's first learning rate; heuristic. A weight moves by about that much a step, and weights are of order 1."""
 
 INITIAL_SCALE = 0.02
@@ -67,7 +67,7 @@ def fit(
     """Fit a model to data with defaults that work without tuning; ``posterior.status`` says what they were.
 
     It is :func:`fit_svi` with an optimizer, a guide, a batch size and an end. The fit ends at a plateau of the
-    objective: a straight line through its last epochs (about 300 steps) rises by less than its standard error, or by
+    objective: a straight line through its last epochs (about 200 steps) rises by less than its standard error, or by
     less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of the first one,
     because smaller steps get closer. With `validation` rows the fit also ends when their log-density has not risen for
     ten looks, and the best posterior is kept.
@@ -77,7 +77,7 @@ def fit(
         data: A tuple (x, y) with all rows, or a loader of such pairs; see :func:`fit_svi`.
         guide: The guide, which is fitted in place; None is a :class:`MeanFieldGuide` around the network's own weights.
         optimizer: Function from parameters to a torch optimizer, as for :func:`fit_svi`; None is Adam with a learning
-            rate of 0.01. A pair of an optimizer and a schedule keeps its own learning rates.
+            rate of 0.02. A pair of an optimizer and a schedule keeps its own learning rates.
         max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and 50 epochs at least.
         batch_size: Number of rows in each batch; None takes all rows together if there are at most 256, and otherwise
             splits them evenly into as few batches of at most 256 as possible. A loader has its own.
