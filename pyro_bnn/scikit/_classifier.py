@@ -62,14 +62,14 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (50,),
+        hidden_layer_sizes: Sequence[int] = (20,),
         *,
         method: str = "svi",
         activation: Callable[[], nn.Module] = nn.Tanh,
         prior: Prior | None = None,
         max_iter: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 0.01,
+        learning_rate: float = 0.02,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         num_draws: int = 100,

@@ -69,7 +69,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (50,),
+        hidden_layer_sizes: Sequence[int] = (20,),
         *,
         method: str = "svi",
         likelihood: str = "gaussian",
@@ -77,7 +77,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         prior: Prior | None = None,
         max_iter: int | None = None,
         batch_size: int | None = None,
-        learning_rate: float = 0.01,
+        learning_rate: float = 0.02,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         num_draws: int = 100,
