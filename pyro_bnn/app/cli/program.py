@@ -13,7 +13,7 @@ import pyro_bnn
 
 from . import compare, demo, evaluate, prune, report, train, weights
 from .output import has_colours
-from .stopping import stoppable
+from .stopping import INTERRUPTED, stoppable
 
 __all__ = ["COMMANDS", "program", "run"]
 
@@ -78,9 +78,9 @@ for command, examples in COMMANDS:
 def run() -> None:
     """Run the command line, and exit. A fault gives one line."""
     try:
-        code = program(standalone_mode=False)
-    except typer.Abort:
-        raise KeyboardInterrupt from None
+        code = program(standalone_mode=False, prog_name="pyro-bnn")
+        if code == INTERRUPTED:  # Typer makes this of a Ctrl-C outside of the commands
+            raise KeyboardInterrupt
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
     except Exception as error:

@@ -86,7 +86,8 @@ def train(
         place = resume
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
-            "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
+            "--resume takes the settings of the unfinished run; leave out all but "
+            "--data, --download, --device, --format and --json."
         )
     with loading():
         from .. import images, runs
