@@ -90,7 +90,8 @@ def calibration_section(subject: Subject) -> Section | None:
     """The expected calibration error beside what chance gives; the reliability diagram, and its bins as a table."""
     if subject.classified is None:
         return None
-    probs, y = subject.classified.evaluation.ensemble.probs.cpu(), subject.classified.images.y_test.cpu()
+    noun = subject.classified.noun
+    probs, y = subject.classified.evaluation.ensemble.probs.cpu(), subject.classified.y.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
     tile = Tile(
         "Calibration error", percent(found.error), f"a calibrated one would show {percent(found.usual)} by chance"
@@ -99,27 +100,27 @@ def calibration_section(subject: Subject) -> Section | None:
         plotting.reliability_diagram(probs, y, num_bins=NUM_BINS),
         alt=f"Reliability diagram: accuracy by confidence in {NUM_BINS} bins. Mean confidence "
         f"{percent(found.confidence)}, accuracy {percent(found.accuracy)}; the table of bins has the numbers.",
-        caption="Accuracy of the images by the confidence that they were given. On the diagonal, a probability of "
+        caption=f"Accuracy of the {noun}s by the confidence that they were given. On the diagonal, a probability of "
         "90 % is right nine times out of ten.",
     )
     words = paragraph(
-        f"The expected calibration error (ECE) is {percent(found.error, 2)}. Finitely many images show an error even "
+        f"The expected calibration error (ECE) is {percent(found.error, 2)}. Finitely many {noun}s show an error even "
         f"if the probabilities are exactly right: {NUM_SIMULATIONS} simulations, in which the labels of these "
-        f"{count(len(y))} images were drawn from the predicted probabilities, show {percent(found.usual, 2)} on "
+        f"{count(len(y))} {noun}s were drawn from the predicted probabilities, show {percent(found.usual, 2)} on "
         f"average, and less than {percent(found.limit, 2)} in {percent(LEVEL, 0)} of the cases. Mean confidence "
         f"{percent(found.confidence, 2)}, accuracy {percent(found.accuracy, 2)}."
     )
-    return Section("Calibration", words + figures(picture, _bins(probs, y)), (found.verdict,), (tile,))
+    return Section("Calibration", words + figures(picture, _bins(probs, y, noun)), (found.verdict,), (tile,))
 
 
-def _bins(probs: Tensor, y: Tensor) -> str:
+def _bins(probs: Tensor, y: Tensor, noun: str) -> str:
     bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS)
     edges = bins.edges.tolist()
     columns = (edges[:-1], edges[1:], bins.counts.tolist(), bins.confidence.tolist(), bins.accuracy.tolist())
     rows = [
-        (f"{low:.3f} to {high:.3f}", count(int(number)), f"{sure:.3f}", f"{right:.3f}", f"{right - sure:+.3f}")
+        (f"{low:.2f} to {high:.2f}", count(int(number)), f"{sure:.3f}", f"{right:.3f}", f"{right - sure:+.3f}")
         for low, high, number, sure, right in zip(*columns, strict=True)
         if number
     ]
-    header = ("confidence", "images", "mean confidence", "accuracy", "difference")
-    return table(header, rows, caption="Bins of confidence")
+    header = ("bin", f"{noun}s", "confidence", "accuracy", "difference")
+    return table(header, rows, caption="Mean confidence and accuracy by bin of confidence")
