@@ -8,7 +8,8 @@ from html import escape
 import pyro
 import torch
 
-from .... import __version__
+import pyro_bnn
+
 from .html import table
 from .section import Section
 from .subject import Subject
@@ -41,7 +42,7 @@ def about_section(subject: Subject) -> Section:
 def environment(subject: Subject) -> list[tuple[str, str]]:
     """What the report was computed with."""
     return [
-        ("pyro_bnn", __version__),
+        ("pyro_bnn", pyro_bnn.__version__),
         ("torch", torch.__version__),
         ("Pyro", pyro.__version__),
         ("Python", platform.python_version()),
