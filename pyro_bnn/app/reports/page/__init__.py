@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from .about import about_section, configuration_section
 from .accuracy import accuracy_section
 from .calibration import calibration_section
+from .errors import errors_section
 from .examples import examples_section
 from .frame import headline, page
 from .image_run import image_subject
+from .intervals import intervals_section
 from .section import Section, Verdict
 from .subject import Subject
 from .training import training_section
@@ -20,6 +22,8 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,
     calibration_section,
     unknown_section,
+    errors_section,
+    intervals_section,
     examples_section,
     training_section,
     weights_section,

@@ -24,11 +24,11 @@ MOST_CLASSES = 20
 """Largest number of classes that are listed; of more, those with the lowest accuracy are."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
-"""Shares of the images that are decided, if the least certain are left to a human."""
+"""Shares of the rows that are decided, if the least certain are left to a human."""
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Accuracy and log-likelihood of draws, mean weights and ensembles; of each class; and of the surest images."""
+    """Accuracy and log-likelihood of draws, mean weights and ensembles; of each class; and of the surest rows."""
     found = subject.classified
     if found is None:
         return None
@@ -37,9 +37,9 @@ def accuracy_section(subject: Subject) -> Section | None:
     low, high = interval(ensemble.accuracy, report.num_test)
     tiles = (
         Tile("Accuracy", percent(ensemble.accuracy), f"95 % interval {percent(low)} to {percent(high)}"),
-        Tile("NLL", f"{ensemble.nll:.3f} nats", f"per image; a uniform guess has {_uniform(found):.3f}"),
+        Tile("NLL", f"{ensemble.nll:.3f} nats", f"per {found.noun}; a uniform guess has {_uniform(found):.3f}"),
     )
-    scores = _scores(report.rows, f"Scores on {count(report.num_test)} {found.test_name}")
+    scores = _scores(report.rows, f"Scores on {count(report.num_test)} {found.test_name}", found.noun)
     body = [scores, figures(_by_class(found), _by_certainty(found))]
     averaging, has_effect = _of_averaging(found)
     body.insert(1, paragraph(averaging.text))
@@ -48,10 +48,10 @@ def accuracy_section(subject: Subject) -> Section | None:
 
 
 def _of_accuracy(found: Classified) -> Verdict:
-    report, y = found.evaluation.report, found.images.y_test
+    report, y = found.evaluation.report, found.y
     accuracy, guess = report.rows[-1].accuracy, _guess(found)
     low, high = interval(accuracy, report.num_test)
-    name = found.images.classes[int(torch.bincount(y).argmax())]
+    name = found.classes[int(torch.bincount(y).argmax())]
     text = (
         f"Accuracy {percent(accuracy)} on {count(report.num_test)} {found.test_name} (95 % interval {percent(low)} to "
         f"{percent(high)})"
@@ -66,7 +66,7 @@ def _of_accuracy(found: Classified) -> Verdict:
 
 def _of_averaging(found: Classified) -> tuple[Verdict, bool]:
     """Whether averaging over draws predicts better than the mean weights; and whether there is a difference at all."""
-    evaluation, y = found.evaluation, found.images.y_test
+    evaluation, y = found.evaluation, found.y
     losses = [_losses(p.probs, y) for p in (evaluation.mean_weights, evaluation.ensemble)]
     gain = losses[0] - losses[1]
     value, error = float(gain.mean()), float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else math.nan
@@ -88,15 +88,15 @@ def _losses(probs: Tensor, y: Tensor) -> Tensor:
 
 
 def _guess(found: Classified) -> float:
-    """Share of the most frequent class among the test images."""
-    return float(torch.bincount(found.images.y_test).max()) / len(found.images.y_test)
+    """Share of the most frequent class among the test rows."""
+    return float(torch.bincount(found.y).max()) / len(found.y)
 
 
 def _uniform(found: Classified) -> float:
-    return math.log(len(found.images.classes))
+    return math.log(len(found.classes))
 
 
-def _scores(rows: list[Row], caption: str) -> str:
+def _scores(rows: list[Row], caption: str, noun: str) -> str:
     header = ("", "accuracy", "NLL (nats)", "ECE", "Brier score")
     single = [row for row in rows if row.name.startswith("component")]
     others = [row for row in rows if row not in single]
@@ -111,8 +111,8 @@ def _scores(rows: list[Row], caption: str) -> str:
         table(header, [_cells(row) for row in [average, *others]], caption=caption)
         + details("Each single draw", table(header, [_cells(row) for row in single], caption="Scores of single draws"))
         + paragraph(
-            "An average is that of the probabilities of several weight draws. NLL (negative log-likelihood per image), "
-            "ECE (expected calibration error, 15 bins) and Brier score: lower is better."
+            "An average is that of the probabilities of several weight draws. NLL (negative log-likelihood per "
+            f"{noun}), ECE (expected calibration error, 15 bins) and Brier score: lower is better."
         )
     )
 
@@ -125,7 +125,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _by_class(found: Classified) -> str:
-    classes, labels = found.images.classes, found.images.y_test.cpu()
+    classes, labels = found.classes, found.y.cpu()
     taken = found.evaluation.ensemble.labels.cpu()
     rows = []
     for label, name in enumerate(classes):
@@ -141,12 +141,12 @@ def _by_class(found: Classified) -> str:
     if len(rows) > MOST_CLASSES:
         rows = sorted(rows)[:MOST_CLASSES]
         caption = f"The {MOST_CLASSES} classes with the lowest accuracy"
-    header = ("class", "images", "right", "most often taken for")
+    header = ("class", f"{found.noun}s", "right", "most often taken for")
     return table(header, [cells for _, cells in rows], caption=caption)
 
 
 def _by_certainty(found: Classified) -> str:
-    ensemble, y = found.evaluation.ensemble, found.images.y_test.cpu()
+    ensemble, y = found.evaluation.ensemble, found.y.cpu()
     is_right = (ensemble.labels.cpu() == y)[ensemble.total.cpu().argsort()].double()
     rows = []
     for share in SHARES:
@@ -154,9 +154,9 @@ def _by_certainty(found: Classified) -> str:
         low, high = interval(float(surest.mean()), len(surest))
         numbers = (count(len(surest)), percent(float(surest.mean())), f"{percent(low)} to {percent(high)}")
         rows.append((f"{share:.0%}".replace("%", " %"), *numbers))
-    header = ("surest share", "images", "right", "95 % interval")
+    header = ("surest share", f"{found.noun}s", "right", "95 % interval")
     words = paragraph(
         "Certainty is measured by the entropy of the averaged probabilities. Where a network knows what it does not "
         "know, accuracy rises from row to row."
     )
-    return f"<div>{table(header, rows, caption='If the least certain images are left to a human')}{words}</div>"
+    return f"<div>{table(header, rows, caption=f'If the least certain {found.noun}s are left to a human')}{words}</div>"

@@ -22,9 +22,9 @@ MOST_VOTED = 4
 def examples_section(subject: Subject) -> Section | None:
     """The surest right, the surest wrong and the least certain images; and unknown ones, both sure and not."""
     found = subject.classified
-    if found is None:
+    if found is None or found.images is None:
         return None
-    known, y = found.evaluation.ensemble, found.images.y_test.cpu()
+    known, y = found.evaluation.ensemble, found.y.cpu()
     entropy, is_right = known.total.cpu(), known.labels.cpu() == y
     order = entropy.argsort()
     groups = [
@@ -40,8 +40,8 @@ def examples_section(subject: Subject) -> Section | None:
     ]
     parts = []
     for title, rows in groups:
-        truth = [f"truly {found.images.classes[int(label)]}" for label in y[rows]]
-        parts.append(_group(title, found.images.x_test[rows], known, rows, found, truth))
+        truth = [f"truly {found.classes[int(label)]}" for label in y[rows]]
+        parts.append(_group(title, found.images[rows], known, rows, found, truth))
     if found.evaluation.foreign is not None and found.unknown is not None:
         foreign = found.evaluation.foreign
         order = foreign.total.cpu().argsort()
@@ -61,7 +61,7 @@ def _group(
     if not len(rows):
         return f"<section><h3>{escape(title)}</h3>{paragraph('There is none.')}</section>"
     cards = [
-        _card(grey, prediction.votes[row].cpu(), float(prediction.total[row]), found.images.classes, name)
+        _card(grey, prediction.votes[row].cpu(), float(prediction.total[row]), found.classes, name)
         for grey, row, name in zip(images, rows.tolist(), truth, strict=True)
     ]
     return f'<section><h3>{escape(title)}</h3><div class="cards">{"".join(cards)}</div></section>'

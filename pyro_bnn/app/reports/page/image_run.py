@@ -57,7 +57,16 @@ def image_subject(
         seed=seed,
         model=model,
         posterior=posterior,
-        classified=Classified(images, unknown, unknown_name, test_name, evaluation),
+        classified=Classified(
+            images.y_test,
+            images.classes,
+            noun="image",
+            test_name=test_name,
+            evaluation=evaluation,
+            images=images.x_test,
+            unknown=unknown,
+            unknown_name=unknown_name,
+        ),
     )
 
 

@@ -5,31 +5,58 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ....data import Images
 from ....guides import GuidePosterior
 from ....model import BayesianModel
+from ....uncertainty import RegressionPrediction
 from ..evaluation import Evaluation
 
-__all__ = ["Classified", "Subject"]
+__all__ = ["Classified", "Regressed", "Subject"]
 
 
 @dataclass(frozen=True)
 class Classified:
-    """What was measured of a classifier of images.
+    """What was measured of a classifier.
 
     Args:
-        images: The run's images.
+        y: Labels of the test rows, shape (N,).
+        classes: Names of the classes.
+        noun: What one row is, such as ``image``.
+        test_name: What the test rows are, such as ``test images``.
+        evaluation: The predictions and their scores.
+        images: The test rows as grey images, shape (N, H, W); None if they are something else.
         unknown: Out-of-domain images, shape (M, H, W); None without any.
         unknown_name: What these are.
-        test_name: What the test images are, such as ``test images``.
-        evaluation: The predictions and their scores.
     """
 
-    images: Images
-    unknown: Tensor | None
-    unknown_name: str
+    y: Tensor
+    classes: tuple[str, ...]
+    noun: str
     test_name: str
     evaluation: Evaluation
+    images: Tensor | None = None
+    unknown: Tensor | None = None
+    unknown_name: str = ""
+
+
+@dataclass(frozen=True)
+class Regressed:
+    """What was measured of a regression, in the target's units.
+
+    Args:
+        y: Targets of the test rows, shape (N, O).
+        names: Name of each of the O outputs.
+        prediction: Prediction of the test rows, of the same shape, with its components and the targets' log-density.
+        guess_mean: Mean of the training targets, shape (O,): what one would say without a network.
+        guess_scale: Standard deviation of the training targets, shape (O,).
+        is_count: Whether the targets are counts.
+    """
+
+    y: Tensor
+    names: tuple[str, ...]
+    prediction: RegressionPrediction
+    guess_mean: Tensor
+    guess_scale: Tensor
+    is_count: bool
 
 
 @dataclass(frozen=True)
@@ -47,7 +74,8 @@ class Subject:
         seed: Seed of these draws.
         model: The model.
         posterior: The fitted guide.
-        classified: What was measured, if the run is a classifier of images.
+        classified: What was measured, if the run is a classifier.
+        regressed: What was measured, if the run is a regression.
     """
 
     run: Path
@@ -61,3 +89,4 @@ class Subject:
     model: BayesianModel
     posterior: GuidePosterior
     classified: Classified | None = None
+    regressed: Regressed | None = None

@@ -10,7 +10,7 @@ from .numbers import percent, plural
 from .section import Section, Verdict
 from .subject import Subject
 
-__all__ = ["training_section"]
+__all__ = ["has_settled", "training_section"]
 
 FEWEST_EPOCHS = 6
 """Heuristic: with fewer epochs, the last ones are also the first, and there is nothing to compare them with."""
@@ -48,7 +48,7 @@ def training_section(subject: Subject) -> Section | None:
         f"epoch: ELBO {last.elbo / per_row:.4f}, NLL {-last.expected_log_likelihood / per_row:.4f}, KL divergence "
         f"{last.kl / per_row:.4f} {unit}."
     )
-    return Section("Training", words + _temperature(last.kl_weight) + figures(*pictures), (_verdict(history),))
+    return Section("Training", words + _temperature(last.kl_weight) + figures(*pictures), (has_settled(history),))
 
 
 def _temperature(weight: float) -> str:
@@ -58,7 +58,7 @@ def _temperature(weight: float) -> str:
     return paragraph(f"The KL weight was {weight:.3g} at the end, where 1 gives the ELBO. This is {kind}.")
 
 
-def _verdict(history: History) -> Verdict:
+def has_settled(history: History) -> Verdict:
     """Whether the objective, with the last KL weight throughout, still fell in the last quarter of the training."""
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     if num_epochs < FEWEST_EPOCHS:

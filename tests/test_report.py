@@ -1,0 +1,265 @@
+"""`pyro-bnn report`: one page that needs nothing else, and whose verdicts follow from the run."""
+
+import base64
+import json
+import math
+import re
+import shlex
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from pyro_bnn import metrics
+from pyro_bnn.app import recipes
+from pyro_bnn.app.config import RunConfig
+from pyro_bnn.app.reports.page.calibration import calibration_of
+from pyro_bnn.app.reports.page.frame import page
+from pyro_bnn.app.reports.page.html import image
+from pyro_bnn.app.reports.page.image_run import training_command
+from pyro_bnn.app.reports.page.section import Section, Verdict
+from pyro_bnn.app.reports.page.training import has_settled
+from pyro_bnn.history import History
+
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+from .tolerances import STANDARD_ERRORS
+
+EMPTY = {"meta", "img", "br"}
+"""Tags that have no end."""
+
+
+class Page(HTMLParser):
+    """What a page consists of. Raises if its tags are not balanced."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.text.append(data)
+
+    def find(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def words(self):
+        return " ".join("".join(self.text).replace("\xa0", " ").split())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run that is trained as it should be, and one that is hardly trained, each with its report."""
+    return tmp_path_factory.mktemp("runs")
+
+
+def report(pyro_bnn, runs, name, *options):  # noqa: F811
+    run = runs / name
+    if not run.exists():
+        assert pyro_bnn("train", "digits", "--out", run, *options)[0] == 0
+        code, out, err = pyro_bnn("report", run, "--num-samples", 20)
+        assert (code, err) == (0, "")
+        (runs / f"{name}.txt").write_text(out)
+    return (run / "report.html").read_text(encoding="utf-8"), (runs / f"{name}.txt").read_text()
+
+
+@pytest.fixture
+def good(pyro_bnn, runs):  # noqa: F811
+    return report(pyro_bnn, runs, "good", "--epochs", 60)
+
+
+@pytest.fixture
+def bad(pyro_bnn, runs):  # noqa: F811
+    return report(pyro_bnn, runs, "bad", "--epochs", 1, "--lr", "1e-5")
+
+
+def test_the_page_needs_nothing_but_itself(good):
+    found = Page(good[0])
+    addresses = [value for _, attributes in found.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert len(addresses) > 10
+    assert all(address.startswith(("data:image/", "#")) for address in addresses)
+    assert not re.search(r"https?:|url\(|@import|<script|<link", good[0])
+    assert len(good[0]) < 2_000_000
+
+
+def test_the_page_can_be_read_without_seeing_it(good):
+    found = Page(good[0])
+    assert all(len(attributes.get("alt", "")) > 10 for attributes in found.find("img"))
+    assert len(found.find("table")) == len(found.find("caption"))
+    assert all(attributes["scope"] in ("row", "col") for attributes in found.find("th"))
+    assert [attributes["lang"] for attributes in found.find("html")] == ["en"]
+    assert len(found.find("h1")) == 1
+    anchors = {attributes["href"] for attributes in found.find("a")}
+    assert anchors == {f"#{attributes['id']}" for attributes in found.find("h2")}
+
+
+def test_the_page_has_a_part_for_each_question(good):
+    words = Page(good[0]).words
+    for title in ("Accuracy", "Calibration", "Unknown images", "Examples", "Training", "Weights", "Configuration"):
+        assert f'">{title}</h2>' in good[0]
+    for part in (
+        "Surest, and wrong",
+        "Least certain",
+        "Unknown, and noticed least",
+        "net.1.weight",
+        "SHA-256",
+        "torch",
+    ):
+        assert part in words
+
+
+def test_the_numbers_are_those_of_evaluate(good, pyro_bnn, runs):  # noqa: F811
+    assert pyro_bnn("evaluate", runs / "good", "--num-samples", 20)[0] == 0
+    found = json.loads((runs / "good" / "metrics.json").read_text())
+    words = Page(good[0]).words
+    last = found["rows"][-1]
+    assert f"Accuracy {100 * last['accuracy']:.1f} % on {found['num_test']} test images" in words
+    assert f"The expected calibration error (ECE) is {100 * last['ece']:.2f} %." in words
+    assert f"AUROC {found['ood']['entropy']['auroc']:.3f}" in words
+
+
+def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
+    words, printed = Page(good[0]).words, good[1]
+    assert printed.startswith("No problem was found")
+    assert "problem:" not in printed
+    assert "The posterior did not collapse to a point" in words
+    words, printed = Page(bad[0]).words, bad[1]
+    assert printed.startswith("Not to be relied on as it is")
+    assert "problem:  Accuracy" in printed
+    assert "The training had 1 epoch (15 steps): too few to tell" in words
+
+
+def test_what_is_printed_is_what_the_page_says(good):
+    words = Page(good[0]).words
+    for line in good[1].splitlines()[1:]:
+        if line and not line.startswith("Report in"):
+            assert " ".join(line.split()[1:]) in words
+
+
+def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # noqa: F811
+    out = tmp_path / "page.html"
+    out.write_text("mine")
+    code, _, err = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out)
+    assert code == 2
+    assert "exists; choose another --out, or pass --force" in err
+    assert out.read_text() == "mine"
+    for wrong in (tmp_path, tmp_path / "nowhere" / "page.html"):
+        code, _, err = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", wrong)
+        assert code == 2
+        assert "--out must" in err
+    assert pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out, "--force")[0] == 0
+    assert Page(out.read_text(encoding="utf-8")).words
+
+
+def test_names_that_look_like_html_are_text():
+    section = Section("<b>", "", (Verdict("note", "<i> & 5 %"),))
+    found = Page(page("<script>", "&", [section], footer="<u>"))
+    assert not found.find("script") + found.find("i") + found.find("b") + found.find("u")
+    assert "<i> & 5 %" in found.words
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epochs": 3, "hidden": (), "hold_out": ()},
+        {"prior": "net.2.*=normal:0.4;**=normal:0.1", "accuracy": True, "lr": 1e-4},
+    ],
+)
+@pytest.mark.parametrize("key", [("digits", "default"), ("mnist", "tutorial"), ("fashion-mnist", "article")])
+def test_the_command_to_repeat_is_the_run(key, changes, monkeypatch, pyro_bnn, tmp_path):  # noqa: F811
+    """The command is read by the program itself, which is stopped where the training would begin."""
+    config = replace(recipes.RECIPES[key], **changes)
+    asked = []
+
+    def stop(found, **options):
+        asked.append(found)
+        raise ValueError("here")
+
+    monkeypatch.setattr("pyro_bnn.app.images.load_data", stop)
+    command = shlex.split(training_command(config, tmp_path / "a run"))
+    assert command[0] == "pyro-bnn"
+    assert pyro_bnn(*command[1:])[0] == 2
+    assert asked == [config]
+    assert isinstance(asked[0], RunConfig)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def history_of(losses):
+    history = History(num_data=10)
+    for loss in losses:
+        history.add_step(-loss, 0.0, 1.0)
+        history.end_epoch([10], 0.1, 1.0)
+    return history
+
+
+def test_a_loss_that_still_falls_is_not_settled():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(40, generator=generator).tolist()
+    settling = [100 * math.exp(-epoch / 3) + 0.1 * noise[epoch] for epoch in range(40)]
+    falling = [100 - epoch + 0.1 * noise[epoch] for epoch in range(40)]
+    assert has_settled(history_of(settling)).level == "good"
+    assert has_settled(history_of(falling)).level == "note"
+    assert "still falling" in has_settled(history_of(falling)).text
+    assert "too few to tell" in has_settled(history_of(falling[:5])).text
+
+
+def calibrated(probs, y):
+    return calibration_of(probs, y, seed=0).verdict
+
+
+def test_calibration_is_judged_by_what_chance_gives():
+    generator = torch.Generator().manual_seed(1)
+    probs = (2 * torch.randn(3000, 4, generator=generator)).softmax(-1)
+    y = torch.multinomial(probs, 1, generator=generator).flatten()
+    assert calibrated(probs, y).level == "good"
+    sharper = probs.square() / probs.square().sum(-1, keepdim=True)
+    found = calibrated(sharper, y)
+    assert found.level == "problem"
+    assert "too high, on average by" in found.text
+    flatter = probs.sqrt() / probs.sqrt().sum(-1, keepdim=True)
+    assert "too low, on average by" in calibrated(flatter, y).text
+
+
+def test_the_calibration_error_by_chance_is_that_of_calibrated_labels():
+    """Its mean over simulations is that of errors of labels drawn from all classes; of sharper ones it is not."""
+    generator = torch.Generator().manual_seed(2)
+    probs = torch.randn(500, 3, generator=generator).softmax(-1)
+    chance = metrics.calibration_error_by_chance(probs, num_samples=400)
+
+    def errors(true):
+        labels = torch.multinomial(true, 400, replacement=True, generator=generator).T
+        return torch.tensor([metrics.expected_calibration_error(probs, y) for y in labels])
+
+    def agrees(other):
+        error = math.sqrt(float(chance.var() + other.var()) / 400)
+        return abs(float(chance.mean() - other.mean())) < STANDARD_ERRORS * error
+
+    assert agrees(errors(probs))
+    assert not agrees(errors(probs.square() / probs.square().sum(-1, keepdim=True)))
+    assert torch.equal(chance, metrics.calibration_error_by_chance(probs, num_samples=400))
+    assert not torch.equal(chance, metrics.calibration_error_by_chance(probs, num_samples=400, seed=1))
+
+
+def test_an_image_is_written_as_it_is(tmp_path):
+    from matplotlib.image import imread
+
+    grey = torch.tensor([[0.0, 1.0, 0.2], [0.4, 0.6, 0.8]])
+    [found] = Page(image(grey, alt="some pixels")).find("img")
+    (tmp_path / "image.png").write_bytes(base64.b64decode(found["src"].partition(",")[2]))
+    found = torch.from_numpy(imread(tmp_path / "image.png")).double()
+    torch.testing.assert_close(1 - found, grey, rtol=0, atol=1e-6)
