@@ -29,7 +29,7 @@ LAYERS = [
     {"svi", "mcmc", "laplace"},
     {"prediction"},
     {"checkpoint", "comparison", "pruning"},
-    {"plotting"},
+    {"plotting", "tensorboard"},
     {"app"},
     {"__main__"},
 ]
