@@ -94,5 +94,6 @@ from .svi import fit_svi as fit_svi
 from .svi import gradient_noise as gradient_noise
 from .svi import scheduled as scheduled
 from .svi import svi_step as svi_step
+from .tensorboard import TensorBoard as TensorBoard
 
 __version__: str

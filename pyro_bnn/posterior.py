@@ -4,17 +4,24 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks
+from ._inputs import Inputs, as_inputs
 from ._scope import EXCLUSIVE, Stream
 from ._summary import Shown, Summary, counted, in_time, shape_row
+from .inference_data import check_data, inference_data
+from .model import BayesianModel
 
 __all__ = ["EnsemblePosterior", "Posterior", "Status"]
 
 Draw = dict[str, Tensor]
+
+ARVIZ_DRAWS = 1000
+"""Number of draws for ArviZ from a posterior that can make any number of them."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,54 @@ class Posterior(Shown, ABC):
             with unit, torch.no_grad():
                 draws.append(next(source))
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+
+    def to_arviz(
+        self,
+        *,
+        num_samples: int | None = None,
+        model: BayesianModel | None = None,
+        x: Inputs | None = None,
+        y: Tensor | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """The posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
+
+        The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
+        seconds, if known) and ``inference_library``. Independent draws have no chains to compare: R-hat and effective
+        sample sizes of them say nothing about the quality of the posterior.
+
+        Args:
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            model: The model; with x it gives the group ``posterior_predictive``.
+            x: Inputs, shape (N, ...).
+            y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
+            seed: Seed of the draws, which leaves torch's generators as they were.
+
+        Raises:
+            ImportError: If ArviZ is not installed.
+            ValueError: If x or y is given without a model.
+        """
+        check_data(model, x, y)
+        if num_samples is None:
+            num_samples = min(ARVIZ_DRAWS, self.num_stored or ARVIZ_DRAWS)
+        _checks.at_least("num_samples", num_samples, 1)
+        stream = Stream(_checks.seed(seed))
+        arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
+        source, draws = self.draws(num_samples, *arguments), []
+        for _ in range(num_samples):
+            with stream, torch.no_grad():
+                draws.append(next(source))
+        samples = {name: torch.stack([draw[name] for draw in draws])[None] for name in draws[0]}
+        return inference_data(samples, {}, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def attributes(self) -> dict[str, object]:
+        """Method, status and wall time, as they are written beside the draws; None where unknown."""
+        return {
+            "method": self.method,
+            "status": self.status.message,
+            "status_ok": int(self.status.ok),
+            "sampling_time": self.seconds,
+        }
 
 
 class EnsemblePosterior(Posterior):

@@ -8,12 +8,12 @@ from pyro.infer import MCMC
 from torch import Tensor
 
 from .. import _checks
-from .._inputs import Inputs, as_inputs, as_targets
+from .._inputs import Inputs
 from .._scope import Stream
-from ..joint import draw_batches
+from ..inference_data import check_data, inference_data
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status
-from ._diagnostics import Diagnostics, diagnose, require_arviz
+from ._diagnostics import Diagnostics, diagnose
 from ._judge import judge
 from ._pyro import read_samples, read_statistics
 from ._statistics import ChainStatistics
@@ -135,11 +135,19 @@ class MCMCPosterior(Posterior):
         return diagnose(self.samples, self.statistics, model, x)
 
     def to_arviz(
-        self, *, model: BayesianModel | None = None, x: Inputs | None = None, y: Tensor | None = None, seed: int = 0
+        self,
+        *,
+        num_samples: int | None = None,
+        model: BayesianModel | None = None,
+        x: Inputs | None = None,
+        y: Tensor | None = None,
+        seed: int = 0,
     ) -> Any:
         """The chains as ArviZ's `InferenceData`: posterior and sample statistics and, given a model, predictions.
 
         Args:
+            num_samples: None gives all draws, as K chains, and what the sampler reported of each. With a number, so
+                many evenly spaced draws are one chain, without these statistics.
             model: The model that was sampled; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
@@ -149,20 +157,14 @@ class MCMCPosterior(Posterior):
             ImportError: If ArviZ is not installed.
             ValueError: If x or y is given without a model.
         """
-        arviz = require_arviz()
-        if (model is None) != (x is None) or (y is not None and x is None):
-            raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; give all or none.")
-        _check_model(model)
-        _checks.seed(seed)
-        groups: dict[str, Any] = {
-            "posterior": {name: value.cpu().numpy() for name, value in self.samples.items()},
-            "sample_stats": self._statistics_by_arviz_name(),
-        }
-        if model is not None and x is not None:
-            groups |= self._predictive_groups(model, x, y, seed)
-        return arviz.from_dict(**groups)
+        if num_samples is not None:
+            return super().to_arviz(num_samples=num_samples, model=model, x=x, y=y, seed=seed)
+        check_data(model, x, y)
+        stream = Stream(_checks.seed(seed), None if model is None else model.device)
+        statistics = self._statistics_by_arviz_name()
+        return inference_data(self.samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
 
-    def _statistics_by_arviz_name(self) -> dict[str, Any]:
+    def _statistics_by_arviz_name(self) -> dict[str, Tensor]:
         """Those that the sampler reported."""
         statistics = self.statistics
         step_size = statistics.step_size
@@ -174,28 +176,7 @@ class MCMCPosterior(Posterior):
             "n_steps": statistics.num_steps,
             "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
         }
-        return {name: value.cpu().numpy() for name, value in named.items() if value is not None}
-
-    def _predictive_groups(self, model: BayesianModel, x: Inputs, y: Tensor | None, seed: int) -> dict[str, Any]:
-        x = as_inputs("x", x, model.like)
-        if y is not None:
-            y = as_targets("y", y, model.like)
-            model.check_targets(x, y)
-            y = model.likelihood.as_targets(y, model.dtype)
-        draws, log_likelihood = [], []
-        stream = Stream(seed, model.device)
-        for observation in draw_batches(model, self.samples, x, stream=stream):
-            with stream:
-                draws.append(observation.sample())
-            if y is not None:
-                log_prob = observation.log_prob(y)
-                log_likelihood.append(log_prob.reshape(*log_prob.shape[:2], -1).sum(-1))  # (B, N)
-        lead = self._lead
-        groups = {"posterior_predictive": {"obs": torch.cat(draws).unflatten(0, lead).cpu().numpy()}}
-        if y is not None:
-            groups["log_likelihood"] = {"obs": torch.cat(log_likelihood).unflatten(0, lead).cpu().numpy()}
-            groups["observed_data"] = {"obs": y.cpu().numpy()}
-        return groups
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def _check_model(model: object) -> None:

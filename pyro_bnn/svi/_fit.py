@@ -1,7 +1,7 @@
 """Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,8 @@ def fit_svi(
         estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
         kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
         callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit. One
-            that remembers something is saved in checkpoints if it is a :class:`StatefulCallback`.
+            that remembers something is saved in checkpoints if it is a :class:`StatefulCallback`; one that is a context
+            manager, such as :class:`TensorBoard`, is entered for the time of the fit.
         progress: Whether to show a progress bar with the ELBO and its two terms.
         execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
         checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
@@ -118,6 +119,9 @@ def fit_svi(
     with ExitStack() as stack:
         keeper = stack.enter_context(keeping(checkpoint, KIND, resume, processes=processes))
         step = stack.enter_context(svi_step(model, guide, make, **options))
+        for callback in callbacks:
+            if isinstance(callback, AbstractContextManager):
+                stack.enter_context(callback)
         with stream:
             batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
             batches.require_passes(num_epochs)
