@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 
@@ -75,6 +76,14 @@ def bands(ax, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Ten
         ax.get_legend().remove()
 
 
+def write(ax, path: Path) -> None:
+    """Write a picture in 64 colours, a third of the size."""
+    plotting.save(ax, path)
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
 def priors(out: Path, quick: bool) -> None:
     """Functions drawn from priors, before any data."""
     shown = {
@@ -101,7 +110,7 @@ def priors(out: Path, quick: bool) -> None:
         ax.fill_between(x.flatten(), -2 * sds, 2 * sds, color="0.85", zorder=0)
         ax.set_title(name, fontsize=9)
         ax.tick_params(labelsize=8)
-    plotting.save(axes[0, 0], out / "priors.png")
+    write(axes[0, 0], out / "priors.png")
 
 
 def width(out: Path, quick: bool) -> None:
@@ -132,7 +141,7 @@ def width(out: Path, quick: bool) -> None:
     axes[0, 0].set_yscale("log")
     axes[0, 1].set_ylim(0, 1)
     axes[0, 0].legend(fontsize=8)
-    plotting.save(axes[0, 0], out / "width.png")
+    write(axes[0, 0], out / "width.png")
 
 
 def kl_weight(out: Path, quick: bool) -> None:
@@ -151,7 +160,7 @@ def kl_weight(out: Path, quick: bool) -> None:
         bands(ax, prediction, x, y, f"KL weight {weight:g}")
     for ax in axes[0, 1:]:
         ax.set(yticklabels=[], ylabel="")
-    plotting.save(axes[0, 0], out / "kl_weight.png")
+    write(axes[0, 0], out / "kl_weight.png")
 
 
 def estimators(out: Path, quick: bool) -> None:
@@ -207,7 +216,7 @@ def estimators(out: Path, quick: bool) -> None:
         ax.title.set_fontsize(9)
     axes[0, 0].set_ylabel("variance (± s.e.)")
     axes[0, 0].legend(fontsize=7)
-    plotting.save(axes[0, 0], out / "estimators.png")
+    write(axes[0, 0], out / "estimators.png")
 
 
 def trust(out: Path, quick: bool) -> None:
@@ -239,7 +248,7 @@ def trust(out: Path, quick: bool) -> None:
         bands(ax, prediction, x, y, name)
     for ax in axes[0, 1:]:
         ax.set(yticklabels=[], ylabel="")
-    plotting.save(axes[0, 0], out / "trust.png")
+    write(axes[0, 0], out / "trust.png")
 
 
 PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
