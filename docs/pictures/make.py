@@ -1,0 +1,272 @@
+"""Make the pictures of the pages in docs/understand, and print the figures that stand beside them.
+
+`python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
+one. `--quick` makes all in seconds, from fits that are far too short; the test does that.
+"""
+
+import argparse
+import functools
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from pyro.infer import TraceMeanField_ELBO
+from torch import Tensor, nn
+
+import pyro_bnn as pb
+from pyro_bnn import nets, plotting
+
+HERE = Path(__file__).parent
+GRID = torch.linspace(-1, 1, 201)[:, None]
+GAP = 0.5
+REGIONS = {
+    "where data are": (GRID.abs() <= 0.5).flatten() & (GRID.abs() > GAP / 2).flatten(),
+    "in the gap": (GRID.abs() <= GAP / 2).flatten(),
+    "outside": (GRID.abs() > 0.5).flatten(),
+}
+NOISE = 2.0
+
+
+def truth(x: Tensor) -> Tensor:
+    return 10 * torch.sin(2 * torch.pi * x)
+
+
+def sine(prior: pb.WeightPrior | None = None) -> tuple[pb.BayesianModel, Tensor, Tensor]:
+    """The noisy sine with a gap, and a network of 20 tanh units whose noise is known."""
+    x, y = pb.data.regression_problem(gap=GAP, noise=NOISE)
+    torch.manual_seed(0)
+    scale = nets.Standardize(torch.zeros(1), torch.full((1,), 0.25))
+    net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[scale])
+    likelihood = pb.GaussianLikelihood(NOISE)
+    return pb.BayesianModel(net, prior=prior or pb.NormalPrior(2.0), likelihood=likelihood, num_data=len(x)), x, y
+
+
+def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_weight: float = 1.0) -> pb.GuidePosterior:
+    adam = functools.partial(torch.optim.Adam, lr=0.02)
+    cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
+    return pb.fit_svi(
+        model,
+        pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
+        (x, y),
+        optimizer=pb.scheduled(adam, cosine),
+        num_epochs=num_epochs,
+        elbo=TraceMeanField_ELBO(),
+        estimator=pb.LocalReparameterization(),
+        kl_weight=kl_weight,
+        seed=0,
+    )
+
+
+def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
+    """Mean epistemic standard deviation of each region, as a row of a table."""
+    sd = prediction.epistemic.sqrt().flatten()
+    return "".join(f"{float(sd[mask].mean()):18.2f}" for mask in REGIONS.values())
+
+
+def bands(ax, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
+    plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
+    ax.plot(GRID, truth(GRID), ":", color="0.3", linewidth=1)
+    ax.set(title=title, ylim=(-25, 25), xlabel="x")
+    ax.title.set_fontsize(9)
+    if ax.get_legend() is not None:
+        ax.get_legend().remove()
+
+
+def write(ax, path: Path) -> None:
+    """Write a picture in 64 colours, a third of the size."""
+    plotting.save(ax, path)
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def priors(out: Path, quick: bool) -> None:
+    """Functions drawn from priors, before any data."""
+    shown = {
+        "NormalPrior(0.3)": pb.NormalPrior(0.3),
+        "NormalPrior(1)": pb.NormalPrior(1.0),
+        "FanInNormalPrior(1)": pb.FanInNormalPrior(1.0),
+        "FanInNormalPrior(4)": pb.FanInNormalPrior(4.0),
+        "ScaleMixturePrior(0.5, 1, 0.01)": pb.ScaleMixturePrior(0.5, 1.0, 0.01),
+        "HierarchicalNormalPrior()": pb.HierarchicalNormalPrior(),
+    }
+    x = torch.linspace(-3, 3, 121)[:, None]
+    axes = plotting.new_axes(2, 3, size=(7.2, 4.0))
+    print(f"{'prior, 1-50-50-1 tanh':34s} sd of f(0)  sd of f(3)")
+    for ax, (name, prior) in zip(axes.flat, shown.items(), strict=True):
+        torch.manual_seed(0)
+        net = nets.mlp([1, 50, 50, 1], activation=nn.Tanh)
+        model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(0.1), num_data=1)
+        num_draws = 50 if quick else 2000
+        draws = pb.predict(model, model.sample_latents, x, num_samples=num_draws, keep_draws=True, seed=0)
+        functions = draws.components.mean[..., 0]  # (S, N)
+        sds = functions.std(0)
+        print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
+        ax.plot(x, functions[:8].T, linewidth=0.9)
+        ax.fill_between(x.flatten(), -2 * sds, 2 * sds, color="0.85", zorder=0)
+        ax.set_title(name, fontsize=9)
+        ax.tick_params(labelsize=8)
+    write(axes[0, 0], out / "priors.png")
+
+
+def width(out: Path, quick: bool) -> None:
+    """What the width of a network does under a prior of fixed scale, and under one that knows the fan-in."""
+    widths = [4, 8, 16, 32, 64, 128, 256]
+    num_draws = 30 if quick else 500
+    x = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
+    axes = plotting.new_axes(1, 2, size=(7.2, 2.8))
+    print(f"{'prior':24s} width  sd of a logit  mean of the largest probability")
+    kinds = {"NormalPrior(1)": pb.NormalPrior(1.0), "FanInNormalPrior(√2)": pb.FanInNormalPrior(math.sqrt(2))}
+    for (name, prior), style in zip(kinds.items(), ("o-", "s--"), strict=True):
+        sds, largest = [], []
+        for units in widths:
+            torch.manual_seed(0)
+            net = nets.mlp([10, units, units, 5])
+            model = pb.BayesianModel(net, prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=1)
+            draws = pb.predict(model, model.sample_latents, x, num_samples=num_draws, keep_draws=True, seed=0)
+            sds.append(float(draws.logit_variance.mean().sqrt()))
+            largest.append(float(draws.logits.exp().amax(-1).mean()))
+        print(f"{name:24s} {widths[0]:5d} {sds[0]:14.2f} {largest[0]:32.2f}")
+        print(f"{name:24s} {widths[-1]:5d} {sds[-1]:14.2f} {largest[-1]:32.2f}", flush=True)
+        axes[0, 0].plot(widths, sds, style, label=name, markersize=4)
+        axes[0, 1].plot(widths, largest, style, label=name, markersize=4)
+    for ax, label in zip(axes[0], ("sd of a logit", "largest of 5 probabilities, mean"), strict=True):
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(widths, labels=[str(units) for units in widths])
+        ax.set(xlabel="hidden units in each of two layers", ylabel=label)
+    axes[0, 0].set_yscale("log")
+    axes[0, 1].set_ylim(0, 1)
+    axes[0, 0].legend(fontsize=8)
+    write(axes[0, 0], out / "width.png")
+
+
+def kl_weight(out: Path, quick: bool) -> None:
+    """One fit of the sine for each of four KL weights, from warm to cold."""
+    axes = plotting.new_axes(1, 4, size=(7.2, 2.4))
+    model, x, y = sine()
+    print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>18s}" for name in REGIONS) + "   (epistemic sd)")
+    for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
+        posterior = fitted(model, x, y, 30 if quick else 4000, weight)
+        prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
+        generator = torch.Generator().manual_seed(1)
+        y_new = truth(x) + NOISE * torch.randn(x.shape, generator=generator)  # at the same x: new noise alone
+        nll = pb.predict(model, posterior, x, y=y_new, num_samples=400, seed=0).nll
+        kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
+        print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction)}", flush=True)
+        bands(ax, prediction, x, y, f"KL weight {weight:g}")
+    for ax in axes[0, 1:]:
+        ax.set(yticklabels=[], ylabel="")
+    write(axes[0, 0], out / "kl_weight.png")
+
+
+def estimators(out: Path, quick: bool) -> None:
+    """Variance of the gradient by batch size for three estimators, on a regression and on images."""
+    num_draws, num_groups = (4, 2) if quick else (60, 8)
+    model, x, y = sine()
+    guide = fitted(model, x, y, 5 if quick else 300).guide
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    problems = {f"noisy sine, {len(x)} rows": (model, guide, x[order], y[order], [4, 11, 46, 92])}
+    digits = pb.data.load_images("digits")
+    torch.manual_seed(0)
+    net = nets.mlp([64, 100, 10], first=[nn.Flatten()])
+    num_data = len(digits.x_train)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(0.3), likelihood=pb.CategoricalLikelihood(), num_data=num_data)
+    adam = functools.partial(torch.optim.Adam, lr=0.01)
+    guide = pb.MeanFieldGuide(model)
+    pair = digits.x_train, digits.y_train
+    pb.fit_svi(model, guide, pair, optimizer=adam, num_epochs=1 if quick else 20, batch_size=100, seed=0)
+    problems[f"digits, {num_data} rows"] = (model, guide, *pair, [10, 50, 250, 1250])
+    kinds = {"sampled weights": None, "Flipout": pb.Flipout(), "LocalReparameterization": pb.LocalReparameterization()}
+    axes = plotting.new_axes(1, 2, size=(7.2, 2.9))
+    print("variance of the gradient of the loss per data point, summed over parameters (± standard error)")
+    for ax, (title, (model, guide, x, y, sizes)) in zip(axes[0], problems.items(), strict=True):
+        print(f"{title:22s}" + "".join(f"{name:>26s}" for name in kinds))
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
+        for size in sizes:
+            for name, estimator in kinds.items():
+                groups = [
+                    sum(row.noise**2 for row in noise.parameters) / model.num_data**2
+                    for noise in (
+                        pb.gradient_noise(
+                            model,
+                            guide,
+                            x[:size],
+                            y[:size],
+                            num_draws=num_draws,
+                            elbo=TraceMeanField_ELBO(),
+                            estimator=estimator,
+                            seed=seed,
+                        )
+                        for seed in range(num_groups)
+                    )
+                ]
+                found[name].append((float(np.mean(groups)), float(np.std(groups, ddof=1) / num_groups**0.5)))
+            cells = (f"{found[name][-1][0]:.3g} ± {found[name][-1][1]:.1g}" for name in kinds)
+            print(f"{size:22d}" + "".join(f"{cell:>26s}" for cell in cells), flush=True)
+        for (name, row), style in zip(found.items(), ("o-", "s--", "D-."), strict=True):
+            values, errors = zip(*row, strict=True)
+            ax.errorbar(sizes, values, yerr=errors, fmt=style, capsize=2, markersize=4, linewidth=1, label=name)
+        ax.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
+        ax.set_xticks(sizes, labels=[str(size) for size in sizes])
+        ax.minorticks_off()
+        ax.title.set_fontsize(9)
+    axes[0, 0].set_ylabel("variance (± s.e.)")
+    axes[0, 0].legend(fontsize=7)
+    write(axes[0, 0], out / "estimators.png")
+
+
+def trust(out: Path, quick: bool) -> None:
+    """NUTS, a mean-field Gaussian and Laplace's Gaussian on the same model."""
+    model, x, y = sine()
+    num_draws = 40 if quick else 400
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
+        chains = pb.fit_nuts(
+            model,
+            x,
+            y,
+            num_samples=num_draws,
+            num_warmup=num_draws,
+            num_chains=2 if quick else 4,
+            max_tree_depth=3 if quick else 10,
+            compile=not quick,
+            seed=0,
+        )
+    mean_field = fitted(model, x, y, 30 if quick else 4000)
+    laplace = pb.fit_laplace(model, x, y, init=mean_field, seed=0)
+    posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
+    print(chains.status)
+    print(f"{'epistemic sd':14s}" + "".join(f"{name:>18s}" for name in REGIONS))
+    axes = plotting.new_axes(1, 3, size=(7.2, 2.6))
+    for ax, (name, posterior) in zip(axes[0], posteriors.items(), strict=True):
+        prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
+        print(f"{name:14s}{spread(prediction)}", flush=True)
+        bands(ax, prediction, x, y, name)
+    for ax in axes[0, 1:]:
+        ax.set(yticklabels=[], ylabel="")
+    write(axes[0, 0], out / "trust.png")
+
+
+PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
+    function.__name__: function for function in (priors, width, kl_weight, estimators, trust)
+}
+"""Function that makes each picture, by the name of its file."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="pictures to make; all without any")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for the pictures")
+    parser.add_argument("--quick", action="store_true", help="short fits: to see that all works, not for the pages")
+    arguments = parser.parse_args()
+    for name in arguments.names or PICTURES:
+        print(f"--- {name}")
+        PICTURES[name](arguments.out, arguments.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The pictures of the documentation are made by a command, and none is missing or left over."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = DOCS / "pictures"
+LARGEST_FILE = 60_000
+"""Pictures are in the repository and on every page that is loaded: bytes."""
+
+
+def maker():
+    spec = importlib.util.spec_from_file_location("make_pictures", PICTURES / "make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+NAMES = sorted(maker().PICTURES)
+
+
+def test_every_picture_has_a_maker_and_is_shown():
+    committed = {path.stem for path in PICTURES.glob("*.png")}
+    shown = set()
+    for page in DOCS.rglob("*.md"):
+        shown |= set(re.findall(r"\]\([./]*pictures/(\w+)\.png\)", page.read_text()))
+    assert committed == set(NAMES) == shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_are_small_and_not_blank(name):
+    path = PICTURES / f"{name}.png"
+    assert path.stat().st_size < LARGEST_FILE
+    with Image.open(path) as picture:
+        assert 700 <= picture.width <= 1000  # the width of a column of text
+        assert len(picture.convert("RGB").getcolors(2**24)) > 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
+    torch.set_default_dtype(torch.float32)
+    maker().PICTURES[name](tmp_path, True)
+    torch.set_default_dtype(torch.float64)
+    with Image.open(tmp_path / f"{name}.png") as made, Image.open(PICTURES / f"{name}.png") as committed:
+        assert made.size == committed.size
+    heading = capsys.readouterr().out.splitlines()[0]
+    page = next(page for page in DOCS.rglob("*.md") if f"pictures/{name}.png" in page.read_text())
+    if name != "trust":  # its first line is what the chains say
+        assert heading.rstrip() in page.read_text()  # the figures beside it are those that the maker prints
