@@ -20,13 +20,8 @@ __all__ = ["FILES", "SCORES", "Evaluation", "Report", "Row", "evaluate_classifie
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
 
-SCORES = {
-    "entropy": "total uncertainty: entropy (nats)",
-    "mutual information": "epistemic uncertainty: mutual information (nats)",
-    "maximum probability": "1 - maximum probability",
-    "logit variance": "variance of the logits over draws",
-}
-"""Axis label of each out-of-domain score; a larger score counts as less known."""
+SCORES = ("entropy", "mutual information", "maximum probability", "logit variance")
+"""Out-of-domain scores; a larger score counts as less known. For the third that is one minus the probability."""
 
 
 LEGEND = [
@@ -175,7 +170,7 @@ def report_evaluation(
     )
     folder.write_json("metrics.json", asdict(found.report))
     y = images.y_test.to(model.device)
-    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, found.scores, folder, picture_format)
+    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, folder, picture_format)
     return found.report
 
 
@@ -203,12 +198,11 @@ def _draw(
     images: Images,
     foreign: ClassificationPrediction | None,
     unknown: Tensor | None,
-    scores: dict[str, tuple[Tensor, Tensor]],
     folder: Folder,
     picture_format: str,
 ) -> None:
     save_picture(folder, "loss.png", plotting.loss_curves(history)[0], picture_format)
-    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y), picture_format)
+    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y)[0], picture_format)
     if foreign is None or unknown is None:
         return
 
@@ -217,11 +211,8 @@ def _draw(
         torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
         torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
         images.classes,
-        titles=[f"known, truly:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
+        titles=[f"known: {images.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
     )
     save_picture(folder, "votes.png", votes[0, 0], picture_format)
 
-    axes = plotting.new_axes(2, 2, size=(9, 6.4)).flatten()
-    for ax, (name, pair) in zip(axes, scores.items(), strict=True):
-        plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
-    save_picture(folder, "ood.png", axes[0], picture_format)
+    save_picture(folder, "ood.png", plotting.detection_curves(known, foreign)[0], picture_format)

@@ -97,7 +97,7 @@ def calibration_section(subject: Subject) -> Section | None:
         "Calibration error", percent(found.error), f"a calibrated one would show {percent(found.usual)} by chance"
     )
     picture = figure(
-        plotting.reliability_diagram(probs, y, num_bins=NUM_BINS),
+        plotting.reliability_diagram(probs, y, num_bins=NUM_BINS)[0],
         alt=f"Reliability diagram: accuracy by confidence in {NUM_BINS} bins. Mean confidence "
         f"{percent(found.confidence)}, accuracy {percent(found.accuracy)}; the table of bins has the numbers.",
         caption=f"Accuracy of the {noun}s by the confidence that they were given. On the diagonal, a probability of "

@@ -1,7 +1,6 @@
 """Whether images of another kind than those that the network knows are noticed."""
 
 from .... import plotting
-from ..evaluation import SCORES
 from .html import figure, figures, paragraph, table
 from .numbers import TWO_SIDED_95, count, percent
 from .section import Level, Section, Tile, Verdict
@@ -21,7 +20,7 @@ def unknown_section(subject: Subject) -> Section | None:
     found = subject.classified
     if found is None or found.evaluation.foreign is None:
         return None
-    scores, ood = found.evaluation.scores, found.evaluation.report.ood
+    ood = found.evaluation.report.ood
     area, error = ood[HEADLINE].auroc, ood[HEADLINE].auroc_standard_error
     num_unknown = found.evaluation.report.num_unknown
     where = f"{count(num_unknown)} images of {found.unknown_name}"
@@ -31,14 +30,11 @@ def unknown_section(subject: Subject) -> Section | None:
         for name, value in ood.items()
     ]
     header = ("score", "AUROC ± standard error", "AUPR", "FPR95")
-    pictures = [
-        figure(
-            plotting.score_histograms(*pair, score=SCORES[name], ax=plotting.new_axes(1, 1, size=(4.6, 3.3))[0, 0]),
-            alt=f"Distribution of the score “{name}” for known and for unknown images; area under the ROC curve "
-            f"{ood[name].auroc:.3f}.",
-        )
-        for name, pair in list(scores.items())[:2]
-    ]
+    picture = figure(
+        plotting.detection_curves(found.evaluation.ensemble, found.evaluation.foreign)[0],
+        alt="Left: share of images below each score, for known and for unknown ones. Right: ROC curves, whose areas "
+        "are in the table.",
+    )
     words = paragraph(
         f"None of {where} belongs to a class that the network was trained on. A good uncertainty is larger for these "
         f"than for the {found.test_name}. AUROC: chance that an unknown image scores above a known one. AUPR: average "
@@ -51,7 +47,7 @@ def unknown_section(subject: Subject) -> Section | None:
         f"Unknown images ({where}) {text}: AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, "
         f"{percent(ood[HEADLINE].fpr95)} of the known would be flagged as well.",
     )
-    return Section("Unknown images", words + table_of_scores + figures(*pictures), (verdict,), (tile,))
+    return Section("Unknown images", words + table_of_scores + figures(picture), (verdict,), (tile,))
 
 
 def _judged(area: float, error: float) -> tuple[Level, str]:
