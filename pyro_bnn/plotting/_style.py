@@ -14,8 +14,8 @@ Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
 """Widths in inches: one column, and the text of a page, of a paper in two columns."""
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-"""Colours that the colour-blind can tell apart: blue, vermilion, green, purple, orange, sky blue, black, and grey.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
+"""Colours that the colour-blind can tell apart: blue, vermilion, green, purple, orange, sky blue, black, and dark grey.
 
 References:
     Okabe and Ito (2008), Color Universal Design, https://jfly.uni-koeln.de/color/; their yellow, too light for lines on
