@@ -6,8 +6,12 @@
 """
 
 import os
+import sys
+from pathlib import Path
 
 import pyro_bnn
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `_gallery`
 
 project = "pyro-bnn"
 author = "the pyro-bnn authors"
@@ -54,6 +58,9 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery/tutorials", "gallery/examples"],
     "filename_pattern": r"\.py$",
     "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("matplotlib", "_gallery.saved_pictures"),
+    "image_srcset": ["2x"],
+    "reset_argv": "_gallery.arguments",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "remove_config_comments": True,

@@ -118,13 +118,13 @@ def draw(xy: tuple[Tensor, Tensor], curves: dict, images: Tensor, ballots: Tenso
     ax.plot(*xy, ".", color="black", markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
     ax.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-20, 27), xticks=(-1, -0.5, 0, 0.5, 1))
     ax.set_title("a curve with a gap in its data", fontsize=8)
-    ax.text(0, -18, "no data here", ha="center", fontsize=7)
+    ax.text(0, -18, "no data here", ha="center", fontsize=7, color="0.35")
     ax.legend(ncols=2, loc="upper center")
     axes = right.subplots(2, 2, height_ratios=(1, 1.45))
     plotting.vote_histograms(images, ballots, classes, titles=titles, axes=axes)
     axes[1, 0].set_ylabel("")
     for bar in axes[1, 1].patches:
-        bar.set_color(VERMILION)
+        bar.set_facecolor(VERMILION)
     return figure
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -44,6 +45,30 @@ EXAMPLES = {
     "gradient_variance.py": (
         ["--pairs", "100", "--epochs", "10"],
         r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",
+    ),
+}
+
+TUTORIALS = {
+    # script -> (replacements that make it short, what its output must show)
+    "plot_1_plain_to_bayesian.py": (
+        {},
+        r"(?s)-1\.00 +[2-9]\.\d\d +1\.00.* 0\.00 +0\.[2-6]\d +1\.00.*with KL weight 1, 0\.[0-6]\d with KL weight 0",
+    ),
+    "plot_2_detect_the_unknown.py": (
+        {},
+        r"(?s)plain network: accuracy 9\d\.\d%.*Bayesian network: accuracy 9[5-9]\.\d%.*mutual information +AUROC 0\.9[5-9]",
+    ),
+    "plot_3_is_my_posterior_good.py": (
+        {
+            "num_samples=150, num_warmup=150, max_tree_depth=7": "num_samples=40, num_warmup=60, max_tree_depth=5",
+            "num_samples=600": "num_samples=100",
+            "num_draws=50": "num_draws=20",
+        },
+        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 chains.*outside:.*nuts +mean-field .* 0\.[2-7]\d* ± 0\.0",
+    ),
+    "plot_4_prune.py": (
+        {},
+        r"(?s)0\.95 .* 9[5-7]\.\d\d%.*98% removed +accuracy [67]\d.*trained on +accuracy (8[5-9]|9\d).*network 9[5-9]\.\d%",
     ),
 }
 
@@ -136,6 +161,25 @@ def test_examples_run_and_show_their_effect(name, tmp_path):
     )
     assert re.search(expected, result.stdout)
     assert "usage" in subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def test_every_tutorial_is_in_the_table():
+    assert {path.name for path in (ROOT / "docs" / "tutorials").glob("*.py")} == set(TUTORIALS)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
+    monkeypatch.delenv("PYRO_BNN_DATA", raising=False)  # the digits, which are everywhere
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: plt.close("all"))
+    replacements, expected = TUTORIALS[name]
+    text = (ROOT / "docs" / "tutorials" / name).read_text()
+    for long, short in replacements.items():
+        assert long in text
+        text = text.replace(long, short)
+    torch.set_default_dtype(torch.float32)
+    exec(compile(text, name, "exec"), {"__name__": "__main__"})
+    torch.set_default_dtype(torch.float64)
+    assert re.search(expected, capsys.readouterr().out)
 
 
 def test_local_links_lead_somewhere():

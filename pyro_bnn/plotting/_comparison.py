@@ -77,14 +77,23 @@ def _curves(result: Comparison, data: tuple[Tensor, Tensor] | None, width: Width
         below.plot(x, sd, color=color, label=name, linestyle=dashes, linewidth=2 if index == 0 else 1.2)
         axes.append(ax)
     if data is not None:
-        below.plot(data[0].flatten().cpu(), np.zeros(len(data[0])), "|", color=BLACK, markersize=5, label="data")
+        below.plot(
+            data[0].flatten().cpu(),
+            np.zeros(len(data[0])),
+            "|",
+            color=BLACK,
+            markersize=5,
+            markeredgewidth=0.5,
+            label="data",
+        )
     axes[0].set_ylabel("y", rotation=0)
     below.set(xlabel="x", ylabel="epistemic sd", xlim=(float(x.min()), float(x.max())))
     if width == "page":
         below.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     else:
-        below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2)
-    figure.suptitle(f"mean ± 2 epistemic sd of each method; broken lines: those of {next(iter(result.predictions))}")
+        below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    lines = ("mean ± 2 epistemic sd of each method", f"broken lines: those of {next(iter(result.predictions))}")
+    figure.suptitle(("; " if width == "page" else ";\n").join(lines), fontsize=8)
     return np.array([*axes, below])
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+from matplotlib.container import ErrorbarContainer
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
@@ -89,9 +90,9 @@ def pruning_curve(
     none_at = smallest / 3  # where the marks of no weights stand
     places = np.where(kept > 0, kept, none_at)
     is_classes = rows[0].accuracy is not None
-    for label, prefix, color, dashes, mark in (
-        ("mean weights", "mean_", VERMILION, DASHES[1], "o"),
-        (f"ensemble of {report.num_samples}", "", BLUE, "-", "s"),
+    for label, prefix, color, dashes, mark, size in (
+        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # seen behind the smaller squares
+        (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
         errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # of a binomial share
@@ -109,7 +110,8 @@ def pruning_curve(
                     yerr=None if bars is None else bars[part],
                     color=color,
                     marker=mark,
-                    markersize=3.5,
+                    markersize=size,
+                    markerfacecolor="white" if mark == "o" else color,
                     linestyle=line,
                     elinewidth=0.8,
                     label=None if line == "none" else label,
@@ -118,7 +120,9 @@ def pruning_curve(
         ax.set_xscale("log")
         _label_shares(ax, smallest, none_at if (kept == 0).any() else None)
         ax.set(xlabel="weights kept (%)", ylabel=name)
-        values = np.concatenate([line.get_ydata() for line in ax.lines if line.get_marker() != "_"])
+        values = np.concatenate(
+            [bars.lines[0].get_ydata() for bars in ax.containers if isinstance(bars, ErrorbarContainer)]
+        )
         if values.min() > 0 and values.max() > 4 * values.min():  # what happens before the end would be lost
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -188,7 +192,7 @@ def weight_density(
     grid = torch.linspace(low, high, 801, dtype=torch.float64)
     density = Normal(torch.tensor(loc, dtype=grid.dtype), torch.tensor(scale, dtype=grid.dtype)).log_prob(grid).exp()
     ax.fill_between(grid.numpy(), density.numpy(), facecolor=SKY, edgecolor=BLUE, linewidth=1, label="posterior")
-    ax.axvline(loc, color=BLUE, linewidth=1, linestyle="-", label="posterior mean")
+    ax.vlines(loc, 0, float(density.max()), color=BLUE, linewidth=1, label="posterior mean")
     ax.axvline(0, color=BLACK, linewidth=1, linestyle=DASHES[2], label="zero")
     ax.set_ylim(0, 1.35 * float(density.max()))  # room for the legend; of a prior with a spike at zero, the foot
     if prior is not None:
@@ -233,6 +237,8 @@ def weight_histograms(
             shown = values[kept].detach().cpu().numpy()
             is_many = len(shown) > FEW
             ax.hist(shown, bins=60 if is_many else 20, color=color, alpha=0.8, log=is_many)
+            if not is_many:
+                ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes[row, 0].set_title(f"{site}: {int(kept.sum()):,} weights", loc="left")
         axes[row, 0].set_ylabel("weights")
     axes[-1, 0].set_xlabel("posterior mean")

@@ -1,0 +1,39 @@
+"""What sphinx-gallery is told about the scripts: which pictures are theirs, and their arguments."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sphinx_gallery.scrapers import figure_rst
+
+HAS_IMAGES = (Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST").is_dir()
+
+
+def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
+    """Move the pictures that a script saved beside itself into the gallery: figures of `plotting` are not pyplot's.
+
+    Args:
+        block: The code block; not needed.
+        block_vars: Paths and names of the script; `image_path_iterator` gives the names of pictures.
+        gallery_conf: Configuration of the gallery.
+
+    Returns:
+        reStructuredText that shows the pictures.
+    """
+    folder, moved = Path(block_vars["src_file"]).parent, []
+    for picture in sorted(folder.glob("*.png"), key=lambda path: path.stat().st_mtime):
+        target = Path(next(block_vars["image_path_iterator"]))
+        picture.replace(target)
+        moved.append(str(target))
+    return figure_rst(moved, gallery_conf["src_dir"])
+
+
+def arguments(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list[str]:
+    """Command-line arguments of a script: its defaults, but no FashionMNIST where there is none.
+
+    Args:
+        gallery_conf: Configuration of the gallery; not needed.
+        script_vars: `src_file` is the script.
+    """
+    is_garments = Path(script_vars["src_file"]).name == "fashion_mnist.py"
+    return [] if HAS_IMAGES or not is_garments else ["--dataset", "digits"]

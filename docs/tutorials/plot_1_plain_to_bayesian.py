@@ -1,0 +1,205 @@
+r"""From a plain network to a Bayesian one
+=========================================
+
+A plain network answers every question with the same confidence. A Bayesian one knows where its data end.
+
+The change takes three decisions: a **prior** (what weights are plausible before the data), a **likelihood** (how
+targets scatter around the network's output) and a **guide** (what shapes the posterior may take). This tutorial makes
+them one by one, on 200 noisy points of a sine.
+"""
+
+# %%
+# The problem
+# -----------
+# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: the network cannot know what happens out
+# there, and we want it to say so.
+
+# sphinx_gallery_thumbnail_number = 4
+import functools
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn import data, nets, plotting
+
+NOISE = 1.0
+x, y = data.regression_problem(200, noise=NOISE)
+grid = torch.linspace(-1, 1, 201)[:, None]
+truth = 10 * torch.sin(2 * torch.pi * grid)
+
+# %%
+# A plain network, three times
+# ----------------------------
+# The same network is trained from three random starts. (``nets.mlp`` builds an ``nn.Sequential``; any module will do.
+# ``nets.Standardize`` gives the inputs mean 0 and scale 1, which matters more than it seems: see the traps below.)
+
+
+def build_net(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nets.mlp([1, 50, 50, 1], first=[nets.Standardize.of(x)])
+
+
+plain = []
+for seed in range(3):
+    net = build_net(seed)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = (net(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    plain.append(net(grid).detach())
+    print(f"start {seed}: mean squared error {loss:.2f}, prediction at x = 1: {plain[-1][-1].item():6.1f}")
+
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+ax.plot(grid, truth, ":", color="0.4", label="truth")
+ax.plot(x, y, "x", color="0.6", markersize=4, label="data")
+for seed, curve in enumerate(plain):
+    ax.plot(grid, curve, label=f"start {seed}")
+ax.set(xlabel="x", ylabel="y", ylim=(-25, 25))
+ax.legend()
+plt.show()
+
+# %%
+# All three fit the data equally well, and they disagree outside. Which of them is right? The data cannot tell: many
+# networks fit, and picking one throws that knowledge away. Bayes' rule keeps them all, each with the weight that the
+# data give it:
+#
+# .. math:: p(w \mid y) \propto p(y \mid w)\, p(w).
+#
+# Decisions one and two: prior and likelihood
+# -------------------------------------------
+# ``BayesianModel`` turns the network into a Pyro model. The network itself is copied, and stays as it is.
+
+model = pb.BayesianModel(
+    build_net(0),
+    prior=pb.NormalPrior(0.5),  # before we see data, every weight is probably between -1 and 1
+    likelihood=pb.GaussianLikelihood(NOISE),  # targets scatter around the output with this standard deviation
+    num_data=len(x),
+)
+print("random weights:", ", ".join(model.site_names))
+
+# %%
+# **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data against prior: too
+# small a number would let the prior win. A fit that gets whole data refuses another number; with a loader of your own in
+# a loop of your own, it is up to you.
+#
+# A prior over weights is a claim about *functions*. Draw some before believing it: the model is a Pyro model, so
+# calling it draws weights and returns the network's output.
+
+torch.manual_seed(1)
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+with torch.no_grad():
+    for _ in range(30):
+        ax.plot(grid, model(grid), color="C0", alpha=0.4)
+ax.plot(x, y, "x", color="0.6", markersize=4)
+ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
+plt.show()
+
+# %%
+# The functions reach the size of the data and bend where the data are: a usable prior. With a prior
+# scale of 0.1 all of them would be flat lines near 0, with 10 they would shoot off to thousands. This picture is the
+# cheapest check there is.
+#
+# **Trap: scales.** A prior scale means nothing without the scale of the inputs. Standardise them (as the first layer does
+# here), and standardise targets whose scale is far from 1 to 10.
+#
+# Decision three: the guide
+# -------------------------
+# The posterior of 2701 weights has no formula. Variational inference looks for the closest distribution of a simple shape,
+# the *guide*. ``MeanFieldGuide`` is an independent Gaussian per weight: a mean and a standard deviation, twice the
+# number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
+# achieves minus its divergence from the prior, in nats.
+#
+# ``fit`` takes a mean-field guide, Adam, and an end by itself, and says so in the status. (``fit_svi`` leaves all of it to
+# you.)
+
+posterior = pb.fit(model, (x, y), seed=0)
+print(posterior.status)
+
+# %%
+# **Trap: stopping too early.** The standard deviations settle long after the means. So look at the curves before the
+# predictions: the ELBO has to be level.
+
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+plotting.loss_curves(posterior.history, axes)
+plt.show()
+
+# %%
+# Predictions
+# -----------
+# ``predict`` draws weights from the posterior, runs the network with each, and adds up. The variance of a new target has
+# two parts:
+#
+# - **aleatoric**: the noise of the data, which stays however many data there are;
+# - **epistemic**: the disagreement of the drawn networks, which more data would remove.
+
+prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0).as_regression()
+epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()
+print("    x   epistemic sd   aleatoric sd")
+for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
+    row = int((grid.flatten() - place).abs().argmin())
+    print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
+left.plot(grid, truth, ":", color="0.4")
+for draw in posterior.draws(20):
+    right.plot(grid, pb.predict_point(model, draw, grid).as_regression().mean, color="C0", alpha=0.4)
+right.plot(x, y, "x", color="0.6", markersize=4)
+left.set(title="predictive bands", ylim=(-20, 20))
+right.set(title="20 of the networks behind them", xlabel="x")
+plt.show()
+
+# %%
+# Read the two panels together. Inside the data the drawn networks lie on top of each other, and what is left is the
+# noise. Outside they fan out, and the epistemic band with them. The bands are nothing but the spread of such curves.
+#
+# How often does the band of two standard deviations hold the truth?
+
+outside = grid.flatten().abs() > 0.5
+inside_band = ((prediction.mean - truth).abs() <= 2 * prediction.total.sqrt()).flatten()
+for name, rows in (("inside the data", ~outside), ("outside", outside)):
+    print(f"the band holds the truth at {float(inside_band[rows].float().mean()):.0%} of the places {name}")
+
+# %%
+# Outside it holds less than it promises: the network does not know that sines turn back, and its prior says "straight on".
+# **A posterior is only as wise as its prior.** Its uncertainty tells you *that* you left the data; it does not promise
+# to cover whatever is there.
+#
+# **Trap: the KL weight.** Much code weighs the divergence down, for better accuracy. This is what happens at the end of
+# that road, weight 0:
+
+point = pb.fit_svi(
+    model,
+    pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02)),
+    (x, y),
+    optimizer=functools.partial(torch.optim.Adam, lr=0.02),
+    num_epochs=400,
+    kl_weight=0.0,
+    seed=0,
+)
+pinched = pb.predict(model, point, grid, num_samples=200, seed=0).as_regression()
+at_one = float(pinched.epistemic[-1].sqrt())
+print(f"epistemic sd at x = 1: {epistemic[-1]:.2f} with KL weight 1, {at_one:.2f} with KL weight 0")
+
+figure, ax = plt.subplots(figsize=(7, 4), layout="constrained")
+plotting.regression_bands(grid, pinched, data=(x, y), ax=ax)
+ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
+plt.show()
+
+# %%
+# Nothing holds the standard deviations up any more, and the network is sure of itself again. A weight between 0 and 1 can
+# be a fair compromise for large networks, but say so where you report results: it is not the posterior of the prior that
+# you wrote down.
+#
+# Exercises
+# ---------
+# 1. Leave out ``nets.Standardize``. Which prior scale brings the bends back?
+# 2. Draw functions from ``NormalPrior(0.25)`` and ``NormalPrior(1.0)``, then fit both. Compare the last ELBO of
+#    ``posterior.history``: the data prefer one.
+# 3. Give the likelihood no number, ``GaussianLikelihood()``, and the noise is learned. Is it close to 1?
+# 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The third
+#    tutorial measures whether it is uncertain *enough*.

@@ -1,0 +1,216 @@
+r"""Detect the unknown
+=====================
+
+A classifier that was trained on garments calls every digit a garment. Can it at least notice?
+
+A plain network spreads its softmax over the classes that it knows; nothing in it means "none of these". A Bayesian
+network draws many classifiers that agree on what the data taught them. On the rest they disagree, and the
+disagreement can be measured.
+
+With FashionMNIST and MNIST at hand (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``) the known kinds
+are garments and the unknown are handwritten digits. Without them, the known kinds are scikit-learn's small digits 0 to
+6, and the unknown are 7, 8 and 9.
+"""
+
+# %%
+# Known and unknown
+# -----------------
+
+# sphinx_gallery_thumbnail_number = 3
+import functools
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn import data, metrics, nets, plotting
+
+try:
+    garments, foreign = data.load_images("fashion-mnist"), data.load_images("mnist")
+    x_train, y_train = garments.x_train[:10_000], garments.y_train[:10_000]
+    x_test, y_test, unknown = garments.x_test[:2000], garments.y_test[:2000], foreign.x_test[:2000]
+    classes, epochs, lr = garments.classes, 15, 3e-3
+    prior, kl_weight = pb.NormalPrior(0.1), 0.4
+except data.MissingDataError:
+    digits = data.load_images("digits")
+    known_train, known_test = digits.y_train < 7, digits.y_test < 7
+    x_train, y_train = digits.x_train[known_train], digits.y_train[known_train]
+    x_test, y_test, unknown = digits.x_test[known_test], digits.y_test[known_test], digits.x_test[~known_test]
+    classes, epochs, lr = digits.classes[:7], 60, 1e-2
+    prior, kl_weight = pb.NormalPrior(1.0), 1.0
+
+print(f"{len(x_train)} training images of {len(classes)} kinds; {len(x_test)} test images, {len(unknown)} unknown ones")
+
+figure, axes = plt.subplots(2, 8, figsize=(9, 2.6), layout="constrained")
+for row, (name, images) in zip(axes, (("known", x_test), ("unknown", unknown)), strict=True):
+    for ax, image in zip(row, images[:8], strict=True):
+        ax.imshow(image.numpy(), cmap="gray_r")
+        ax.set(xticks=[], yticks=[])
+    row[0].set_ylabel(name)
+plt.show()
+
+# %%
+# No unknown image takes part in training, and none in choosing a setting. **Trap:** a detector that has seen its test
+# unknowns is a classifier with one more class, and will miss the next kind.
+#
+# A plain network, for comparison
+# -------------------------------
+
+
+def build_net() -> nn.Module:
+    torch.manual_seed(0)
+    num_pixels = x_train[0].numel()
+    first = [nets.Standardize.of(x_train, floor=0.1), nn.Flatten()]
+    return nets.mlp([num_pixels, 200, len(classes)], first=first)
+
+
+plain = build_net()
+optimizer = torch.optim.Adam(plain.parameters(), lr=1e-3)
+for _ in range(epochs):
+    for rows in torch.randperm(len(x_train)).split(128):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(plain(x_train[rows]), y_train[rows]).backward()
+        optimizer.step()
+with torch.no_grad():
+    plain_known, plain_unknown = plain(x_test).softmax(-1), plain(unknown).softmax(-1)
+
+
+def sure(probs: torch.Tensor) -> float:
+    """Share of the images that are given to one class with more than 90 %."""
+    return float((probs.max(-1).values > 0.9).float().mean())
+
+
+print(f"plain network: accuracy {metrics.accuracy(plain_known, y_test):.1%}")
+print(
+    f"more than 90 % sure of {sure(plain_known):.1%} of the known and {sure(plain_unknown):.1%} of the unknown images"
+)
+
+# %%
+# The Bayesian network
+# --------------------
+# The same network with a prior on its weights. ``NetworkInit(prior_fraction=0.1)`` starts the standard deviations at a
+# tenth of the prior's. **Trap:** a guide that starts with tiny standard deviations and is trained briefly stays a point.
+# Its accuracy is fine, and its uncertainty worthless.
+
+model = pb.BayesianModel(build_net(), prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(x_train))
+posterior = pb.fit_svi(
+    model,
+    pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
+    (x_train, y_train),
+    optimizer=pb.scheduled(
+        functools.partial(torch.optim.Adam, lr=lr),
+        functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
+    ),
+    num_epochs=epochs,
+    batch_size=128,
+    estimator=pb.LocalReparameterization(),
+    kl_weight=kl_weight,
+    seed=0,
+)
+print(posterior.status)
+
+known_prediction = pb.predict(model, posterior, x_test, y=y_test, num_samples=100, seed=0).as_classification()
+unknown_prediction = pb.predict(model, posterior, unknown, num_samples=100, seed=0).as_classification()
+accuracy = metrics.accuracy(known_prediction.probs, y_test)
+print(f"Bayesian network: accuracy {accuracy:.1%}, KL weight {kl_weight:g}")
+print(
+    f"more than 90 % sure of {sure(known_prediction.probs):.1%} of the known and "
+    f"{sure(unknown_prediction.probs):.1%} of the unknown images"
+)
+
+# %%
+# Where does the caution come from? Let each of the 100 drawn networks vote for its favourite class:
+
+figure, axes = plt.subplots(2, 6, figsize=(12, 4.6), layout="constrained")
+pictures = torch.cat([x_test[:3], unknown[:3]])
+votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
+plotting.vote_histograms(pictures, votes, classes, titles=[*["known"] * 3, *["unknown"] * 3], axes=axes)
+plt.show()
+
+# %%
+# For a known image nearly all votes go to one class. For an unknown one they scatter: each drawn network has its own idea,
+# since the data never told it what to think of such strokes.
+#
+# A number for the disagreement
+# -----------------------------
+# The entropy of the averaged probabilities is the *total* uncertainty, in nats. It is the sum of two parts:
+#
+# .. math:: \underbrace{H\big[\bar p\big]}_{\text{total}} = \underbrace{\tfrac1S \sum_s H[p_s]}_{\text{aleatoric}} +
+#           \underbrace{I}_{\text{epistemic}}
+#
+# - aleatoric: each drawn network hesitates. A shirt that could be a coat; more data would not help.
+# - epistemic, the *mutual information*: the networks contradict each other. More data of that kind would help.
+#
+# An image of an unknown kind should stand out in the second.
+
+print("mean, in nats       total   aleatoric   epistemic")
+for name, prediction in (("known", known_prediction), ("unknown", unknown_prediction)):
+    means = (prediction.total.mean(), prediction.aleatoric.mean(), prediction.epistemic.mean())
+    print(f"{name:15}" + "  ".join(f"{float(value):10.3f}" for value in means))
+
+
+def entropy(probs: torch.Tensor) -> torch.Tensor:
+    return torch.distributions.Categorical(probs).entropy()
+
+
+known_scores = {
+    "plain, entropy": entropy(plain_known),
+    "Bayesian, entropy": known_prediction.total,
+    "Bayesian, mutual information": known_prediction.epistemic,
+}
+unknown_scores = {
+    "plain, entropy": entropy(plain_unknown),
+    "Bayesian, entropy": unknown_prediction.total,
+    "Bayesian, mutual information": unknown_prediction.epistemic,
+}
+for name, score in known_scores.items():
+    print(f"{name:30} AUROC {metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}")
+
+figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), layout="constrained")
+plotting.detection_curves(known_scores, unknown_scores, axes=axes)
+plt.show()
+
+# %%
+# Each curve says what share of the images has a score below the value on the axis. The further apart the two curves are,
+# the better: the AUROC is the probability that a random unknown image has a larger score than a random known one (0.5
+# is guessing, 1 perfect).
+#
+# A rule for work
+# ---------------
+# To decide, choose a threshold **on known images alone**: here the one that sends 5 % of them to a human.
+
+threshold = known_prediction.epistemic.quantile(0.95)
+caught = float((unknown_prediction.epistemic > threshold).float().mean())
+answered = known_prediction.epistemic <= threshold
+answered_accuracy = metrics.accuracy(known_prediction.probs[answered], y_test[answered])
+print(f"threshold {float(threshold):.3f} nats: {caught:.1%} of the unknown images are noticed")
+print(f"accuracy on the known images that are answered: {answered_accuracy:.1%} instead of {accuracy:.1%}")
+
+# %%
+# The same number that finds the unknown also finds mistakes: accuracy on the rest rises.
+#
+# Which unknown images slip through? Look at them; there is always something to learn.
+
+slipped = unknown_prediction.epistemic.argsort()[:6]
+figure, axes = plt.subplots(2, 6, figsize=(12, 4.6), layout="constrained")
+plotting.vote_histograms(unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes)
+plt.show()
+
+# %%
+# These look, to the drawn networks, like a kind that they know.
+#
+# **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is colder than Bayes' rule
+# says. Cold posteriors classify better and notice less. Accuracy, calibration and detection must be judged on *one*
+# posterior; reporting the best of each from different settings is the commonest way to fool oneself.
+#
+# **Trap: far is not the same as unknown.** Images of pure noise are an easy test, and passing it proves little. Test with
+# unknowns like those that you expect.
+#
+# Exercises
+# ---------
+# 1. Leave out one of the known classes in training, and let it be the unknown. Which class is hardest to notice?
+# 2. Plot AUROC and accuracy for KL weights 0.05, 0.2 and 1. Which pair would you ship?
+# 3. Train five plain networks and wrap them: ``pb.EnsemblePosterior`` of five ``pb.auto_delta`` fits. Is the mutual
+#    information of an ensemble of 5 as good?
+# 4. Score images of uniform noise, ``torch.rand_like(x_test)``. Does anything surprise you?
