@@ -27,7 +27,8 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "tutorials", "**/README.*"]
+exclude_patterns = ["_build", "_templates", "tutorials", "**/README.*"]
+templates_path = ["_templates"]
 
 # --- reference ------------------------------------------------------------------------------------
 
