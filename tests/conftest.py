@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread for each process, and for those that it starts; read at import
@@ -17,8 +16,6 @@ import pytest
 import sklearn.datasets  # importing it moves Python's random state: not inside a test
 import sklearn.metrics  # noqa: F401
 import torch
-
-from pyro_bnn.app.cli import main
 
 from .fits import forbid_direct
 
@@ -69,22 +66,6 @@ def path(request, monkeypatch):
     if request.param == "pyro":
         forbid_direct(monkeypatch)
     return request.param
-
-
-@pytest.fixture
-def pyro_bnn(monkeypatch, capsys):
-    """Runs the command line in this process; returns exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pyro-bnn", *map(str, arguments)])
-        torch.set_default_dtype(torch.float32)
-        with pytest.raises(SystemExit) as stop:
-            main()
-        torch.set_default_dtype(torch.float64)
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

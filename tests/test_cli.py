@@ -11,6 +11,7 @@ import torch
 
 from pyro_bnn import NormalPrior, ScaleMixturePrior, metrics, predict, predict_point
 from pyro_bnn.app import recipes, runs, specs
+from pyro_bnn.app.cli import main
 from pyro_bnn.app.images import known_classes, load_data
 from pyro_bnn.data import load_images
 
@@ -18,6 +19,22 @@ from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
 FILES = {"config.json", "history.json", "images.json", "manifest.json", "posterior.pt"}
+
+
+@pytest.fixture
+def pyro_bnn(monkeypatch, capsys):
+    """Runs a command line; returns exit code, standard output and standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["pyro-bnn", *map(str, arguments)])
+        torch.set_default_dtype(torch.float32)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        torch.set_default_dtype(torch.float64)
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out, printed.err
+
+    return run
 
 
 def test_train_then_evaluate_on_digits(pyro_bnn, tmp_path):

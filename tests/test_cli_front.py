@@ -1,5 +1,7 @@
 """The front of the command line: help, completion, JSON, formats and colours, and how soon each is there."""
 
+# ruff: noqa: F811  # parameters that are the fixture
+
 import os
 import pickle
 import re
@@ -19,6 +21,8 @@ from pyro_bnn.app.cli import compare, demo, evaluate, prune, train, weights
 from pyro_bnn.app.cli import program as program_module
 from pyro_bnn.app.cli.program import COMMANDS, program
 from pyro_bnn.app.config import RunConfig
+
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
 NAMES = [command.__name__ for command, _ in COMMANDS]
 EXAMPLES = [line for _, lines in COMMANDS for line in lines]

@@ -1,5 +1,7 @@
 """What commands give: JSON for programs, pictures in several formats, and colours for people."""
 
+# ruff: noqa: F811  # parameters that are the fixture
+
 import io
 import json
 import re
@@ -10,6 +12,8 @@ import pytest
 import pyro_bnn as pb
 from pyro_bnn.app import study
 from pyro_bnn.app.cli.output import Output, has_colours
+
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
 STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
