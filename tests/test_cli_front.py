@@ -1,6 +1,6 @@
 """The front of the command line: help, completion, JSON, formats and colours, and how soon each is there."""
 
-# ruff: noqa: F811  # parameters that are the fixture
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
 
 import os
 import pickle

@@ -1,6 +1,6 @@
 """What commands give: JSON for programs, pictures in several formats, and colours for people."""
 
-# ruff: noqa: F811  # parameters that are the fixture
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
 
 import io
 import json
