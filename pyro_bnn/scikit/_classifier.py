@@ -23,7 +23,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that tells classes of table rows, as an estimator of scikit-learn.
 
     Inputs are standardised inside. The network is an MLP whose weights have a prior. For the methods see
-    :class:`BNNRegressor`, whose parameters these are but for `likelihood`.
+    :class:`BNNRegressor`, whose parameters these are but for `likelihood`, and which has an example.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer.
@@ -50,12 +50,6 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         n_iter_: Number of epochs; of draws for ``"nuts"``.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
-
-    Example:
-        >>> from sklearn.datasets import load_iris
-        >>> X, y = load_iris(return_X_y=True)
-        >>> classifier = BNNClassifier(random_state=0).fit(X, y)  # doctest: +SKIP
-        >>> classifier.predict_proba(X[:1])  # doctest: +SKIP
     """
 
     classes_: NDArray[Any]
