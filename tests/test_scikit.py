@@ -36,7 +36,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
     [pb.BNNRegressor(**SHORT), pb.BNNClassifier(**SHORT)], expected_failed_checks=lambda estimator: REASON
 )
 def test_scikit_learns_own_checks(estimator, check):
+    before = np.random.get_state()  # noqa: NPY002  # some checks themselves draw from numpy's global generator
     check(estimator)
+    np.random.set_state(before)  # noqa: NPY002
 
 
 @pytest.mark.parametrize("kind", [pb.BNNRegressor, pb.BNNClassifier])
@@ -69,7 +71,7 @@ def blobs(num_data=120):
 @pytest.fixture(scope="module")
 def fitted():
     """A regressor with its own defaults but for larger steps, which end sooner; there are rows enough to learn it."""
-    return pb.BNNRegressor(learning_rate=0.1, max_iter=1000, random_state=0).fit(*curve(900))
+    return pb.BNNRegressor(learning_rate=0.1, max_iter=600, random_state=0).fit(*curve(600))
 
 
 # --- regression -------------------------------------------------------------------------------------------------------
@@ -114,9 +116,11 @@ def test_the_prediction_is_in_the_units_of_the_targets(fitted):
     assert prediction.score(target)["rmse"] == pytest.approx(((mean - y) ** 2).mean() ** 0.5)
 
 
-def test_far_from_the_data_the_uncertainty_grows(fitted):
-    near, far = fitted.predict_distribution(np.array([[0.5, 0.0], [8.0, 2000.0]])).epistemic[:, 0]
-    assert far > 2 * near
+def test_more_rows_leave_less_epistemic_uncertainty(fitted):
+    few = pb.BNNRegressor(learning_rate=0.1, max_iter=200, random_state=0).fit(*curve(25))
+    X, _ = curve(200, seed=1)
+    many, few = (regressor.predict_distribution(X).epistemic.mean() for regressor in (fitted, few))
+    assert few > 3 * many
 
 
 def test_several_targets_have_noise_of_their_own():
@@ -233,7 +237,14 @@ def test_every_method_learns_both_problems_and_can_be_pickled_to_the_bit(method)
 def test_early_stopping_leaves_rows_out_and_keeps_the_best():
     random = np.random.default_rng(0)
     X, y = random.normal(size=(40, 5)), random.normal(size=40)  # nothing to learn: the first looks are the best
-    settings = {**SHORT, "hidden_layer_sizes": (30,), "method": "ensemble", "num_members": 1, "max_iter": 600}
+    settings = {
+        **SHORT,
+        "hidden_layer_sizes": (30,),
+        "method": "ensemble",
+        "num_members": 1,
+        "max_iter": 400,
+        "learning_rate": 0.02,
+    }
     settings |= {"prior": pb.NormalPrior(3.0), "likelihood": "gaussian:0.3"}
     late = pb.BNNRegressor(**settings).fit(X, y)
     early = pb.BNNRegressor(**settings, early_stopping=True, validation_fraction=0.5).fit(X, y)

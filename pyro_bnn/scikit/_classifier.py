@@ -23,7 +23,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that tells classes of table rows, as an estimator of scikit-learn.
 
     Inputs are standardised inside. The network is an MLP whose weights have a prior. For the methods see
-    :class:`BNNRegressor`, whose parameters these are but for `likelihood`.
+    :class:`BNNRegressor`, whose parameters these are but for `likelihood`, and which has an example.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer.
@@ -50,12 +50,6 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         n_iter_: Number of epochs; of draws for ``"nuts"``.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
-
-    Example:
-        >>> from sklearn.datasets import load_iris
-        >>> X, y = load_iris(return_X_y=True)
-        >>> classifier = BNNClassifier(random_state=0).fit(X, y)  # doctest: +SKIP
-        >>> classifier.predict_proba(X[:1])  # doctest: +SKIP
     """
 
     classes_: NDArray[Any]
@@ -124,7 +118,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The label of largest probability of each row, shape (N,)."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws."""

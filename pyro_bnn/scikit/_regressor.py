@@ -61,10 +61,11 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         feature_names_in_: Names of the columns, if X was a data frame.
 
     Example:
-        >>> from sklearn.datasets import load_diabetes
-        >>> X, y = load_diabetes(return_X_y=True)
-        >>> regressor = BNNRegressor(max_iter=300, random_state=0).fit(X, y)  # doctest: +SKIP
-        >>> regressor.predict_interval(X[:1])  # doctest: +SKIP
+        >>> X = np.linspace(-1, 1, 30)[:, None]
+        >>> regressor = BNNRegressor((5,), learning_rate=0.1, random_state=0).fit(X, 100 * X[:, 0])
+        >>> low, high = regressor.predict_interval([[0.5]])[0]
+        >>> bool(40 < low < 50 < high < 60)
+        True
     """
 
     def __init__(
