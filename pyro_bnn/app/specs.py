@@ -5,12 +5,13 @@ from fractions import Fraction
 from torch import Tensor
 
 from .. import kl
+from ..estimators import Estimator, Flipout, LocalReparameterization
 from ..guides import Init, NetworkInit, NormalInit, UniformInit
 from ..kl import KLWeight
 from ..nets import Standardize
 from ..priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
 
-__all__ = ["PRIORS", "PRIOR_CHOICES", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
+__all__ = ["PRIORS", "PRIOR_CHOICES", "make_estimator", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
@@ -143,3 +144,15 @@ def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
         raise ValueError(
             f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
         ) from error
+
+
+def make_estimator(spec: str) -> Estimator | None:
+    """The estimator of gradients that a specification names; None draws each weight once a step.
+
+    Raises:
+        ValueError: If there is no such estimator.
+    """
+    makers = {"weights": lambda: None, "local": LocalReparameterization, "flipout": Flipout}
+    if spec not in makers:
+        raise ValueError(f"unknown estimator {spec!r}; choose weights, local or flipout.")
+    return makers[spec]()

@@ -23,11 +23,13 @@ class ArrayEncoding:
         shape: Shape of one row.
         mean: Number that is subtracted, for each feature or one for all; empty if inputs are left as they are.
         scale: Number that is divided by, likewise.
+        is_whole: Whether inputs are whole numbers that are left as they are, such as indices of an embedding.
     """
 
     shape: list[int]
     mean: list[float]
     scale: list[float]
+    is_whole: bool
 
     def inputs(self, x: np.ndarray, shown: str) -> Tensor:
         """The inputs, shape ``(N, *shape)``; whole numbers that are left as they are stay whole numbers.
@@ -41,7 +43,9 @@ class ArrayEncoding:
             raise ValueError(f"`x` in {shown} must have shape (N, {', '.join(map(str, self.shape))}), got {x.shape}.")
         if self.mean:
             x = (x - np.array(self.mean)) / np.array(self.scale)
-        elif x.dtype.kind in "iu":
+        elif self.is_whole:
+            if x.dtype.kind not in "iu":
+                raise ValueError(f"`x` in {shown} must hold whole numbers, as in training, got {x.dtype}.")
             return torch.from_numpy(x.astype(np.int64))
         inputs = torch.from_numpy(np.asarray(x, dtype=np.float64)).to(torch.get_default_dtype())
         if not bool(inputs.isfinite().all()):
@@ -88,7 +92,7 @@ def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
         raise ValueError(f"`{name}` in {shown} holds {count} missing or infinite number(s); mend or remove those rows.")
 
 
-def learned_arrays(x: np.ndarray, *, standardize: bool, shown: str) -> ArrayEncoding:
+def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
     """How arrays become inputs, from training inputs.
 
     Vectors are standardised feature by feature, arrays of more axes, such as images, by one mean and one scale.
@@ -96,12 +100,13 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, shown: str) -> ArrayEnco
     Args:
         x: Training inputs, shape (N, ...).
         standardize: Whether to standardise.
+        keep_whole: Whether whole numbers that are not standardised stay whole numbers.
         shown: Where they are from, for messages.
     """
     _check_numbers("x", x, shown)
     x = x[:, None] if x.ndim == 1 else x
     if not standardize:
-        return ArrayEncoding([*x.shape[1:]], [], [])
+        return ArrayEncoding([*x.shape[1:]], [], [], is_whole=keep_whole and x.dtype.kind in "iu")
     values = x.astype(np.float64) if x.ndim == 2 else x.reshape(-1, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         mean, scale = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
@@ -110,7 +115,7 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, shown: str) -> ArrayEnco
     is_constant = scale <= 1e-12 * np.abs(mean)
     if is_constant.all():
         raise ValueError(f"`x` in {shown} holds the same number in all rows; there is nothing to learn from.")
-    return ArrayEncoding([*x.shape[1:]], mean.tolist(), np.where(is_constant, 1.0, scale).tolist())
+    return ArrayEncoding([*x.shape[1:]], mean.tolist(), np.where(is_constant, 1.0, scale).tolist(), is_whole=False)
 
 
 def array_labels(y: np.ndarray, shown: str) -> list[str]:

@@ -11,7 +11,7 @@ from .reading import Table, Texts, listed
 __all__ = ["MOST_CATEGORIES", "Feature", "is_whole", "labels_of", "learned_features", "missing_rows", "numbers_of"]
 
 MOST_CATEGORIES = 100
-"""Heuristic: a column with more different texts is an identifier or free text, of which one-hot inputs learn nothing."""
+"""Heuristic: a column with more different texts is an identifier or free text, of which nothing is learned."""
 
 MOSTLY = 0.5
 """Heuristic: with this share of numbers, the other cells of a column are taken for mistakes."""
@@ -112,7 +112,7 @@ def numbers_of(name: str, texts: Texts, shown: str) -> np.ndarray | None:
         infinite = np.flatnonzero(np.isinf(numbers))
         if len(infinite):
             raise ValueError(
-                f"column {name!r} of {shown} holds an infinite number in row {infinite[0] + 1}; mend or remove that row."
+                f"column {name!r} of {shown} holds an infinite number in row {infinite[0] + 1}; mend or remove it."
             )
         return numbers
     are_numbers = [_is_number(text) for text in texts if text is not None]
@@ -178,7 +178,8 @@ def learned_features(table: Table, names: Sequence[str], training: Sequence[int]
     if not features:
         raise ValueError(
             f"{table.shown} has no column to predict from: {listed(constant) or 'none is left'} "
-            f"{'hold the same value in all rows' if constant else ''}".rstrip() + "; choose others by --features."
+            f"{'hold the same value in all rows' if constant else ''}".rstrip()
+            + "; choose others by --features."
         )
     return features, constant
 
@@ -194,7 +195,7 @@ def _categories(name: str, texts: Texts, shown: str) -> list[str]:
     categories = sorted({*labels_of(texts)})
     if len(categories) > MOST_CATEGORIES or (len(categories) == len(texts) > FEW):
         raise ValueError(
-            f"column {name!r} of {shown} holds {len(categories)} different texts in {len(texts)} rows, as an identifier "
-            f"or free text does; leave it out by --ignore {name}, or turn it into fewer categories."
+            f"column {name!r} of {shown} holds {len(categories)} different texts in {len(texts)} rows, like an "
+            f"identifier or free text; leave it out by --ignore {name}, or turn it into fewer categories."
         )
     return categories

@@ -150,8 +150,8 @@ def _lines(path: Path, file: Any) -> Iterator[list[str]]:
         num_cells = num_cells or len(cells)
         if len(cells) != num_cells:
             raise ValueError(
-                f"line {num_blank + reader.line_num} of {path} has {len(cells)} cells, and the first line {num_cells}; quote "
-                "cells that hold the separator, and mend the line."
+                f"line {num_blank + reader.line_num} of {path} has {len(cells)} cells, and the first line {num_cells}; "
+                "quote cells that hold the separator, and mend the line."
             )
         yield cells
 
