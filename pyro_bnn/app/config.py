@@ -1,15 +1,13 @@
-"""The settings of one training run."""
+"""The settings of one training run.
+
+The help of the command line shows them; so torch is loaded where settings are checked, and not before.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from .. import _checks
-from ..data import DATA_SETS
-from ..likelihoods import make_likelihood
 from .own.reading import TABLES
 from .own.specs import checked_function
 from .specs import make_estimator, make_init, make_inputs, make_kl_weight, make_prior
@@ -138,6 +136,8 @@ def kind_of(dataset: str) -> str:
     Raises:
         ValueError: If it is neither the name of an image set nor a file of a known kind.
     """
+    from ..data import DATA_SETS  # late: loads torch
+
     ending = Path(dataset).suffix.lower() if isinstance(dataset, str) else ""
     if isinstance(dataset, str) and dataset in DATA_SETS:
         return "images"
@@ -256,11 +256,13 @@ def _texts(name: str, value: Any) -> None:
 
 
 def _fraction(name: str, value: Any) -> None:
-    if not _checks.is_number(value) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number from 0 to below 1, got {value!r}")
 
 
 def _likelihood(spec: str) -> None:
+    from ..likelihoods import make_likelihood  # late: loads torch
+
     if spec.startswith("bernoulli"):
         raise ValueError("two classes are predicted by --likelihood categorical")
     make_likelihood(spec)
@@ -276,16 +278,28 @@ def _flag(name: str, value: Any) -> None:
         raise ValueError(f"`{name}` must be true or false, got {value!r}")
 
 
+def _positive(name: str, value: Any) -> None:
+    from .. import _checks  # late: loads torch
+
+    _checks.positive(name, value)
+
+
+def _inputs(spec: str) -> None:
+    import torch  # late: it takes long
+
+    make_inputs(spec, torch.zeros(2, 1))
+
+
 CHECKS: dict[str, Check] = {
     "dataset": lambda _, value: kind_of(value),
     "prior": _text(make_prior),
     "guide": _one_of(GUIDES),
     "init": _text(make_init),
-    "inputs": _text(lambda spec: make_inputs(spec, torch.zeros(2, 1))),
+    "inputs": _text(_inputs),
     "hidden": _wholes(1),
     "epochs": _whole(1),
     "batch_size": _whole(1),
-    "lr": _checks.positive,
+    "lr": _positive,
     "schedule": _one_of(SCHEDULES),
     "num_particles": _whole(1),
     "kl_weight": _text(lambda spec: make_kl_weight(spec, 1)),

@@ -20,7 +20,7 @@ from ..history import History
 from ..model import BayesianModel
 from ..posterior import Status
 from ..svi import fit_svi, scheduled
-from .accuracy import AccuracyCurve, AccuracyTracker
+from .accuracy import AccuracyCurve
 from .building import build, rebuild
 from .config import RunConfig
 from .datasets import Dataset, Facts
@@ -28,6 +28,7 @@ from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
 from .manifest import Manifest, verified
 from .specs import make_estimator, make_kl_weight
+from .tracking import AccuracyTracker
 
 __all__ = [
     "ACCURACY",

@@ -2,9 +2,8 @@
 
 import typer
 
-from .. import images, runs
-from ..folders import updating
 from . import options
+from .stopping import loading
 
 
 def evaluate(
@@ -20,10 +19,13 @@ def evaluate(
 
     Results are printed; metrics and pictures are written into the run's folder.
     """
-    from ..reports.evaluation import FILES, report_evaluation  # late: loads matplotlib
-
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    with loading():
+        from .. import images, runs
+        from ..folders import updating
+        from ..reports.evaluation import FILES, report_evaluation
+
     device = options.check_device(device)
     config = runs.load_config(run)
     with updating(run, command="evaluate", writes=FILES) as folder:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import torch
 import typer
 
 from ..specs import PRIOR_CHOICES
@@ -165,6 +164,8 @@ def check_device(name: str) -> str:
     Raises:
         ValueError: If there is no such device here.
     """
+    import torch  # late: it takes long
+
     try:
         kind = torch.device(name).type
     except RuntimeError:

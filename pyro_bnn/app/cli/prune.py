@@ -4,9 +4,8 @@ from contextlib import ExitStack
 
 import typer
 
-from .. import images, runs
-from ..folders import creating, updating
 from . import options
+from .stopping import loading
 
 
 def prune(
@@ -27,13 +26,16 @@ def prune(
     Prints scores, file size and speed by the share of weights removed; those of lowest signal-to-noise ratio
     |mean| / sd go first. Tables and pictures are written into the run's folder; the run itself keeps all its weights.
     """
-    from ..reports.pruning import FILES, report_pruning, save_pruned_run  # late: loads matplotlib
-
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
+    with loading():
+        from .. import images, runs
+        from ..folders import creating, updating
+        from ..reports.pruning import FILES, report_pruning, save_pruned_run
+
     device = options.check_device(device)
     config = runs.load_config(run)
     if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):

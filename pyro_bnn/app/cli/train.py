@@ -9,12 +9,11 @@ from typing import Any
 
 import typer
 
-from .. import images, recipes, runs
+from .. import recipes
 from ..accuracy import AccuracyCurve
 from ..config import RunConfig
-from ..folders import resuming, updating
-from ..processes import going_on, joined, shared
 from . import options
+from .stopping import loading
 
 
 def train(
@@ -67,21 +66,24 @@ def train(
         "seed": seed,
     }
     given = {name: value for name, value in settings.items() if value is not None}
+    config, place = _begun(dataset, out, recipe, given) if resume is None else (None, resume)
+    if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
+        raise ValueError(
+            "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
+        )
+    with loading():
+        from .. import images, runs
+        from ..folders import resuming
+        from ..processes import going_on, joined, shared
+
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
-        if resume is not None:
-            if given or force or (dataset, out, recipe) != (None, None, None):
-                raise ValueError(
-                    "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
-                )
-            folder = stack.enter_context(shared(resuming(resume), processes))
-            config, out = runs.read_config(folder.path), resume
+        if config is None:
+            folder = stack.enter_context(shared(resuming(place), processes))
+            config = runs.read_config(folder.path)
         else:
-            if dataset is None or out is None:
-                raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
-            config = replace(recipes.find_recipe(dataset, recipe or "default"), **given)
             config.check()
-            folder = stack.enter_context(shared(going_on(out, force=force), processes))
+            folder = stack.enter_context(shared(going_on(place, force=force), processes))
         known, _ = images.load_data(config, root=data, download=download)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
@@ -93,13 +95,22 @@ def train(
     typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
     typer.echo(
         f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(known.x_train):.4f} nats, "
-        f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {out}; next: pyro-bnn evaluate {out}"
+        f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {place}; next: pyro-bnn evaluate {place}"
     )
-    curve = runs.load_accuracy(out)
+    curve = runs.load_accuracy(place)
     if curve is not None:
-        _show_accuracy(curve, _published(config), out)
+        _show_accuracy(curve, _published(config), place)
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
-        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {out}{test}.")
+        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {place}{test}.")
+
+
+def _begun(
+    dataset: str | None, out: Path | None, recipe: str | None, given: dict[str, Any]
+) -> tuple[RunConfig | None, Path]:
+    """The settings of a new run, and its folder."""
+    if dataset is None or out is None:
+        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    return replace(recipes.find_recipe(dataset, recipe or "default"), **given), out
 
 
 def _published(config: RunConfig) -> AccuracyCurve | None:
@@ -112,7 +123,8 @@ def _published(config: RunConfig) -> AccuracyCurve | None:
 
 def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path) -> None:
     """Print the accuracies as a table, and write them as a picture."""
-    from ... import plotting  # late: loads matplotlib
+    from ... import plotting
+    from ..folders import updating
 
     pair = None if published is None else (published.train, published.test)
     with updating(out, command="train") as folder, folder.new("accuracy.png") as path:

@@ -2,9 +2,8 @@
 
 import typer
 
-from .. import images, runs
-from ..folders import updating
 from . import options
+from .stopping import loading
 
 
 def weights(
@@ -18,9 +17,12 @@ def weights(
 
     A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
     """
-    from ..reports.weights import FILES, SiteSummary, report_weights  # late: loads matplotlib
-
     place = options.read_numbers(int, index, "--index")
+    with loading():
+        from .. import images, runs
+        from ..folders import updating
+        from ..reports.weights import FILES, SiteSummary, report_weights
+
     config = runs.load_config(run)
     with updating(run, command="weights", writes=FILES) as folder:
         known, _ = images.load_data(config, root=data, download=download)
