@@ -3,7 +3,7 @@
 These modules declare what can be typed, and load the library where its work begins: help comes at once.
 """
 
-from .stopping import stoppable
+from .stopping import loading, stoppable
 
 __all__ = ["main"]
 
@@ -11,6 +11,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line. A fault gives one line; exit code 2 stands for wrong use, 1 for other faults."""
     with stoppable():
-        from .program import run  # late: Typer takes a tenth of a second, in which Ctrl-C may come
+        with loading():
+            from .program import run
 
         run()

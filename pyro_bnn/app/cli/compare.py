@@ -9,6 +9,11 @@ import typer
 from . import options
 from .stopping import loading
 
+EXAMPLES = (
+    "pyro-bnn compare",
+    "pyro-bnn compare --num-draws 150 --compile --out quick",
+)
+
 
 def compare(
     out: options.Out = Path("pyro-bnn-compare"),

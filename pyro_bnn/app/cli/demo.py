@@ -9,6 +9,11 @@ import typer
 from . import options
 from .stopping import loading
 
+EXAMPLES = (
+    "pyro-bnn demo",
+    "pyro-bnn demo --out pictures --format pdf",
+)
+
 
 def demo(out: options.Out = Path("pyro-bnn-demo"), seed: options.DemoSeed = 0, force: options.Force = False) -> None:
     """Run two demonstrations in under a minute.

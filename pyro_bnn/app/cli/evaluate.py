@@ -5,6 +5,12 @@ import typer
 from . import options
 from .stopping import loading
 
+EXAMPLES = (
+    "pyro-bnn evaluate digits-run",
+    "pyro-bnn evaluate digits-run --num-samples 200 --json",
+    "pyro-bnn evaluate garments --ood mnist --format pdf",
+)
+
 
 def evaluate(
     run: options.Run,

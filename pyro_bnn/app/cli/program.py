@@ -3,29 +3,52 @@
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from .compare import compare
-from .demo import demo
-from .evaluate import evaluate
-from .prune import prune
-from .stopping import stoppable
-from .train import train
-from .weights import weights
+import pyro_bnn
 
-__all__ = ["run"]
+from . import compare, demo, evaluate, prune, train, weights
+from .output import has_colours
+from .stopping import stoppable
+
+__all__ = ["COMMANDS", "program", "run"]
+
+COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
+    (demo.demo, demo.EXAMPLES),
+    (train.train, train.EXAMPLES),
+    (evaluate.evaluate, evaluate.EXAMPLES),
+    (compare.compare, compare.EXAMPLES),
+    (prune.prune, prune.EXAMPLES),
+    (weights.weights, weights.EXAMPLES),
+)
+"""The commands, in the order of the help, each with command lines that its help shows."""
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The error that Typer raises for a wrong command line; Typer does not export the class itself."""
 
 program = typer.Typer(
     help="Bayesian neural networks on Pyro: train, evaluate, and see what the network does not know.",
-    add_completion=False,
+    epilog="pyro-bnn COMMAND --help shows examples. Start with: pyro-bnn demo",
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"pyro-bnn {pyro_bnn.__version__}")
+        raise typer.Exit
+
+
+@program.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None: ...
 
 
 def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
@@ -39,14 +62,16 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for command in (demo, train, evaluate, compare, prune, weights):
-    program.command()(_saying_why(command))
+for command, examples in COMMANDS:
+    program.command(epilog="\n\n".join(["Examples:", *examples]))(_saying_why(command))
 
 
 def run() -> None:
     """Run the command line, and exit. A fault gives one line."""
     try:
         code = program(standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
     except Exception as error:
@@ -60,5 +85,6 @@ def run() -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    start = typer.style("error:", fg="red", bold=True) if has_colours(sys.stderr) else "error:"
+    typer.echo(f"{start} {' '.join(message.split())}", err=True)
     sys.exit(code)

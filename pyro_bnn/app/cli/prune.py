@@ -7,6 +7,12 @@ import typer
 from . import options
 from .stopping import loading
 
+EXAMPLES = (
+    "pyro-bnn prune digits-run",
+    "pyro-bnn prune digits-run --keep 0.25 --out digits-small",
+    "pyro-bnn prune digits-run --fractions 0,.5,.9 --per-layer",
+)
+
 
 def prune(
     run: options.Run,

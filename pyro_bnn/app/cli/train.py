@@ -15,6 +15,12 @@ from ..config import RunConfig
 from . import options
 from .stopping import loading
 
+EXAMPLES = (
+    "pyro-bnn train digits --out digits-run",
+    "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
+    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --prior laplace:0.1 --out wide",
+)
+
 
 def train(
     dataset: options.Dataset = None,

@@ -5,6 +5,11 @@ import typer
 from . import options
 from .stopping import loading
 
+EXAMPLES = (
+    "pyro-bnn weights digits-run",
+    "pyro-bnn weights digits-run --site net.3.weight --index 0,5 --format svg",
+)
+
 
 def weights(
     run: options.Run,
