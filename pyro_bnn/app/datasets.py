@@ -1,9 +1,11 @@
 """The data of a run: rows to train on and to test on, and what a trained run has to know of them."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..history import EpochRecord
 from .own.arrays import ArrayEncoding
 from .own.table import TableEncoding
 from .own.targets import Target
@@ -58,3 +60,8 @@ class Dataset:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes; empty for numbers."""
         return tuple(self.facts.target.classes)
+
+    def nll_of(self, epoch: EpochRecord) -> float:
+        """Negative expected log-likelihood of an epoch per training row, in nats and in the target's units."""
+        unit = sum(math.log(scale) for scale in self.facts.target.scale)
+        return -epoch.expected_log_likelihood / len(self.x_train) + unit

@@ -36,6 +36,7 @@ __all__ = [
     "DATA",
     "HISTORY",
     "POSTERIOR",
+    "begun_facts",
     "build",
     "fit",
     "load_accuracy",
@@ -258,6 +259,11 @@ def read_facts(folder: Path) -> Facts:
         return record(Facts, json.loads(path.read_bytes()), "data")
     except ValueError as error:
         raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
+
+
+def begun_facts(folder: Folder) -> Facts | None:
+    """What a folder that is being made says of its data; None if its training has not begun."""
+    return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
 
 
 def _check_data(folder: Path, run: Path, config: RunConfig, data: Dataset) -> None:

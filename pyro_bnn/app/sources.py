@@ -18,7 +18,7 @@ from .own.splitting import split_rows
 from .own.table import TableEncoding, checksum, complete_rows, feature_names
 from .own.targets import Target, guessed, learned_classes, learned_numbers
 
-__all__ = ["Sample", "load", "read_sample", "suggested"]
+__all__ = ["Look", "Sample", "first_look", "load", "read_sample"]
 
 
 def load(
@@ -161,21 +161,38 @@ def _array_targets(target: Target, y: np.ndarray, shown: str) -> Tensor:
 # --- new runs ---------------------------------------------------------------------------------------------------------
 
 
-def suggested(config: RunConfig, root: str | Path | None = None) -> tuple[str, str]:
-    """The likelihood that a run's targets suggest, and a sentence that says why.
+@dataclass(frozen=True)
+class Look:
+    """What a first look at a file shows.
+
+    Args:
+        likelihood: The likelihood that its targets suggest.
+        reason: A sentence that says why.
+        num_rows: Number of rows for training and test together, or for training where the file has test rows.
+    """
+
+    likelihood: str
+    reason: str
+    num_rows: int
+
+
+def first_look(config: RunConfig) -> Look:
+    """What a first look at the file of a new run shows.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If something is wrong with it.
     """
-    path = Path(config.dataset if root is None else root)
+    path = Path(config.dataset)
     if config.kind == "table":
         table = read_table(path)
-        return guessed(config.target, table.column(config.target), table.shown)
-    (_, y), _ = _parts(read_arrays(path), str(path))
+        return Look(*guessed(config.target, table.column(config.target), table.shown), len(table))
+    (x, y), _ = _parts(read_arrays(path), str(path))
     if y.dtype.kind == "f":
-        return "gaussian", "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
-    return "categorical", f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
+        reason = "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
+        return Look("gaussian", reason, len(x))
+    reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
+    return Look("categorical", reason, len(x))
 
 
 # --- new rows ---------------------------------------------------------------------------------------------------------

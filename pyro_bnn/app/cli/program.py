@@ -9,7 +9,7 @@ import typer
 
 import pyro_bnn
 
-from . import compare, demo, evaluate, prune, train, weights
+from . import compare, demo, evaluate, predict, prune, train, weights
 from .output import has_colours
 from .stopping import stoppable
 
@@ -19,6 +19,7 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (demo.demo, demo.EXAMPLES),
     (train.train, train.EXAMPLES),
     (evaluate.evaluate, evaluate.EXAMPLES),
+    (predict.predict, predict.EXAMPLES),
     (compare.compare, compare.EXAMPLES),
     (prune.prune, prune.EXAMPLES),
     (weights.weights, weights.EXAMPLES),

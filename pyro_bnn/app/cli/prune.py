@@ -38,7 +38,7 @@ def prune(
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
     with loading():
-        from .. import images, runs
+        from .. import images, runs, sources
         from ..folders import creating, updating
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
 
@@ -49,8 +49,9 @@ def prune(
     with ExitStack() as stack:
         folder = stack.enter_context(updating(run, command="prune", writes=FILES))
         copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
-        known, _ = images.load_data(config, root=data, download=download)
-        images.check_unseen("test", known.x_test, known.x_train)
+        known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
+        if config.kind == "images":
+            images.check_unseen("test", known.x_test, known.x_train)
         model, posterior = runs.load_run(run, known, device=device)
         report, gains = report_pruning(
             model, posterior, known, folder, fractions=shares, num_samples=num_samples, per_layer=per_layer, seed=seed

@@ -30,8 +30,11 @@ def weights(
 
     config = runs.load_config(run)
     with updating(run, command="weights", writes=FILES) as folder:
-        known, _ = images.load_data(config, root=data, download=download)
-        model, posterior = runs.load_run(run, known)
+        if config.kind == "images":
+            known, _ = images.load_data(config, root=data, download=download)
+            model, posterior = runs.load_run(run, known)
+        else:
+            model, posterior = runs.load_trained(run)
         rows = report_weights(model, posterior, folder, site=site, index=place)
     typer.echo("\n".join([SiteSummary.header(), *map(str, rows)]))
     typer.echo(f"\nweight.png and weights.png in {run}.")
