@@ -59,6 +59,9 @@ def imported_units(path):
             yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("pyro_bnn."))
 
 
+EXPORTS = PACKAGE / "__init__.pyi"
+"""The list of public names; `__init__.py` loads them from it."""
+
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
@@ -96,7 +99,7 @@ def importers_of(*units):
 
 def test_nothing_but_the_command_imports_the_program():
     assert importers_of("app") - {"app"} == {"__main__"}
-    assert "app" not in {*imported_units(PACKAGE / "__init__.py")}
+    assert "app" not in {*imported_units(EXPORTS)}
 
 
 def test_what_a_joint_density_is_does_not_depend_on_guides():
@@ -164,6 +167,22 @@ def test_files_are_small(path):
 # --- public names -----------------------------------------------------------------------------------------------------
 
 
+def test_the_list_of_public_names_is_what_there_is():
+    """Each line is `from .x import Y as Y`; the name it loads is there, and `dir` shows it."""
+    names = []
+    for node in ast.parse(EXPORTS.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 1
+            assert [alias.asname for alias in node.names] == [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
+            for alias in node.names:
+                owner = importlib.import_module(f"pyro_bnn.{node.module}") if node.module else pb
+                assert getattr(owner, alias.name) is getattr(pb, alias.name)
+    assert sorted(names) == dir(pb) == pb.__all__
+    with pytest.raises(AttributeError):
+        pb.no_such_name  # noqa: B018
+
+
 def public_names():
     """(owner, name) of everything a user can reach without an underscore."""
     for name in dir(pb):
@@ -224,12 +243,19 @@ def test_every_module_can_be_imported_on_its_own():
 
 
 def test_importing_does_nothing_to_torch_pyro_or_the_import_time():
-    """A fresh process: no global changed, and neither matplotlib, scikit-learn nor torchvision is loaded."""
+    """A fresh process: no global changed, and neither matplotlib, scikit-learn nor torchvision is loaded.
+
+    `import pyro_bnn` loads not even torch; the first use of a name does.
+    """
     code = """
-import random, sys, torch, pyro
+import sys
+import pyro_bnn
+heavy = [name for name in ("torch", "pyro", "numpy", "matplotlib", "typer") if name in sys.modules]
+assert not heavy, heavy
+import random, torch, pyro
 before = (torch.get_default_dtype(), pyro.settings.get(), torch.get_rng_state().tolist(), random.getstate(),
           dict(pyro.get_param_store()), torch.distributions.Distribution._validate_args, torch.get_num_threads())
-import pyro_bnn
+pyro_bnn.fit_svi, pyro_bnn.predict, pyro_bnn.fit_nuts, pyro_bnn.compare, pyro_bnn.load_posterior, pyro_bnn.data
 after = (torch.get_default_dtype(), pyro.settings.get(), torch.get_rng_state().tolist(), random.getstate(),
          dict(pyro.get_param_store()), torch.distributions.Distribution._validate_args, torch.get_num_threads())
 assert before == after

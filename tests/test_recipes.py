@@ -74,7 +74,7 @@ def exported(room, file, member, *, below):
     other_file, other = below
     return (
         (f"pyro_bnn/{room}/__init__.py", export(other_file, other), export(file, member)),
-        ("pyro_bnn/__init__.py", export(room, other), export(room, member)),
+        ("pyro_bnn/__init__.pyi", export(room, other), export(room, member)),
         ("docs/api.rst", f"   {other}\n", f"   {member}\n"),
     )
 
@@ -92,8 +92,11 @@ RECIPES = {
         edits=(
             *exported("priors", "_student_t", "StudentTPrior", below=("_elementary", "ScaleMixturePrior")),
             ("tests/cases.py", "\nFIXED_PRIORS = {\n", '    "student-t": pb.StudentTPrior(4.0, 0.5),\n'),
-            ("pyro_bnn/app/specs.py", "ScaleMixturePrior\n", "from ..priors import StudentTPrior\n"),
-            ("pyro_bnn/app/specs.py", '"MIXING,SCALE1,SCALE2"),\n', '    "student-t": (StudentTPrior, "DF,SCALE"),\n'),
+            (
+                "pyro_bnn/app/specs.py",
+                '"MIXING,SCALE1,SCALE2"),\n',
+                '    "student-t": (lambda *numbers: pb.StudentTPrior(*numbers), "DF,SCALE"),\n',
+            ),
         ),
         row="student-t",
         tests=(

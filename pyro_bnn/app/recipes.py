@@ -6,7 +6,7 @@ from dataclasses import replace
 from .accuracy import AccuracyCurve
 from .config import RunConfig
 
-__all__ = ["PUBLISHED_ACCURACY", "RECIPES", "find_recipe"]
+__all__ = ["DATA_SETS", "NAMES", "PUBLISHED_ACCURACY", "RECIPES", "default", "find_recipe"]
 
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
@@ -95,6 +95,9 @@ RECIPES: dict[tuple[str, str], RunConfig] = {
 }
 """The settings of each recipe, by data set and name of the recipe."""
 
+DATA_SETS = tuple(dict.fromkeys(dataset for dataset, _ in RECIPES))
+NAMES = tuple(dict.fromkeys(name for _, name in RECIPES))
+
 # What the tutorial prints for its Gaussian prior; for its mixture prior it prints nothing.
 TUTORIAL_ACCURACY = AccuracyCurve(
     train=(0.9456, 0.9628, 0.9698, 0.9753, 0.9786, 0.9805, 0.9823, 0.9840, 0.9859, 0.9878),
@@ -116,8 +119,25 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
     """
     if (dataset, name) in RECIPES:
         return RECIPES[dataset, name]
-    datasets, names = (sorted({key[i] for key in RECIPES}) for i in (0, 1))
     raise ValueError(
-        f"no recipe {name!r} for data set {dataset!r}; choose a data set from {', '.join(datasets)} and a "
-        f"recipe from {', '.join(names)}."
+        f"no recipe {name!r} for data set {dataset!r}; choose a data set from {', '.join(sorted(DATA_SETS))} and a "
+        f"recipe from {', '.join(sorted(NAMES))}."
     )
+
+
+def default(setting: str) -> str:
+    """What a setting is in the recipe `default`, as typed on the command line.
+
+    Example:
+        >>> default("epochs"), default("hidden"), default("guide")
+        ('50, for digits 100', '400,400, for digits 100', 'mean-field')
+    """
+    typed = {dataset: _typed(vars(RECIPES[dataset, "default"])[setting]) for dataset in DATA_SETS}
+    common = typed[DATA_SETS[0]]
+    others = [f"for {dataset} {value}" for dataset, value in typed.items() if value != common]
+    return ", ".join([common, *others])
+
+
+def _typed(value: object) -> str:
+    """A setting as it is typed."""
+    return ",".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)

@@ -1,26 +1,30 @@
-"""Specifications: short texts, as typed on the command line, that name a prior, an initialisation, and so on."""
+"""Specifications: short texts, as typed on the command line, that name a prior, an initialisation, and so on.
 
+The help of the command line lists them; so the library is loaded where a specification is read, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+import pyro_bnn as pb
 
-from .. import kl
-from ..guides import Init, NetworkInit, NormalInit, UniformInit
-from ..kl import KLWeight
-from ..nets import Standardize
-from ..priors import FanInNormalPrior, LaplacePrior, NormalPrior, Prior, PriorByName, ScaleMixturePrior
+if TYPE_CHECKING:
+    from torch import Tensor
 
-__all__ = ["PRIORS", "PRIOR_CHOICES", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
+__all__ = ["PRIORS", "PRIOR_CHOICES", "make_estimator", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
 
 
-PRIORS: dict[str, tuple[type[Prior], str]] = {
-    "normal": (NormalPrior, "SCALE"),
-    "mixture": (ScaleMixturePrior, "MIXING,SCALE1,SCALE2"),
-    "laplace": (LaplacePrior, "SCALE"),
-    "fan-in": (FanInNormalPrior, "GAIN"),
+PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
+    "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),
+    "mixture": (lambda *numbers: pb.ScaleMixturePrior(*numbers), "MIXING,SCALE1,SCALE2"),
+    "laplace": (lambda *numbers: pb.LaplacePrior(*numbers), "SCALE"),
+    "fan-in": (lambda *numbers: pb.FanInNormalPrior(*numbers), "GAIN"),
 }
 """Each prior by the name that is typed for it, with what its numbers are, in the order of its arguments."""
 
@@ -38,7 +42,7 @@ def _numbers(spec: str, text: str, count: int) -> list[float]:
     return numbers
 
 
-def make_prior(spec: str) -> Prior:
+def make_prior(spec: str) -> pb.Prior:
     """The prior that a specification names.
 
     Raises:
@@ -52,7 +56,7 @@ def make_prior(spec: str) -> Prior:
     """
     if "=" in spec:
         pairs = [part.partition("=") for part in spec.split(";")]
-        return PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
+        return pb.PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
     name, _, numbers = spec.partition(":")
     if name not in PRIORS:
         raise ValueError(
@@ -63,7 +67,7 @@ def make_prior(spec: str) -> Prior:
     return prior(*_numbers(spec, numbers, len(names.split(",")))) if numbers else prior()
 
 
-def make_init(spec: str) -> Init:
+def make_init(spec: str) -> pb.Init:
     """The initialisation that a specification names.
 
     Raises:
@@ -75,17 +79,17 @@ def make_init(spec: str) -> Init:
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
-        return UniformInit()
+        return pb.UniformInit()
     if spec == "normal":
-        return NormalInit()
+        return pb.NormalInit()
     if name != "network":
         raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
     if rest.endswith("*prior"):
-        return NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
-    return NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
+        return pb.NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
+    return pb.NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
 
 
-def make_inputs(spec: str, x: Tensor) -> list[Standardize]:
+def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
     """The modules that a specification of inputs puts before the network: none or one.
 
     Args:
@@ -104,7 +108,7 @@ def make_inputs(spec: str, x: Tensor) -> list[Standardize]:
     if spec == "raw":
         return []
     if spec == "standardized":
-        return [Standardize.of(x, floor=PIXEL_SCALE_FLOOR)]
+        return [pb.nets.Standardize.of(x, floor=PIXEL_SCALE_FLOOR)]
     name, _, rest = spec.partition(":")
     if name != "scaled":
         raise ValueError(f"unknown inputs {spec!r}; choose raw, standardized or scaled:FACTOR.")
@@ -114,10 +118,10 @@ def make_inputs(spec: str, x: Tensor) -> list[Standardize]:
         factor = 0.0
     if factor <= 0:
         raise ValueError(f"{spec!r} needs a factor above 0 after the colon, such as scaled:2 or scaled:255/126.")
-    return [Standardize(x.new_zeros(()), x.new_tensor(1 / factor))]
+    return [pb.nets.Standardize(x.new_zeros(()), x.new_tensor(1 / factor))]
 
 
-def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
+def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
     """The KL weight that a specification names.
 
     Raises:
@@ -129,17 +133,30 @@ def make_kl_weight(spec: str, num_weights: int) -> KLWeight:
     """
     name, _, rest = spec.partition(":")
     if name == "blundell":
-        return kl.blundell()
+        return pb.kl.blundell()
     if name == "per-weight":
-        return kl.per_weight(num_weights)
+        return pb.kl.per_weight(num_weights)
     if name == "warmup":
         epochs, *weight = _numbers(spec, rest, 2 if "," in rest else 1)
         if epochs != int(epochs):
             raise ValueError(f"{spec!r} must warm up over a whole number of epochs.")
-        return kl.linear_warmup(int(epochs), *weight)
+        return pb.kl.linear_warmup(int(epochs), *weight)
     try:
-        return kl.constant(float(spec))
+        return pb.kl.constant(float(spec))
     except ValueError as error:
         raise ValueError(
             f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
         ) from error
+
+
+def make_estimator(spec: str) -> pb.Estimator | None:
+    """The estimator of gradients that a specification names; None draws each weight once a step.
+
+    Raises:
+        ValueError: If there is no such estimator.
+    """
+    if spec not in ("weights", "local", "flipout"):
+        raise ValueError(f"unknown estimator {spec!r}; choose weights, local or flipout.")
+    if spec == "weights":
+        return None
+    return pb.LocalReparameterization() if spec == "local" else pb.Flipout()

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import typer
 
-from ...mcmc import ConvergenceWarning
-from ..folders import creating
 from . import options
+from .stopping import loading
+
+EXAMPLES = (
+    "pyro-bnn compare",
+    "pyro-bnn compare --num-draws 150 --compile --out quick",
+)
 
 
 def compare(
@@ -24,7 +28,10 @@ def compare(
     The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior where
     there are data, in the gap and outside, and writes a table and a picture. Takes some minutes.
     """
-    from ..study import RegressionStudy  # late: loads matplotlib
+    with loading():
+        from ...mcmc import ConvergenceWarning
+        from ..folders import creating
+        from ..study import RegressionStudy
 
     with creating(out, command="compare", force=force) as folder:
         study = RegressionStudy(

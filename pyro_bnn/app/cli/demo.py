@@ -6,8 +6,13 @@ from pathlib import Path
 
 import typer
 
-from ..folders import creating
 from . import options
+from .stopping import loading
+
+EXAMPLES = (
+    "pyro-bnn demo",
+    "pyro-bnn demo --out pictures --format pdf",
+)
 
 
 def demo(out: options.Out = Path("pyro-bnn-demo"), seed: options.DemoSeed = 0, force: options.Force = False) -> None:
@@ -16,7 +21,9 @@ def demo(out: options.Out = Path("pyro-bnn-demo"), seed: options.DemoSeed = 0, f
     Neither needs a download. The first trains on scikit-learn's digits, with 7, 8 and 9 held out as the unknown. The
     second is a regression on a noisy sine.
     """
-    from ..demo import digits_demo, regression_demo  # late: loads matplotlib
+    with loading():
+        from ..demo import digits_demo, regression_demo
+        from ..folders import creating
 
     start = time.perf_counter()
     with creating(out, command="demo", force=force) as folder:

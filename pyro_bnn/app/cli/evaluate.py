@@ -2,9 +2,14 @@
 
 import typer
 
-from .. import images, runs
-from ..folders import updating
 from . import options
+from .stopping import loading
+
+EXAMPLES = (
+    "pyro-bnn evaluate digits-run",
+    "pyro-bnn evaluate digits-run --num-samples 200 --json",
+    "pyro-bnn evaluate garments --ood mnist --format pdf",
+)
 
 
 def evaluate(
@@ -20,12 +25,26 @@ def evaluate(
 
     Results are printed; metrics and pictures are written into the run's folder.
     """
-    from ..reports.evaluation import FILES, report_evaluation  # late: loads matplotlib
-
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    with loading():
+        from .. import images, runs, sources
+        from ..folders import updating
+        from ..reports.evaluation import FILES, report_evaluation
+        from ..reports.scores import FILES as SCORE_FILES
+        from ..reports.scores import report_scores
+
     device = options.check_device(device)
     config = runs.load_config(run)
+    if config.kind != "images":
+        if ood is not None or download:
+            raise ValueError("--ood and --download are for image sets; leave them out.")
+        with updating(run, command="evaluate", writes=SCORE_FILES) as folder:
+            rows = sources.load(config, root=data, facts=runs.read_facts(run))
+            model, posterior = runs.load_run(run, rows, device=device)
+            scores = report_scores(model, posterior, rows, folder, num_samples=num_samples, seed=seed)
+        typer.echo(f"{scores}\n\nMetrics and pictures in {run}.")
+        return
     with updating(run, command="evaluate", writes=FILES) as folder:
         known, held_out = images.load_data(config, root=data, download=download)
         unknown = images.load_unknown(ood, config, known, root=data, download=download)

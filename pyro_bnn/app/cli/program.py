@@ -3,88 +3,90 @@
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-import torch
 import typer
 
-from ..._files import DamagedFileError
-from ...svi import NonFiniteError
-from .compare import compare
-from .demo import demo
-from .evaluate import evaluate
-from .prune import prune
-from .report import report
-from .train import train
-from .weights import weights
+import pyro_bnn
 
-__all__ = ["main"]
+from . import compare, demo, evaluate, predict, prune, report, train, weights
+from .output import has_colours
+from .stopping import stoppable
+
+__all__ = ["COMMANDS", "program", "run"]
+
+COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
+    (demo.demo, demo.EXAMPLES),
+    (train.train, train.EXAMPLES),
+    (evaluate.evaluate, evaluate.EXAMPLES),
+    (report.report, report.EXAMPLES),
+    (predict.predict, predict.EXAMPLES),
+    (compare.compare, compare.EXAMPLES),
+    (prune.prune, prune.EXAMPLES),
+    (weights.weights, weights.EXAMPLES),
+)
+"""The commands, in the order of the help, each with command lines that its help shows."""
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The error that Typer raises for a wrong command line; Typer does not export the class itself."""
 
 program = typer.Typer(
     help="Bayesian neural networks on Pyro: train, evaluate, and see what the network does not know.",
-    add_completion=False,
+    epilog="pyro-bnn COMMAND --help shows examples. Start with: pyro-bnn demo",
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"pyro-bnn {pyro_bnn.__version__}")
+        raise typer.Exit
+
+
+@program.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
     """The command, which says what it was stopped at; Typer's own end after Ctrl-C is silent."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
-        try:
+        with stoppable():
             command(*arguments, **options)
-        except KeyboardInterrupt as error:
-            _fail(str(error) or "stopped.", INTERRUPTED)
 
     return run
 
 
-for command in (demo, train, evaluate, report, compare, prune, weights):
-    program.command()(_stoppable(command))
+for command, examples in COMMANDS:
+    program.command(epilog="\n\n".join(["Examples:", *examples]))(_saying_why(command))
 
 
-def main() -> None:
-    """Run the command line. A fault gives one line; exit code 2 stands for wrong use, 1 for other faults."""
+def run() -> None:
+    """Run the command line, and exit. A fault gives one line."""
     try:
         code = program(standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
-    except MISUSE as error:
-        _fail(_sentence(error), 1 if isinstance(error, DamagedFileError) else 2)
-    except (OSError, NonFiniteError) as error:
-        _fail(_sentence(error), 1)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_of_memory(error):
+    except Exception as error:
+        from .faults import explained
+
+        fault = explained(error)
+        if fault is None:
             raise
-        _fail("the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.", 1)
+        _fail(*fault)
     sys.exit(code)
 
 
-MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-INTERRUPTED = 130
-"""Exit code of a program that Ctrl-C has stopped, as shells have it."""
-
-
-def _sentence(error: Exception) -> str:
-    """The message of an error; that of the system as a sentence."""
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror.lower()}."
-    return str(error)
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Whether memory is short; on the CPU, torch says so in words only."""
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    return any(words in str(error) for words in ("can't allocate memory", "Storage size calculation overflowed"))
-
-
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    start = typer.style("error:", fg="red", bold=True) if has_colours(sys.stderr) else "error:"
+    typer.echo(f"{start} {' '.join(message.split())}", err=True)
     sys.exit(code)

@@ -4,9 +4,14 @@ from contextlib import ExitStack
 
 import typer
 
-from .. import images, runs
-from ..folders import creating, updating
 from . import options
+from .stopping import loading
+
+EXAMPLES = (
+    "pyro-bnn prune digits-run",
+    "pyro-bnn prune digits-run --keep 0.25 --out digits-small",
+    "pyro-bnn prune digits-run --fractions 0,.5,.9 --per-layer",
+)
 
 
 def prune(
@@ -27,13 +32,16 @@ def prune(
     Prints scores, file size and speed by the share of weights removed; those of lowest signal-to-noise ratio
     |mean| / sd go first. Tables and pictures are written into the run's folder; the run itself keeps all its weights.
     """
-    from ..reports.pruning import FILES, report_pruning, save_pruned_run  # late: loads matplotlib
-
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
+    with loading():
+        from .. import images, runs, sources
+        from ..folders import creating, updating
+        from ..reports.pruning import FILES, report_pruning, save_pruned_run
+
     device = options.check_device(device)
     config = runs.load_config(run)
     if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
@@ -41,8 +49,9 @@ def prune(
     with ExitStack() as stack:
         folder = stack.enter_context(updating(run, command="prune", writes=FILES))
         copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
-        known, _ = images.load_data(config, root=data, download=download)
-        images.check_unseen("test", known.x_test, known.x_train)
+        known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
+        if config.kind == "images":
+            images.check_unseen("test", known.x_test, known.x_train)
         model, posterior = runs.load_run(run, known, device=device)
         report, gains = report_pruning(
             model, posterior, known, folder, fractions=shares, num_samples=num_samples, per_layer=per_layer, seed=seed

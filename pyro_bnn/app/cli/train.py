@@ -5,16 +5,26 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .. import images, recipes, runs
+from .. import recipes
 from ..accuracy import AccuracyCurve
 from ..config import RunConfig
-from ..folders import resuming, updating
-from ..processes import going_on, joined, shared
-from . import options
+from . import options, own_options
+from .stopping import loading
+
+if TYPE_CHECKING:
+    from ..datasets import Dataset
+
+EXAMPLES = (
+    "pyro-bnn train digits --out digits-run",
+    "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
+    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --prior laplace:0.1 --out wide",
+    "pyro-bnn train houses.csv --target price --ignore id --out houses",
+    "pyro-bnn train data.npz --net lenet.py:make --out own",
+)
 
 
 def train(
@@ -42,11 +52,22 @@ def train(
     device: options.Device = "cpu",
     force: options.Force = False,
     resume: options.Resume = None,
+    target: own_options.Target = None,
+    features: own_options.Features = None,
+    ignore: own_options.Ignore = None,
+    drop_missing: own_options.DropMissing = None,
+    likelihood: own_options.LikelihoodSpec = None,
+    test_fraction: own_options.TestFraction = None,
+    split_seed: own_options.SplitSeed = None,
+    net: own_options.Net = None,
+    estimator: own_options.EstimatorSpec = None,
 ) -> None:
-    """Train a Bayesian network on images.
+    """Train a Bayesian network on images, a table or arrays.
 
     Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
-    default recipes train cold posteriors: their KL weight is below 1. A run that was stopped goes on with --resume.
+    default recipes of image sets train cold posteriors: their KL weight is below 1. A run that was stopped goes on with
+    --resume. Of a table, columns of numbers are standardised and others become one input for each category; all results
+    are in the units of the target.
     """
     settings: dict[str, Any] = {
         "prior": prior,
@@ -65,41 +86,76 @@ def train(
         "validation": validation,
         "accuracy": accuracy,
         "seed": seed,
+        "target": target,
+        "features": None if features is None else own_options.read_names(features),
+        "ignore": None if ignore is None else own_options.read_names(ignore),
+        "drop_missing": drop_missing,
+        "likelihood": likelihood,
+        "test_fraction": test_fraction,
+        "split_seed": split_seed,
+        "net": net,
+        "estimator": estimator,
     }
     given = {name: value for name, value in settings.items() if value is not None}
+    if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
+        raise ValueError(
+            "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
+        )
+    if resume is None and (dataset is None or out is None):
+        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    with loading():
+        from .. import runs, sources
+        from ..folders import resuming
+        from ..processes import going_on, joined, shared
+        from ..starting import new_config
+
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
-        if resume is not None:
-            if given or force or (dataset, out, recipe) != (None, None, None):
-                raise ValueError(
-                    "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
-                )
-            folder = stack.enter_context(shared(resuming(resume), processes))
-            config, out = runs.read_config(folder.path), resume
+        notes: list[str] = []
+        if dataset is None or out is None:
+            assert resume is not None
+            place = resume
+            folder = stack.enter_context(shared(resuming(place), processes))
+            config = runs.read_config(folder.path)
         else:
-            if dataset is None or out is None:
-                raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
-            config = replace(recipes.find_recipe(dataset, recipe or "default"), **given)
-            config.check()
-            folder = stack.enter_context(shared(going_on(out, force=force), processes))
-        known, _ = images.load_data(config, root=data, download=download)
+            config, notes = new_config(dataset, recipe, given)
+            if config.kind != "images" and (data is not None or download):
+                raise ValueError("--data and --download are for image sets; the file itself is the first argument.")
+            place = out
+            folder = stack.enter_context(shared(going_on(place, force=force), processes))
+        facts = runs.begun_facts(folder)
+        known = sources.load(config, root=data, download=download, facts=facts)
+        if processes.is_first:
+            for note in [*notes, *known.notes]:
+                typer.echo(note)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
     if not processes.is_first:
         return
     last = posterior.history.epochs[-1]
-    held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
-    typer.echo(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")
+    typer.echo(_trained_on(config, known))
     typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
     typer.echo(
-        f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(known.x_train):.4f} nats, "
-        f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {out}; next: pyro-bnn evaluate {out}"
+        f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
+        f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {place}; next: pyro-bnn evaluate {place}"
     )
-    curve = runs.load_accuracy(out)
+    curve = runs.load_accuracy(place)
     if curve is not None:
-        _show_accuracy(curve, _published(config), out)
+        _show_accuracy(curve, _published(config), place)
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
-        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {out}{test}.")
+        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {place}{test}.")
+
+
+def _trained_on(config: RunConfig, data: "Dataset") -> str:
+    """A sentence on the training rows."""
+    if config.kind == "images":
+        held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
+        return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
+    shape = " x ".join(map(str, data.facts.input_shape))
+    what = (
+        f"{len(data.classes)} classes of {data.facts.target.name!r}" if data.classes else f"{data.facts.target.name!r}"
+    )
+    return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
 def _published(config: RunConfig) -> AccuracyCurve | None:
@@ -112,7 +168,8 @@ def _published(config: RunConfig) -> AccuracyCurve | None:
 
 def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path) -> None:
     """Print the accuracies as a table, and write them as a picture."""
-    from ... import plotting  # late: loads matplotlib
+    from ... import plotting
+    from ..folders import updating
 
     pair = None if published is None else (published.train, published.test)
     with updating(out, command="train") as folder, folder.new("accuracy.png") as path:

@@ -2,9 +2,13 @@
 
 import typer
 
-from .. import images, runs
-from ..folders import updating
 from . import options
+from .stopping import loading
+
+EXAMPLES = (
+    "pyro-bnn weights digits-run",
+    "pyro-bnn weights digits-run --site net.3.weight --index 0,5 --format svg",
+)
 
 
 def weights(
@@ -18,13 +22,19 @@ def weights(
 
     A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
     """
-    from ..reports.weights import FILES, SiteSummary, report_weights  # late: loads matplotlib
-
     place = options.read_numbers(int, index, "--index")
+    with loading():
+        from .. import images, runs
+        from ..folders import updating
+        from ..reports.weights import FILES, SiteSummary, report_weights
+
     config = runs.load_config(run)
     with updating(run, command="weights", writes=FILES) as folder:
-        known, _ = images.load_data(config, root=data, download=download)
-        model, posterior = runs.load_run(run, known)
+        if config.kind == "images":
+            known, _ = images.load_data(config, root=data, download=download)
+            model, posterior = runs.load_run(run, known)
+        else:
+            model, posterior = runs.load_trained(run)
         rows = report_weights(model, posterior, folder, site=site, index=place)
     typer.echo("\n".join([SiteSummary.header(), *map(str, rows)]))
     typer.echo(f"\nweight.png and weights.png in {run}.")

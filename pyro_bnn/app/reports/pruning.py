@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ... import plotting, pruning
 from ...checkpoint import save_posterior
-from ...data import Images
 from ...guides import GuidePosterior
 from ...model import BayesianModel
 from ...pruning import mean_field
+from ..datasets import Dataset
 from ..folders import Folder
 from ..manifest import verified
-from ..runs import CONFIG, HISTORY, IMAGES, POSTERIOR
+from ..runs import CONFIG, DATA, HISTORY, POSTERIOR
 from .pictures import save_picture
 
 __all__ = ["FILES", "Gain", "PruningGains", "report_pruning", "save_pruned_run"]
@@ -82,7 +82,7 @@ class PruningGains:
 def report_pruning(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Images,
+    data: Dataset,
     folder: Folder,
     *,
     fractions: Sequence[float],
@@ -95,7 +95,7 @@ def report_pruning(
     Args:
         model: The model.
         posterior: Its fitted mean-field guide.
-        images: The run's images, of which the test part is used.
+        data: The run's data, of which the test part is used.
         folder: Folder that the results are written to.
         fractions: Shares of the weights to remove.
         num_samples: Number of draws in each ensemble.
@@ -105,7 +105,7 @@ def report_pruning(
     Returns:
         What the removal costs, and what it saves.
     """
-    x, y = images.x_test.to(model.device), images.y_test.to(model.device)
+    x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
     )
@@ -142,7 +142,7 @@ def save_pruned_run(
         A sentence that says how many weights were removed.
     """
     pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
-    for name in (CONFIG, HISTORY, IMAGES):
+    for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     with folder.new(POSTERIOR) as path:
         save_posterior(path, model, pruned)

@@ -46,7 +46,7 @@ def training_section(subject: Subject) -> Section | None:
     words = paragraph(
         f"{plural(len(history.epochs), 'epoch')}, {plural(len(history.elbo), 'step')}, {seconds:.0f} s. In the last "
         f"epoch: ELBO {last.elbo / per_row:.4f}, NLL {-last.expected_log_likelihood / per_row:.4f}, KL divergence "
-        f"{last.kl / per_row:.4f} {unit}."
+        f"{last.kl / per_row:.4f} {unit}{', of the standardised target' * (subject.regressed is not None)}."
     )
     return Section("Training", words + _temperature(last.kl_weight) + figures(*pictures), (has_settled(history),))
 

@@ -1,0 +1,49 @@
+"""Ctrl-C at any moment ends the program with a sentence."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["loading", "stoppable"]
+
+INTERRUPTED = 130
+"""Exit code of a program that Ctrl-C has stopped, as shells have it."""
+
+STOPPED = "error: stopped.\n"
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """A context that Ctrl-C ends with a sentence and the exit code 130, after all that was begun is tidied up."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        words = str(error)
+        sys.stderr.write(f"error: {' '.join(words.split())}\n" if words else STOPPED)
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """A context for imports that take long, in which Ctrl-C ends the program at once.
+
+    Some libraries catch every exception while they are imported, or turn it into another; there, an exception would be
+    lost or end in a traceback. Nothing has been begun yet that must be tidied up.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: object) -> None:
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, STOPPED.encode())
+    os._exit(INTERRUPTED)
