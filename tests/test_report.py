@@ -15,9 +15,9 @@ from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.reports.page.calibration import calibration_of
+from pyro_bnn.app.reports.page.commands import training_command
 from pyro_bnn.app.reports.page.frame import page
 from pyro_bnn.app.reports.page.html import image
-from pyro_bnn.app.reports.page.commands import training_command
 from pyro_bnn.app.reports.page.section import Section, Verdict
 from pyro_bnn.app.reports.page.training import has_settled
 from pyro_bnn.history import History

@@ -1,7 +1,7 @@
 """The command that repeats a training."""
 
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ... import recipes
@@ -23,7 +23,7 @@ def training_command(config: RunConfig, run: Path) -> str:
     """
     candidates: list[list[str]] = []
     if config.kind != "images":
-        candidates.append(_options(config, OWN, always=GUESSED))
+        candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
     for dataset, recipe in recipes.RECIPES:
         if dataset == config.dataset:
             name = [] if recipe == "default" else ["--recipe", recipe]

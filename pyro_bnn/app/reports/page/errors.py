@@ -38,7 +38,7 @@ def errors_section(subject: Subject) -> Section | None:
     rows = [_row(name, squared[:, i], guessed[:, i]) for i, name in enumerate(found.names)]
     if len(found.names) > 1:
         rows.append(_row("all", squared.mean(-1), guessed.mean(-1)))
-    header = ("target", "RMSE ± standard error", "RMSE of the mean", "variance explained")
+    header = ("target", "RMSE ± standard error", "RMSE of a guess", "variance explained")
     density, guess = _log_densities(found)
     gain, error = _mean(density - guess)
     pictures = [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))]
@@ -48,8 +48,7 @@ def errors_section(subject: Subject) -> Section | None:
         table(header, rows, caption=f"Errors on {count(len(found.y))} test rows, in the units of the target"),
         paragraph(
             f"Log-likelihood {value:.3f} ± {own_error:.3f} nats per row, {gain:.3f} ± {error:.3f} more than that of a "
-            "Gaussian with mean and standard deviation of the training targets. The mean is also that of the training "
-            "targets."
+            "Gaussian with mean and standard deviation of the training targets. A guess is that mean."
         ),
         figures(*pictures),
     ]

@@ -39,11 +39,11 @@ def intervals_section(subject: Subject) -> Section | None:
         ends = interval(coverages[level], len(found.y))
         width = f"{float((high - low).mean()):.4g}"
         rows.append((percent(level, 0), percent(coverages[level]), f"{percent(ends[0])} to {percent(ends[1])}", width))
-    header = ("interval", "targets inside", "95 % interval of that", "mean width")
+    header = ("interval", "inside", "95 % interval", "mean width")
     counts = " An interval of counts holds at least what it promises, as whole numbers are not cut." * found.is_count
     body = (
         paragraph(f"An interval of 90 % should hold 90 % of the targets: no fewer, and no more.{counts}")
-        + figures(table(header, rows, caption="Coverage of intervals"), _by_uncertainty(found))
+        + figures(table(header, rows, caption="Share of the targets inside of intervals"), _by_uncertainty(found))
         + figures(_residuals(found))
     )
     verdict = coverage_verdict(coverages[HEADLINE], len(found.y), is_count=found.is_count)
