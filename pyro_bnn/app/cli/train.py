@@ -5,7 +5,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -14,9 +14,6 @@ from ..accuracy import AccuracyCurve
 from ..config import RunConfig
 from . import options, own_options
 from .stopping import loading
-
-if TYPE_CHECKING:
-    from ..datasets import Dataset
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
@@ -133,7 +130,7 @@ def train(
     if not processes.is_first:
         return
     last = posterior.history.epochs[-1]
-    typer.echo(_trained_on(config, known))
+    typer.echo(sources.trained_on(config, known))
     typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
     typer.echo(
         f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
@@ -144,18 +141,6 @@ def train(
         _show_accuracy(curve, _published(config), place)
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
         typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {place}{test}.")
-
-
-def _trained_on(config: RunConfig, data: "Dataset") -> str:
-    """A sentence on the training rows."""
-    if config.kind == "images":
-        held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
-        return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
-    shape = " x ".join(map(str, data.facts.input_shape))
-    what = (
-        f"{len(data.classes)} classes of {data.facts.target.name!r}" if data.classes else f"{data.facts.target.name!r}"
-    )
-    return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
 def _published(config: RunConfig) -> AccuracyCurve | None:
