@@ -91,6 +91,7 @@ def report_pruning(
     num_samples: int = 100,
     per_layer: bool = False,
     seed: int = 0,
+    picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
     """Measure a trained classifier with more and more of its weights removed; write table and pictures.
 
@@ -103,6 +104,7 @@ def report_pruning(
         num_samples: Number of draws in each ensemble.
         per_layer: Remove this share of each layer, instead of all layers together.
         seed: Seed of the draws.
+        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
 
     Returns:
         What the removal costs, and what it saves.
@@ -117,8 +119,9 @@ def report_pruning(
     with folder.new("pruning.csv") as path:
         report.to_csv(path)
     folder.write_json("pruning.json", {"report": asdict(report), "gains": asdict(gains)})
-    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0])
-    save_picture(folder, "snr.png", plotting.signal_to_noise(pruning.signal_to_noise(posterior))[0])
+    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0], picture_format)
+    ratios = plotting.signal_to_noise(pruning.signal_to_noise(posterior))
+    save_picture(folder, "snr.png", ratios[0], picture_format)
     return report, gains
 
 
