@@ -159,7 +159,11 @@ def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # 
         code, _, err = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", wrong)
         assert code == 2
         assert "--out must" in err
-    assert pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out, "--force")[0] == 0
+    code, printed, _ = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out, "--force", "--json")
+    assert code == 0
+    document = json.loads(printed)
+    assert document["page"] == str(out)
+    assert {verdict["level"] for verdict in document["verdicts"]} <= {"good", "note", "problem"}
     assert Page(out.read_text(encoding="utf-8")).words
 
 

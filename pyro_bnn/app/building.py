@@ -26,7 +26,7 @@ def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
     Raises:
         ValueError: If a setting is wrong, or does not fit the network or the data.
     """
-    return _build(config, data.facts, data.x_train)
+    return _build(config, data.facts, data.x_train, len(data.x_train))
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
@@ -37,16 +37,16 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
     """
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
-    return _build(config, facts, stand_in)
+    return _build(config, facts, stand_in, facts.num_train)
 
 
-def _build(config: RunConfig, facts: Facts, x: Tensor) -> tuple[BayesianModel, nn.Module]:
+def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[BayesianModel, nn.Module]:
     config.check()
     likelihood = _likelihood(config.likelihood, facts.target)
     num_outputs = likelihood.num_outputs(facts.target.size)
     with seeded(config.seed):
         net = _mlp(config, x, num_outputs) if config.net == "mlp" else _own(config, facts, x, num_outputs)
-        model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=facts.num_train)
+        model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=num_data)
         init = make_init(config.init)
         guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model, init=init)
     return model, guide

@@ -25,26 +25,28 @@ from .runs import fit
 __all__ = ["digits_demo", "regression_demo"]
 
 
-def digits_demo(folder: Folder, *, seed: int = 0, progress: bool = False) -> Report:
+def digits_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png", progress: bool = False) -> Report:
     """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown.
 
     Args:
         folder: Folder for the run, its metrics and its pictures.
         seed: Seed of the run and of the draws.
+        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
         progress: Show a progress bar.
     """
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = fit(config, images, folder, progress=progress)
-    return report_evaluation(model, posterior, images, unknown, folder, seed=seed)
+    return report_evaluation(model, posterior, images, unknown, folder, seed=seed, picture_format=picture_format)
 
 
-def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
+def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png") -> dict[str, float]:
     """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
 
     Args:
         folder: Folder for the picture and `regression.json`.
         seed: Seed of noise, initial weights, fit and draws.
+        picture_format: Format of the picture: ``png``, ``pdf`` or ``svg``.
 
     Returns:
         Epistemic standard deviation, averaged inside and outside the data's range; aleatoric standard deviation inside,
@@ -74,7 +76,7 @@ def regression_demo(folder: Folder, *, seed: int = 0) -> dict[str, float]:
     ax.plot(grid, 10 * torch.sin(2 * torch.pi * grid), ":", color="0.4", label="10 sin(2πx), the truth")
     ax.set(ylim=(-40, 40), title="KL weight 1/12 (axis cut at ±40)")
     ax.legend(fontsize=8)
-    save_picture(folder, "regression.png", ax)
+    save_picture(folder, "regression.png", ax, picture_format)
 
     inside = grid.flatten().abs() <= 0.5
     epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()

@@ -57,6 +57,17 @@ class Folder:
         with self.new(name) as path:
             path.write_text(text, encoding="utf-8")
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the program has written a file of this name, and it is there."""
+        return name in self.manifest.files and (self.path / name).is_file()
+
+    def discard(self, name: str) -> None:
+        """Remove a file that the program wrote, if it is there."""
+        if name in self:
+            (self.path / name).unlink()
+            del self.manifest.files[name]
+            self.manifest.write(self.path)
+
     def claim(self, name: str) -> Path:
         """List a file as the program's before it is written, so that it is so even if the process is killed.
 

@@ -37,6 +37,10 @@ class Follower(Folder):
     def write_text(self, name: str, text: str) -> None:
         """Write nothing."""
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the first process has written a file: unknown here, and so none counts as written."""
+        return False
+
     def claim(self, name: str) -> Path:
         """The path of a file of the first process."""
         return self.path / name

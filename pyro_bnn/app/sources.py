@@ -18,7 +18,7 @@ from .own.splitting import split_rows
 from .own.table import TableEncoding, checksum, complete_rows, feature_names
 from .own.targets import Target, guessed, learned_classes, learned_numbers
 
-__all__ = ["Look", "Sample", "first_look", "load", "read_sample"]
+__all__ = ["Look", "Sample", "first_look", "load", "read_sample", "trained_on"]
 
 
 def load(
@@ -45,6 +45,18 @@ def load(
             f"there is no file {path}; pass the file of the run's data where it is now (--data FILE)."
         )
     return (_load_table if config.kind == "table" else _load_arrays)(config, path, facts)
+
+
+def trained_on(config: RunConfig, data: Dataset) -> str:
+    """A sentence on the training rows."""
+    if config.kind == "images":
+        held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
+        return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
+    shape = " x ".join(map(str, data.facts.input_shape))
+    what = (
+        f"{len(data.classes)} classes of {data.facts.target.name!r}" if data.classes else f"{data.facts.target.name!r}"
+    )
+    return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ..posterior import EnsemblePosterior, Posterior
 from ..priors import NormalPrior, Prior, ScaleMixturePrior
 from ..svi import fit_svi, scheduled
 from .folders import Folder
+from .reports.pictures import save_picture
 
 __all__ = ["RegressionStudy"]
 
@@ -160,16 +161,20 @@ class RegressionStudy:
         generator = torch.Generator().manual_seed(self.seed + 1)
         return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
 
-    def save(self, result: Comparison, folder: Folder) -> None:
+    def save(self, result: Comparison, folder: Folder, *, picture_format: str = "png") -> str:
         """Write a comparison as a table and a picture.
 
         Args:
             result: The comparison that :meth:`run` returned.
-            folder: Folder for `comparison.csv`, `comparison.json` and `comparison.png`.
+            folder: Folder for `comparison.csv`, `comparison.json` and the picture `comparison`.
+            picture_format: Format of the picture: ``png``, ``pdf`` or ``svg``.
+
+        Returns:
+            Name of the picture.
         """
         with folder.new("comparison.csv") as path:
             result.to_csv(path)
         with folder.new("comparison.json") as path:
             result.to_json(path)
-        with folder.new("comparison.png") as path:
-            plotting.save(plotting.comparison(result, data=(self.x, self.y))[0], path)
+        axes = plotting.comparison(result, data=(self.x, self.y))
+        return save_picture(folder, "comparison.png", axes[0], picture_format)

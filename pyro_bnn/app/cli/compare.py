@@ -1,12 +1,16 @@
-"""`pyro-bnn compare`."""
+"""`pyro-bnn compare`.
+
+Its JSON: `folder`, `pictures` (names of files), `statuses` (of each fit, by method), and `rows`: one flat row per
+number, with `reference` ("" for the score of a single method), `method`, `region`, `score`, `value` and
+`standard_error`.
+"""
 
 import sys
 import warnings
 from pathlib import Path
 
-import typer
-
 from . import options
+from .output import Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -21,6 +25,8 @@ def compare(
     num_steps: options.Steps = 3000,
     compile: options.Compile = False,
     seed: options.CompareSeed = 0,
+    picture_format: options.Format = "png",
+    as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
     """Compare seven approximate methods with NUTS.
@@ -28,10 +34,19 @@ def compare(
     The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior where
     there are data, in the gap and outside, and writes a table and a picture. Takes some minutes.
     """
+    options.check_format(picture_format)
     with loading():
         from ...mcmc import ConvergenceWarning
         from ..folders import creating
         from ..study import RegressionStudy
+
+    output = Output("compare", as_json=as_json)
+    statuses: dict[str, str] = {}
+
+    def tell(line: str) -> None:
+        method, _, status = line.partition(": ")
+        statuses[method] = status
+        output.say(line)
 
     with creating(out, command="compare", force=force) as folder:
         study = RegressionStudy(
@@ -39,7 +54,8 @@ def compare(
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # its message is printed as the status
-            result = study.run(typer.echo)
-        study.save(result, folder)
-    typer.echo(f"\n{result}")
-    typer.echo(f"\ncomparison.csv, comparison.json and comparison.png in {out}.")
+            result = study.run(tell)
+        picture = study.save(result, folder, picture_format=picture_format)
+    output.table(f"\n{result}")
+    output.say(f"\ncomparison.csv, comparison.json and {picture} in {out}.")
+    output.document(folder=out, pictures=[picture], statuses=statuses, rows=result.rows())

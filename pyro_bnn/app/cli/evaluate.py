@@ -1,8 +1,12 @@
-"""`pyro-bnn evaluate`."""
+"""`pyro-bnn evaluate`.
 
-import typer
+Its JSON is that of metrics.json with `folder`, and `pictures` (names of files). `rows`: a list with `name`,
+`accuracy`, `nll` (nats), `ece` and `brier` of each way to predict. `ood`: `auroc`, `aupr` and `fpr95` by name of the
+score. `num_test` and `num_unknown`: numbers of images.
+"""
 
 from . import options
+from .output import Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -20,6 +24,8 @@ def evaluate(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
+    picture_format: options.Format = "png",
+    as_json: options.Json = False,
 ) -> None:
     """Measure accuracy, calibration and detection of the unknown.
 
@@ -27,25 +33,33 @@ def evaluate(
     """
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    options.check_format(picture_format)
     with loading():
         from .. import images, runs, sources
         from ..folders import updating
         from ..reports.evaluation import FILES, report_evaluation
+        from ..reports.pictures import in_format, pictures_of
         from ..reports.scores import FILES as SCORE_FILES
         from ..reports.scores import report_scores
 
+    output = Output("evaluate", as_json=as_json)
     device = options.check_device(device)
     config = runs.load_config(run)
     if config.kind != "images":
         if ood is not None or download:
             raise ValueError("--ood and --download are for image sets; leave them out.")
-        with updating(run, command="evaluate", writes=SCORE_FILES) as folder:
+        with updating(run, command="evaluate", writes=in_format(SCORE_FILES, picture_format)) as folder:
             rows = sources.load(config, root=data, facts=runs.read_facts(run))
             model, posterior = runs.load_run(run, rows, device=device)
-            scores = report_scores(model, posterior, rows, folder, num_samples=num_samples, seed=seed)
-        typer.echo(f"{scores}\n\nMetrics and pictures in {run}.")
+            scores = report_scores(
+                model, posterior, rows, folder, num_samples=num_samples, seed=seed, picture_format=picture_format
+            )
+            pictures = pictures_of(folder, SCORE_FILES, picture_format)
+        output.table(f"{scores}")
+        output.say(f"\nMetrics and pictures in {run}.")
+        output.document(folder=run, pictures=pictures, **vars(scores))
         return
-    with updating(run, command="evaluate", writes=FILES) as folder:
+    with updating(run, command="evaluate", writes=in_format(FILES, picture_format)) as folder:
         known, held_out = images.load_data(config, root=data, download=download)
         unknown = images.load_unknown(ood, config, known, root=data, download=download)
         unknown = held_out if unknown is None else unknown
@@ -53,6 +67,18 @@ def evaluate(
         images.check_unseen("unknown", unknown, known.x_train)
         model, posterior = runs.load_run(run, known, device=device)
         if config.validation:
-            typer.echo(f"(test images: the {config.validation} that were set aside for validation)")
-        report = report_evaluation(model, posterior, known, unknown, folder, num_samples=num_samples, seed=seed)
-    typer.echo(f"{report}\n\nMetrics and pictures in {run}.")
+            output.say(f"(test images: the {config.validation} that were set aside for validation)")
+        report = report_evaluation(
+            model,
+            posterior,
+            known,
+            unknown,
+            folder,
+            num_samples=num_samples,
+            seed=seed,
+            picture_format=picture_format,
+        )
+        pictures = pictures_of(folder, FILES, picture_format)
+    output.table(f"{report}")
+    output.say(f"\nMetrics and pictures in {run}.")
+    output.document(folder=run, pictures=pictures, **vars(report))

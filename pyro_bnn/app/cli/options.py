@@ -38,7 +38,9 @@ Force = Annotated[
     bool, typer.Option("--force", help="Replace a folder that pyro-bnn made; files of others in it stay.")
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
-Format = Annotated[str, typer.Option(help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS))]
+Format = Annotated[
+    str, typer.Option("--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS))
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print results as one JSON document; words for people go to standard error."),
@@ -59,10 +61,14 @@ Dataset = Annotated[
         help="fashion-mnist, mnist or digits.", show_default=False, autocompletion=one_of(*recipes.DATA_SETS)
     ),
 ]
-TrainOut = Annotated[Path | None, typer.Option(help="Folder to write to.")]
+TrainOut = Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)]
 Resume = Annotated[
     Path | None,
-    typer.Option(help="Go on with the unfinished run of this folder; only --data, --download and --device go with it."),
+    typer.Option(
+        help="Go on with the unfinished run of this folder; only --data, --download, --device, "
+        "--format and --json go with it.",
+        show_default=False,
+    ),
 ]
 Recipe = Annotated[
     str | None,
@@ -233,9 +239,14 @@ PerLayer = Annotated[
 ]
 Keep = Annotated[
     float | None,
-    typer.Option(help="Share of the weights that is left in a pruned copy of the run, written to --out.", min=0, max=1),
+    typer.Option(
+        help="Share of the weights that is left in a pruned copy of the run, written to --out.",
+        min=0,
+        max=1,
+        show_default=False,
+    ),
 ]
-PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.")]
+PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)]
 PruneDraws = Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)]
 
 # --- of `weights` -----------------------------------------------------------------------------------------------------

@@ -31,8 +31,7 @@ class Output:
         self._command, self._as_json = command, as_json
 
     @property
-    def stream(self) -> TextIO:
-        """Where words go."""
+    def _stream(self) -> TextIO:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "") -> None:
@@ -42,13 +41,13 @@ class Output:
             text: The lines.
             style: What they look like on a terminal with colours, in rich's words.
         """
-        if not has_colours(self.stream):
-            typer.echo(text, file=self.stream)
+        if not has_colours(self._stream):
+            typer.echo(text, file=self._stream)
             return
         from rich.console import Console  # late: it takes long
         from rich.text import Text
 
-        Console(file=self.stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
+        Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
         """Write tables with notes on them; headings are bold and notes dim.

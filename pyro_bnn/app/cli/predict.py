@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from . import options, own_options
+from .output import Output
 from .stopping import loading
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def predict(
     num_samples: options.EvaluateDraws = 100,
     seed: options.DrawSeed = 0,
     device: options.Device = "cpu",
+    as_json: options.Json = False,
     force: own_options.ReplaceFile = False,
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
@@ -39,6 +41,8 @@ def predict(
     each, and the entropy and its two parts, in nats. Rows keep their order; the first column is the number of the row.
     If the rows have the target, the scores are told too.
     """
+    if as_json and out == "-":
+        raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
     levels = options.read_numbers(float, level, "--level")
@@ -51,6 +55,7 @@ def predict(
         from .. import runs, sources
         from ..reports.predictions import write_predictions
 
+    output = Output("predict", as_json=as_json)
     device = options.check_device(device)
     config, facts = runs.load_config(run), runs.read_facts(run)
     names = () if keep is None else own_options.read_names(keep)
@@ -71,6 +76,7 @@ def predict(
         typer.echo(f"Scores of {len(sample.x)} rows: {_listed(scores)}.", err=True)
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
+    output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)
 
 
 def _check_out(out: Path, rows: Path, force: bool) -> None:

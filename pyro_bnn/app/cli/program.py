@@ -1,6 +1,8 @@
 """The program behind `pyro-bnn`: its list of commands, and how a user's mistake is reported."""
 
 import functools
+import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -11,7 +13,7 @@ import pyro_bnn
 
 from . import compare, demo, evaluate, predict, prune, report, train, weights
 from .output import has_colours
-from .stopping import stoppable
+from .stopping import INTERRUPTED, stoppable
 
 __all__ = ["COMMANDS", "program", "run"]
 
@@ -64,16 +66,22 @@ def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _paragraphs(command: Callable[..., None]) -> str:
+    """The docstring without line breaks inside of paragraphs, which Typer would show."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(command) or "")
+
+
 for command, examples in COMMANDS:
-    program.command(epilog="\n\n".join(["Examples:", *examples]))(_saying_why(command))
+    lines = "\n\n".join(["Examples:", *examples])
+    program.command(help=_paragraphs(command), epilog=lines)(_saying_why(command))
 
 
 def run() -> None:
     """Run the command line, and exit. A fault gives one line."""
     try:
-        code = program(standalone_mode=False)
-    except typer.Abort:
-        raise KeyboardInterrupt from None
+        code = program(standalone_mode=False, prog_name="pyro-bnn")
+        if code == INTERRUPTED:  # Typer makes this of a Ctrl-C outside of the commands
+            raise KeyboardInterrupt
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
     except Exception as error:

@@ -1,10 +1,14 @@
-"""`pyro-bnn prune`."""
+"""`pyro-bnn prune`.
+
+Its JSON: `folder`, `pictures` (names of files), `report` and `gains` as in pruning.json (by share of weights removed:
+what that costs, and what it saves in bytes and seconds), and `pruned`: null, or with --keep the `folder` of the copy
+and its `status`.
+"""
 
 from contextlib import ExitStack
 
-import typer
-
 from . import options
+from .output import Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -25,6 +29,8 @@ def prune(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
+    picture_format: options.Format = "png",
+    as_json: options.Json = False,
     force: options.Force = False,
 ) -> None:
     """Measure what removing weights costs and saves.
@@ -37,27 +43,43 @@ def prune(
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
+    options.check_format(picture_format)
     with loading():
         from .. import images, runs, sources
         from ..folders import creating, updating
+        from ..reports.pictures import in_format, pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
 
+    output = Output("prune", as_json=as_json)
     device = options.check_device(device)
     config = runs.load_config(run)
     if out is not None and out.resolve() in (run.resolve(), *run.resolve().parents):
         raise FileExistsError(f"{out} is the run itself, or holds it; choose another --out for the pruned one.")
     with ExitStack() as stack:
-        folder = stack.enter_context(updating(run, command="prune", writes=FILES))
+        folder = stack.enter_context(updating(run, command="prune", writes=in_format(FILES, picture_format)))
         copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
             images.check_unseen("test", known.x_test, known.x_train)
         model, posterior = runs.load_run(run, known, device=device)
         report, gains = report_pruning(
-            model, posterior, known, folder, fractions=shares, num_samples=num_samples, per_layer=per_layer, seed=seed
+            model,
+            posterior,
+            known,
+            folder,
+            fractions=shares,
+            num_samples=num_samples,
+            per_layer=per_layer,
+            seed=seed,
+            picture_format=picture_format,
         )
+        pictures = pictures_of(folder, FILES, picture_format)
+        pruned = None
         if keep is not None and copy is not None:
             status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per_layer=per_layer)
-    if keep is not None:
-        typer.echo(f"{status} Saved in {out}; next: pyro-bnn evaluate {out}\n")
-    typer.echo(f"{report}\n\n{gains}\n\npruning.csv, pruning.json, pruning.png and snr.png in {run}.")
+            pruned = {"folder": out, "status": status}
+    if pruned is not None:
+        output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}\n")
+    output.table(f"{report}\n\n{gains}")
+    output.say(f"\npruning.csv, pruning.json, {' and '.join(pictures)} in {run}.")
+    output.document(folder=run, pictures=pictures, report=report, gains=gains, pruned=pruned)

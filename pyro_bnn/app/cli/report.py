@@ -1,4 +1,8 @@
-"""`pyro-bnn report`."""
+"""`pyro-bnn report`.
+
+Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or problem) and
+`text` of each.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .output import Output
 from .stopping import loading
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ def report(
     download: options.Download = False,
     device: options.Device = "cpu",
     force: Replace = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
@@ -61,10 +67,13 @@ def report(
     else:
         write_atomically(out, lambda file: file.write(page.encode()))
     verdicts = [verdict for section in sections for verdict in section.verdicts]
-    typer.echo(headline(verdicts))
+    output = Output("report", as_json=as_json)
+    output.say(headline(verdicts), style="bold")
     for verdict in verdicts:
-        typer.echo(f"{verdict.level + ':':9s} {verdict.text}")
-    typer.echo(f"\nReport in {out or run / 'report.html'}.")
+        output.say(f"{verdict.level + ':':9s} {verdict.text}")
+    page_file = out or run / "report.html"
+    output.say(f"\nReport in {page_file}.")
+    output.document(folder=run, page=page_file, headline=headline(verdicts), verdicts=verdicts)
 
 
 def _check_free(out: Path, force: bool) -> None:

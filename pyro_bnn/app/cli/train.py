@@ -1,22 +1,23 @@
-"""`pyro-bnn train`."""
+"""`pyro-bnn train`.
+
+Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_images` and `classes` of the
+training set, `last_epoch` (`epoch`; `elbo`, `expected_log_likelihood` and `kl`, of the whole data set in nats;
+`kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by epoch), `pictures` (file names).
+"""
 
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import Any
 
 from .. import recipes
 from ..accuracy import AccuracyCurve
 from ..config import RunConfig
 from . import options, own_options
+from .output import Output
 from .stopping import loading
-
-if TYPE_CHECKING:
-    from ..datasets import Dataset
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
@@ -50,6 +51,8 @@ def train(
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
+    picture_format: options.Format = "png",
+    as_json: options.Json = False,
     force: options.Force = False,
     resume: options.Resume = None,
     target: own_options.Target = None,
@@ -97,9 +100,11 @@ def train(
         "estimator": estimator,
     }
     given = {name: value for name, value in settings.items() if value is not None}
+    options.check_format(picture_format)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
-            "--resume takes the settings of the unfinished run; leave out all but --data, --download, --device."
+            "--resume takes the settings of the unfinished run; leave out all but "
+            "--data, --download, --device, --format and --json."
         )
     if resume is None and (dataset is None or out is None):
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
@@ -109,6 +114,7 @@ def train(
         from ..processes import going_on, joined, shared
         from ..starting import new_config
 
+    output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
         notes: list[str] = []
@@ -127,35 +133,38 @@ def train(
         known = sources.load(config, root=data, download=download, facts=facts)
         if processes.is_first:
             for note in [*notes, *known.notes]:
-                typer.echo(note)
+                output.say(note)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
     if not processes.is_first:
         return
-    last = posterior.history.epochs[-1]
-    typer.echo(_trained_on(config, known))
-    typer.echo(f"{posterior.status} {time.perf_counter() - start:.0f} s.")
-    typer.echo(
+    seconds, last = time.perf_counter() - start, posterior.history.epochs[-1]
+    output.say(sources.trained_on(config, known))
+    output.say(f"{posterior.status} {seconds:.0f} s.", style="green" if posterior.status else "yellow")
+    output.say(
         f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
         f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {place}; next: pyro-bnn evaluate {place}"
     )
-    curve = runs.load_accuracy(place)
+    curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
-        _show_accuracy(curve, _published(config), place)
+        published = _published(config)
+        pictures = [_draw_accuracy(curve, published, place, picture_format)]
+        output.table(f"\n{curve.table(published)}")
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
-        typer.echo(f"accuracy.csv, accuracy.json and accuracy.png in {place}{test}.")
-
-
-def _trained_on(config: RunConfig, data: "Dataset") -> str:
-    """A sentence on the training rows."""
-    if config.kind == "images":
-        held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
-        return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
-    shape = " x ".join(map(str, data.facts.input_shape))
-    what = (
-        f"{len(data.classes)} classes of {data.facts.target.name!r}" if data.classes else f"{data.facts.target.name!r}"
+        output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
+    output.document(
+        folder=place,
+        config=config.to_dict(),
+        status=posterior.status,
+        seconds=seconds,
+        num_train=len(known.x_train),
+        num_test=len(known.x_test),
+        notes=[*notes, *known.notes],
+        classes=known.classes,
+        last_epoch=last,
+        accuracy=curve,
+        pictures=pictures,
     )
-    return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
 def _published(config: RunConfig) -> AccuracyCurve | None:
@@ -166,12 +175,14 @@ def _published(config: RunConfig) -> AccuracyCurve | None:
     return None
 
 
-def _show_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path) -> None:
-    """Print the accuracies as a table, and write them as a picture."""
+def _draw_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path, picture_format: str) -> str:
+    """Write the accuracies as a picture; returns the name of the file."""
     from ... import plotting
     from ..folders import updating
+    from ..reports.pictures import save_picture
 
     pair = None if published is None else (published.train, published.test)
-    with updating(out, command="train") as folder, folder.new("accuracy.png") as path:
-        plotting.save(plotting.accuracy_curves(curve.train, curve.test, published=pair), path)
-    typer.echo(f"\n{curve.table(published)}")
+    with updating(out, command="train") as folder:
+        return save_picture(
+            folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test, published=pair), picture_format
+        )

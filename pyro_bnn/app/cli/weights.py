@@ -1,8 +1,12 @@
-"""`pyro-bnn weights`."""
+"""`pyro-bnn weights`.
 
-import typer
+Its JSON: `folder`, `pictures` (names of files), and `sites`: a list with `site`, `num_weights`, `num_removed`,
+`mean_size`, `median_scale` and `decibel` (5 %, 50 % and 95 % quantiles of the signal-to-noise ratio) of each site; null
+where a site has no weights left.
+"""
 
 from . import options
+from .output import Output
 from .stopping import loading
 
 EXAMPLES = (
@@ -17,24 +21,31 @@ def weights(
     index: options.Index = "",
     data: options.Data = None,
     download: options.Download = False,
+    picture_format: options.Format = "png",
+    as_json: options.Json = False,
 ) -> None:
     """Show the posterior of a trained network's weights.
 
     A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
     """
+    options.check_format(picture_format)
     place = options.read_numbers(int, index, "--index")
     with loading():
         from .. import images, runs
         from ..folders import updating
+        from ..reports.pictures import in_format, pictures_of
         from ..reports.weights import FILES, SiteSummary, report_weights
 
+    output = Output("weights", as_json=as_json)
     config = runs.load_config(run)
-    with updating(run, command="weights", writes=FILES) as folder:
+    with updating(run, command="weights", writes=in_format(FILES, picture_format)) as folder:
         if config.kind == "images":
             known, _ = images.load_data(config, root=data, download=download)
             model, posterior = runs.load_run(run, known)
         else:
             model, posterior = runs.load_trained(run)
-        rows = report_weights(model, posterior, folder, site=site, index=place)
-    typer.echo("\n".join([SiteSummary.header(), *map(str, rows)]))
-    typer.echo(f"\nweight.png and weights.png in {run}.")
+        rows = report_weights(model, posterior, folder, site=site, index=place, picture_format=picture_format)
+        pictures = pictures_of(folder, FILES, picture_format)
+    output.table("\n".join([SiteSummary.header(), *map(str, rows)]))
+    output.say(f"\n{' and '.join(pictures)} in {run}.")
+    output.document(folder=run, pictures=pictures, sites=rows)

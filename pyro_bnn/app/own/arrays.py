@@ -63,7 +63,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             names = list(file)
             arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
     except ValueError as error:

@@ -155,6 +155,7 @@ def report_evaluation(
     num_samples: int = 100,
     num_components: int = 10,
     seed: int = 0,
+    picture_format: str = "png",
 ) -> Report:
     """Measure a trained classifier, and write `metrics.json` and pictures.
 
@@ -167,13 +168,14 @@ def report_evaluation(
         num_samples: Number of draws in the large ensemble.
         num_components: Number of draws in the small ensemble, whose members are also scored one by one.
         seed: Seed of the draws.
+        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
     """
     found = evaluate_classifier(
         model, posterior, images, unknown, num_samples=num_samples, num_components=num_components, seed=seed
     )
     folder.write_json("metrics.json", asdict(found.report))
     y = images.y_test.to(model.device)
-    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, found.scores, folder)
+    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, found.scores, folder, picture_format)
     return found.report
 
 
@@ -203,9 +205,10 @@ def _draw(
     unknown: Tensor | None,
     scores: dict[str, tuple[Tensor, Tensor]],
     folder: Folder,
+    picture_format: str,
 ) -> None:
-    save_picture(folder, "loss.png", plotting.loss_curves(history)[0])
-    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y))
+    save_picture(folder, "loss.png", plotting.loss_curves(history)[0], picture_format)
+    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y), picture_format)
     if foreign is None or unknown is None:
         return
 
@@ -216,9 +219,9 @@ def _draw(
         images.classes,
         titles=[f"known, truly:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
     )
-    save_picture(folder, "votes.png", votes[0, 0])
+    save_picture(folder, "votes.png", votes[0, 0], picture_format)
 
     axes = plotting.new_axes(2, 2, size=(9, 6.4)).flatten()
     for ax, (name, pair) in zip(axes, scores.items(), strict=True):
         plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
-    save_picture(folder, "ood.png", axes[0])
+    save_picture(folder, "ood.png", axes[0], picture_format)

@@ -1,10 +1,11 @@
 """The report on pruning a training run: what removing weights costs, and what it saves."""
 
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from ...pruning import mean_field
 from ..datasets import Dataset
 from ..folders import Folder
 from ..manifest import verified
+from ..own.targets import Target
 from ..runs import CONFIG, DATA, HISTORY, POSTERIOR
 from .pictures import save_picture
 
@@ -89,6 +91,7 @@ def report_pruning(
     num_samples: int = 100,
     per_layer: bool = False,
     seed: int = 0,
+    picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
     """Measure a trained classifier with more and more of its weights removed; write table and pictures.
 
@@ -101,6 +104,7 @@ def report_pruning(
         num_samples: Number of draws in each ensemble.
         per_layer: Remove this share of each layer, instead of all layers together.
         seed: Seed of the draws.
+        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
 
     Returns:
         What the removal costs, and what it saves.
@@ -109,14 +113,37 @@ def report_pruning(
     report = pruning.snr_report(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
     )
+    report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
     gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, GuidePosterior(mean_field(posterior))))
     with folder.new("pruning.csv") as path:
         report.to_csv(path)
     folder.write_json("pruning.json", {"report": asdict(report), "gains": asdict(gains)})
-    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0])
-    save_picture(folder, "snr.png", plotting.signal_to_noise(pruning.signal_to_noise(posterior))[0])
+    save_picture(folder, "pruning.png", plotting.pruning_curve(report)[0], picture_format)
+    ratios = plotting.signal_to_noise(pruning.signal_to_noise(posterior))
+    save_picture(folder, "snr.png", ratios[0], picture_format)
     return report, gains
+
+
+def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
+    """The report in the target's units; the RMSE over several targets stays in units of their standard deviations."""
+    shift = sum(math.log(scale) for scale in target.scale)
+    factor = target.scale[0] if len(target.scale) == 1 else 1.0
+
+    def times(value: float | None) -> float | None:
+        return None if value is None else factor * value
+
+    rows = [
+        replace(
+            row,
+            nll=row.nll + shift,
+            mean_nll=row.mean_nll + shift,
+            rmse=times(row.rmse),
+            mean_rmse=times(row.mean_rmse),
+        )
+        for row in report.rows
+    ]
+    return replace(report, rows=type(report.rows)(rows))
 
 
 def save_pruned_run(

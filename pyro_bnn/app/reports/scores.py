@@ -100,6 +100,7 @@ def report_scores(
     *,
     num_samples: int = 100,
     seed: int = 0,
+    picture_format: str = "png",
 ) -> Scores:
     """Measure a trained run on its test rows, and write `metrics.json` and pictures.
 
@@ -110,6 +111,7 @@ def report_scores(
         folder: Folder that the results are written to.
         num_samples: Number of weight draws.
         seed: Seed of the draws.
+        picture_format: Format of the pictures, such as ``pdf``.
 
     Raises:
         ValueError: If no rows were set aside.
@@ -130,10 +132,10 @@ def report_scores(
     ]
     report = Scores(target.name, len(x), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
-    save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0])
+    save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
         probs = ensemble.as_classification().probs
-        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y))
+        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y), picture_format)
     return report
 
 

@@ -64,6 +64,7 @@ def report_weights(
     *,
     site: str | None = None,
     index: Sequence[int] = (),
+    picture_format: str = "png",
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
@@ -75,6 +76,7 @@ def report_weights(
         folder: Folder that the pictures are written to.
         site: Site of the weight shown; by default the first site that has weights left.
         index: Index of that weight in the site; by default that of the highest signal-to-noise ratio.
+        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
 
     Returns:
         A summary of each site.
@@ -100,8 +102,8 @@ def report_weights(
     loc, scale = (float(values[site][tuple(index)]) for values in (locations, scales))
     name = f"{site}[{', '.join(map(str, index))}]"
     ax = plotting.weight_density(loc, scale, name=name, prior=_prior(model, site, index))
-    save_picture(folder, "weight.png", ax)
-    save_picture(folder, "weights.png", plotting.weight_histograms(locations, scales)[0, 0])
+    save_picture(folder, "weight.png", ax, picture_format)
+    save_picture(folder, "weights.png", plotting.weight_histograms(locations, scales)[0, 0], picture_format)
     return [_summary(name, locations[name], scales[name], ratios[name].cpu()) for name in ratios]
 
 
