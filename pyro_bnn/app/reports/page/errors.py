@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .... import plotting
-from .html import figure, figures, paragraph, table
+from .html import figure, figures, panel, paragraph, table
 from .numbers import count, percent
 from .section import Section, Tile, Verdict
 from .subject import Regressed, Subject
@@ -104,7 +103,7 @@ def _predicted_and_observed(found: Regressed, output: int) -> str:
     mean, y = found.prediction.mean[:, output], found.y[:, output]
     low, high = (bound[:, output] for bound in found.prediction.quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
-    ax = plotting.new_axes(1, 1, size=(4.6, 4.2))[0, 0]
+    ax = panel(3.1)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{percent(LEVEL, 0)} interval")
     ax.plot(middle, observed, "o", markersize=3, color="#0072B2", label="observed")

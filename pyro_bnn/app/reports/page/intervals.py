@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from .... import metrics, plotting
-from .html import figure, figures, paragraph, table
+from .... import metrics
+from .html import figure, figures, panel, paragraph, table
 from .numbers import count, interval, percent
 from .section import Section, Tile, Verdict
 from .subject import Regressed, Subject
@@ -105,7 +105,7 @@ def _residuals(found: Regressed) -> str:
     name = found.names[0]
     epistemic = found.prediction.epistemic[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
-    ax = plotting.new_axes(1, 1, size=(4.6, 3.4))[0, 0]
+    ax = panel()
     ax.plot(epistemic.numpy(), residual.numpy(), "o", markersize=3, color="#0072B2", alpha=0.6)
     ax.axhline(0, color="black", linewidth=1, linestyle="--")
     ax.set(xlabel=f"epistemic sd of {name}", ylabel=f"observed minus predicted {name}")

@@ -2,7 +2,7 @@
 
 from .... import plotting
 from ..evaluation import SCORES
-from .html import figure, figures, paragraph, table
+from .html import figure, figures, panel, paragraph, table
 from .numbers import TWO_SIDED_95, count, percent
 from .section import Level, Section, Tile, Verdict
 from .subject import Subject
@@ -33,7 +33,7 @@ def unknown_section(subject: Subject) -> Section | None:
     header = ("score", "AUROC ± standard error", "AUPR", "FPR95")
     pictures = [
         figure(
-            plotting.score_histograms(*pair, score=SCORES[name], ax=plotting.new_axes(1, 1, size=(4.6, 3.3))[0, 0]),
+            plotting.score_histograms(*pair, score=SCORES[name], ax=panel()),
             alt=f"Distribution of the score “{name}” for known and for unknown images; area under the ROC curve "
             f"{ood[name].auroc:.3f}.",
         )

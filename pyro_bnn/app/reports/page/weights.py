@@ -4,7 +4,7 @@ import torch
 
 from .... import plotting, pruning
 from ....guides import Diagnosis, MeanFieldGuide
-from .html import figure, figures, paragraph, table
+from .html import figure, figures, panel, paragraph, table
 from .numbers import count, percent
 from .section import Section, Verdict
 from .subject import Subject
@@ -81,6 +81,6 @@ def _signal_to_noise(guide: MeanFieldGuide) -> str:
         f"Density of the signal-to-noise ratios of {count(len(every))} weights, median {float(every.median()):.1f} dB.",
         f"Share of weights below each signal-to-noise ratio, by layer: {percent(below)} of all are below 0 dB.",
     )
-    axes = [plotting.new_axes(1, 1, size=(4.6, 3.3))[0, 0] for _ in alts]
+    axes = [panel() for _ in alts]
     drawn = plotting.signal_to_noise(ratios, axes)
     return figures(*(figure(ax, alt=alt) for ax, alt in zip(drawn, alts, strict=True)))
