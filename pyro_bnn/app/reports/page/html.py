@@ -51,7 +51,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str,
     )
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}"><table{kind}>'
-        f"<caption>{plain(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<caption><span>{plain(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
