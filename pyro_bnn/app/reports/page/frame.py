@@ -66,7 +66,8 @@ pre { background: var(--tint); border: 1px solid var(--line); border-radius: .4r
 footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
 @media (max-width: 30rem) { h1 { font-size: 1.5rem; } ul.verdicts li { grid-template-columns: 1fr; gap: .2rem; }
   table { font-size: .8rem; min-width: 0; } th, td { padding-right: .5rem; } thead th { white-space: normal; }
-  tbody th { min-width: 4.2rem; } .level { justify-self: start; } .tiles { grid-template-columns: 1fr 1fr; } .tile .value { font-size: 1.3rem; } }
+  tbody th { min-width: 4.2rem; } .level { justify-self: start; }
+  .tiles { grid-template-columns: 1fr 1fr; } .tile .value { font-size: 1.3rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; } h2 { break-after: avoid; }
   figure, .card, tr, .tile { break-inside: avoid; } .wide { overflow: visible; } }
 """
