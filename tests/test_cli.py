@@ -18,7 +18,7 @@ from pyro_bnn.data import load_images
 from .tolerances import SINGLE, assert_identical
 
 PNG = b"\x89PNG"
-FILES = {"config.json", "history.json", "images.json", "manifest.json", "posterior.pt"}
+FILES = {"config.json", "history.json", "data.json", "manifest.json", "posterior.pt"}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_every_recipe_is_valid_and_comes_back_from_its_file(key):
 
 
 BAD = {
-    "dataset": ["cifar", 3, None, ["digits"]],
+    "dataset": ["cifar", "table.xls", 3, None, ["digits"]],
     "prior": ["cauchy:1", "normal:-1", "normal:nan", 1.0, "", "**=", None],
     "guide": ["flow", 1, []],
     "init": ["zeros", "network:a", None, {}],
@@ -39,6 +39,15 @@ BAD = {
     "seed": [-1, 0.5, None, 2**63],
     "optimizer": ["lion", 5],
     "accuracy": [1, "yes", None],
+    "likelihood": ["gaussian", "cauchy", "bernoulli", "categorical:2", 3, None],
+    "net": ["lenet", "lenet.py", "lenet.py:1", ":make", 3, None],
+    "estimator": ["", "reparameterized", None],
+    "target": ["price", None],
+    "features": [("a",), "a", [3], [""], None],
+    "ignore": [("a",), "a", [3], None],
+    "drop_missing": [True, 1, None],
+    "test_fraction": [0.5, 1, -0.1, "0.1", True, None],
+    "split_seed": [1, -1, None],
 }
 
 
@@ -60,8 +69,8 @@ def test_a_bad_value_is_refused_wherever_it_comes_from(name, value):
     ("values", "message"),
     [
         ([1], "must be an object with settings by name, got list"),
-        ({**VALUES, "version": 2}, "version 2 is later than 1, which is read here; install a later pyro-bnn"),
-        ({**VALUES, "version": "one"}, "`version` must be 1, got 'one'"),
+        ({**VALUES, "version": 3}, "version 3 is later than 2, which is read here; install a later pyro-bnn"),
+        ({**VALUES, "version": "one"}, "`version` must be 2, got 'one'"),
         ({**VALUES, "colour": 1}, "`colour` is no setting"),
         ({key: value for key, value in VALUES.items() if key != "lr"}, "`lr` is missing"),
         (

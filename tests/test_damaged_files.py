@@ -88,7 +88,7 @@ def test_a_configuration_of_a_later_version_asks_for_that(pyro_bnn, run):  # noq
     with updating(run, command="train") as folder:
         folder.write_json("config.json", {**config, "version": 9, "colour": "red"})
     code, _, err = pyro_bnn("evaluate", run)
-    assert (code, "version 9 is later than 1, which is read here; install a later pyro-bnn" in err) == (2, True)
+    assert (code, "version 9 is later than 2, which is read here; install a later pyro-bnn" in err) == (2, True)
 
 
 def test_a_manifest_of_a_later_version_asks_for_that(run, monkeypatch):

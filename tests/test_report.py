@@ -15,9 +15,9 @@ from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.reports.page.calibration import calibration_of
+from pyro_bnn.app.reports.page.commands import training_command
 from pyro_bnn.app.reports.page.frame import page
 from pyro_bnn.app.reports.page.html import image
-from pyro_bnn.app.reports.page.image_run import training_command
 from pyro_bnn.app.reports.page.section import Section, Verdict
 from pyro_bnn.app.reports.page.training import has_settled
 from pyro_bnn.history import History
@@ -159,7 +159,11 @@ def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # 
         code, _, err = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", wrong)
         assert code == 2
         assert "--out must" in err
-    assert pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out, "--force")[0] == 0
+    code, printed, _ = pyro_bnn("report", runs / "good", "--num-samples", 2, "--out", out, "--force", "--json")
+    assert code == 0
+    document = json.loads(printed)
+    assert document["page"] == str(out)
+    assert {verdict["level"] for verdict in document["verdicts"]} <= {"good", "note", "problem"}
     assert Page(out.read_text(encoding="utf-8")).words
 
 

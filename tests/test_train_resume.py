@@ -49,7 +49,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(pyro_bnn, stopped, tmp
     assert (code, err) == (0, "")
     assert "completed after 6 of 6 epochs" in out
     assert pyro_bnn(*OPTIONS, "--out", tmp_path / "whole")[0] == 0
-    for name in ("config.json", "images.json", "accuracy.json", "accuracy.csv"):
+    for name in ("config.json", "data.json", "accuracy.json", "accuracy.csv"):
         assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     resumed, whole = (learned(run) for run in (stopped, tmp_path / "whole"))
     assert resumed[0] == whole[0]

@@ -5,13 +5,16 @@ The help of the command line shows them; so torch is loaded where settings are c
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from .specs import make_init, make_inputs, make_kl_weight, make_prior
+from .own.reading import TABLES
+from .own.specs import checked_function
+from .specs import make_estimator, make_init, make_inputs, make_kl_weight, make_prior
 
-__all__ = ["RunConfig"]
+__all__ = ["RunConfig", "kind_of"]
 
-VERSION = 1
+VERSION = 2
 """Version of configurations in files; one of a later version is refused."""
 
 GUIDES = ("mean-field", "auto-normal")
@@ -21,20 +24,21 @@ SCHEDULES = ("constant", "cosine")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that a training run on images depends on.
+    """Everything that a training run depends on, its data and its own network's code excepted.
 
     Args:
-        dataset: ``fashion-mnist``, ``mnist`` or ``digits``.
+        dataset: ``fashion-mnist``, ``mnist`` or ``digits``; or the path of a table (``.csv``, ``.tsv``, ``.txt``,
+            ``.parquet``) or of a file of arrays (``.npz``).
         prior: A name and numbers, such as ``normal:0.1``; `specs.PRIORS` is the list. Or ``GLOB=PRIOR;GLOB=PRIOR``,
             where the first glob that matches a parameter's name chooses its prior.
         guide: ``mean-field`` or ``auto-normal``.
         init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
             ``network:FRACTION*prior``.
-        inputs: ``raw`` pixels in [0, 1], ``scaled:FACTOR`` (raw pixels times a number), or ``standardized`` pixel by
-            pixel.
-        hidden: Units of each hidden layer.
+        inputs: Of image sets ``raw`` pixels in [0, 1], ``scaled:FACTOR`` (raw pixels times a number), or
+            ``standardized`` pixel by pixel. Of tables and arrays ``standardized`` or ``raw``.
+        hidden: Units of each hidden layer, for the network ``mlp``.
         epochs: Passes over the training set.
-        batch_size: Images per step.
+        batch_size: Rows per step.
         lr: Learning rate. With `sgd` it multiplies the gradient of one batch's loss, the summed NLL plus
             KL / number of batches, as in papers. (`fit_svi` has the loss of the whole data set, which is as many times
             larger as there are batches.)
@@ -42,11 +46,21 @@ class RunConfig:
         num_particles: Weight draws per step.
         kl_weight: Weight of the KL term: a number, where 1 gives the ELBO, ``blundell``, ``per-weight`` or
             ``warmup:EPOCHS[,WEIGHT]``.
-        hold_out: Classes kept out of training, as the unknown.
-        validation: Number of training images set aside for validation; with 0, training uses all images.
+        hold_out: Classes of an image set that are kept out of training, as the unknown.
+        validation: Number of an image set's training images set aside for validation; with 0, training uses all.
         seed: Seed of initial weights, batch order and weight draws.
         optimizer: ``adam``, or ``sgd`` (without momentum).
         accuracy: Whether to record the accuracy at mean weights after each epoch.
+        likelihood: A name, and a number for some: ``categorical``, ``gaussian[:SCALE]``, ``heteroscedastic``,
+            ``mixture[:COMPONENTS]`` or ``poisson``; image sets are ``categorical``.
+        net: ``mlp``, or a function that returns a network, as ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``.
+        estimator: Estimator of gradients: ``weights`` draws each weight once a step; ``local`` or ``flipout``.
+        target: Column of a table that is predicted.
+        features: Columns of a table to predict from; empty for all but the target and the ignored ones.
+        ignore: Columns of a table that are not used.
+        drop_missing: Whether rows of a table that lack a value are left out.
+        test_fraction: Share of the rows of a table or of arrays that are set aside for `evaluate`.
+        split_seed: Seed of the choice of these rows.
     """
 
     dataset: str
@@ -66,6 +80,20 @@ class RunConfig:
     seed: int = 0
     optimizer: str = "adam"
     accuracy: bool = False
+    likelihood: str = "categorical"
+    net: str = "mlp"
+    estimator: str = "weights"
+    target: str = ""
+    features: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    drop_missing: bool = False
+    test_fraction: float = 0.0
+    split_seed: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What the data are: ``images``, ``table`` or ``arrays``."""
+        return kind_of(self.dataset)
 
     def check(self) -> None:
         """Raise if a setting is wrong.
@@ -102,6 +130,61 @@ class RunConfig:
         return cls(**given)
 
 
+def kind_of(dataset: str) -> str:
+    """What a data set is, by its name: ``images``, ``table`` or ``arrays``.
+
+    Raises:
+        ValueError: If it is neither the name of an image set nor a file of a known kind.
+    """
+    from ..data import DATA_SETS  # late: loads torch
+
+    ending = Path(dataset).suffix.lower() if isinstance(dataset, str) else ""
+    if isinstance(dataset, str) and dataset in DATA_SETS:
+        return "images"
+    if ending == ".npz" or ending in TABLES:
+        return "arrays" if ending == ".npz" else "table"
+    raise ValueError(
+        f"unknown dataset {dataset!r}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
+        f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)"
+    )
+
+
+BELONGS: dict[str, tuple[tuple[str, ...], object]] = {
+    "hold_out": (("images",), ()),
+    "validation": (("images",), 0),
+    "target": (("table",), ""),
+    "features": (("table",), ()),
+    "ignore": (("table",), ()),
+    "drop_missing": (("table",), False),
+    "test_fraction": (("table", "arrays"), 0.0),
+    "split_seed": (("table", "arrays"), 0),
+}
+"""Settings of some kinds of data only, and their value for others."""
+
+KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
+
+
+def _disagreements(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong between settings that are right one by one."""
+    kind = kind_of(values["dataset"])
+    problems = [
+        f"`{name}` goes with {' and '.join(KINDS[k] for k in kinds)} only"
+        for name, (kinds, absent) in BELONGS.items()
+        if kind not in kinds and values[name] != absent
+    ]
+    if kind == "table" and not values["target"]:
+        problems.append("`target` must name the column to predict")
+    if kind == "images" and values["likelihood"] != "categorical":
+        problems.append("`likelihood` of image sets is categorical")
+    if kind != "images" and values["inputs"] not in ("standardized", "raw"):
+        problems.append("`inputs` of tables and arrays must be standardized or raw")
+    if values["accuracy"] and values["likelihood"] != "categorical":
+        problems.append("`accuracy` is recorded for classes only; leave out --accuracy")
+    if values["estimator"] != "weights" and values["guide"] != "mean-field":
+        problems.append(f"`estimator` {values['estimator']} needs the guide mean-field")
+    return problems
+
+
 def _problems(values: Mapping[str, Any]) -> list[str]:
     """What is wrong with settings, one clause for each that is."""
     problems = []
@@ -110,6 +193,8 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
             CHECKS[name](name, value)
         except ValueError as error:
             problems.append(str(error).rstrip("."))
+    if not problems and values.keys() == CHECKS.keys():
+        problems = _disagreements(values)
     return problems
 
 
@@ -165,15 +250,32 @@ def _wholes(minimum: int) -> Check:
     return check
 
 
+def _texts(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(item, str) and item for item in value):
+        raise ValueError(f"`{name}` must be a list of names, got {value!r}")
+
+
+def _fraction(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be a number from 0 to below 1, got {value!r}")
+
+
+def _likelihood(spec: str) -> None:
+    from ..likelihoods import make_likelihood  # late: loads torch
+
+    if spec.startswith("bernoulli"):
+        raise ValueError("two classes are predicted by --likelihood categorical")
+    make_likelihood(spec)
+
+
+def _network(spec: str) -> None:
+    if spec != "mlp":
+        checked_function(spec)
+
+
 def _flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be true or false, got {value!r}")
-
-
-def _data_set(name: str, value: Any) -> None:
-    from ..data import DATA_SETS  # late: loads torch
-
-    _one_of(DATA_SETS)(name, value)
 
 
 def _positive(name: str, value: Any) -> None:
@@ -189,7 +291,7 @@ def _inputs(spec: str) -> None:
 
 
 CHECKS: dict[str, Check] = {
-    "dataset": _data_set,
+    "dataset": lambda _, value: kind_of(value),
     "prior": _text(make_prior),
     "guide": _one_of(GUIDES),
     "init": _text(make_init),
@@ -206,5 +308,14 @@ CHECKS: dict[str, Check] = {
     "seed": _whole(0),
     "optimizer": _one_of(OPTIMIZERS),
     "accuracy": _flag,
+    "likelihood": _text(_likelihood),
+    "net": _text(_network),
+    "estimator": _text(make_estimator),
+    "target": _text(str),
+    "features": _texts,
+    "ignore": _texts,
+    "drop_missing": _flag,
+    "test_fraction": _fraction,
+    "split_seed": _whole(0),
 }
 """The check of each setting."""

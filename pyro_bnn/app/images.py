@@ -9,8 +9,10 @@ from torch import Tensor
 
 from ..data import Images, load_images
 from .config import RunConfig
+from .datasets import Dataset, Facts
+from .own.targets import Target
 
-__all__ = ["SIBLINGS", "check_unseen", "fingerprint", "known_classes", "load_data", "load_unknown"]
+__all__ = ["SIBLINGS", "check_unseen", "known_classes", "load_data", "load_unknown"]
 
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """The data set whose images are unknown to a run without held-out classes."""
@@ -46,7 +48,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
     return known, images.x_test[test < 0]
 
 
-def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Images, Tensor]:
+def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """A run's images, and the test images of its held-out classes.
 
     Args:
@@ -59,7 +61,7 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
     """
     images, unknown = known_classes(load_images(config.dataset, root=root, download=download), config.hold_out)
     if not config.validation:
-        return images, unknown
+        return _dataset(images), unknown
     if not 0 < config.validation < len(images.x_train):
         raise ValueError(f"`validation` must lie between 1 and {len(images.x_train) - 1}, got {config.validation}.")
     order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
@@ -71,11 +73,26 @@ def load_data(config: RunConfig, *, root: str | Path | None, download: bool = Fa
         x_test=images.x_train[validation],
         y_test=images.y_train[validation],
     )
-    return split, unknown
+    return _dataset(split), unknown
+
+
+def _dataset(images: Images) -> Dataset:
+    digest = hashlib.sha256(images.x_train.float().numpy().tobytes())
+    digest.update(images.y_train.long().numpy().tobytes())
+    facts = Facts(
+        sha256=digest.hexdigest(),
+        num_train=len(images.x_train),
+        num_test=len(images.x_test),
+        input_shape=[*images.x_train.shape[1:]],
+        target=Target("class", [*images.classes], [], []),
+        table=None,
+        arrays=None,
+    )
+    return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts)
 
 
 def load_unknown(
-    name: str | None, config: RunConfig, known: Images, *, root: str | Path | None, download: bool = False
+    name: str | None, config: RunConfig, known: Dataset, *, root: str | Path | None, download: bool = False
 ) -> Tensor | None:
     """The test images of another data set, as the unknown of a run.
 
@@ -106,23 +123,6 @@ def load_unknown(
     if unknown.shape[1:] != known.x_test.shape[1:]:
         raise ValueError(f"{name} images are {tuple(unknown.shape[1:])} but the run's {tuple(known.x_test.shape[1:])}.")
     return unknown
-
-
-def fingerprint(images: Images) -> dict[str, object]:
-    """What tells a run's training images from others, as plain data for JSON.
-
-    Returns:
-        SHA-256 of training images and labels, their number and size, and the names of the classes.
-    """
-    digest = hashlib.sha256(images.x_train.float().numpy().tobytes())
-    digest.update(images.y_train.long().numpy().tobytes())
-    num_images, height, width = images.x_train.shape
-    return {
-        "sha256": digest.hexdigest(),
-        "num_images": num_images,
-        "size": [height, width],
-        "classes": [*images.classes],
-    }
 
 
 MOST_KNOWN = 0.01

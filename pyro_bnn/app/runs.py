@@ -13,72 +13,51 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from .._files import DamagedFileError
-from .._scope import seeded
+from .._records import plain, record
 from ..checkpoint import load_posterior, save_posterior
-from ..data import Images
-from ..guides import GuidePosterior, MeanFieldGuide, auto_normal
+from ..guides import GuidePosterior
 from ..history import History
-from ..likelihoods import CategoricalLikelihood
 from ..model import BayesianModel
-from ..nets import mlp
 from ..posterior import Status
 from ..svi import fit_svi, scheduled
 from .accuracy import AccuracyCurve
+from .building import build, rebuild
 from .config import RunConfig
+from .datasets import Dataset, Facts
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
-from .images import fingerprint
 from .manifest import Manifest, verified
-from .specs import make_init, make_inputs, make_kl_weight, make_prior
+from .specs import make_estimator, make_kl_weight
 from .tracking import AccuracyTracker
 
 __all__ = [
     "ACCURACY",
     "CONFIG",
+    "DATA",
     "HISTORY",
-    "IMAGES",
     "POSTERIOR",
+    "begun_facts",
     "build",
     "fit",
     "load_accuracy",
     "load_config",
     "load_run",
+    "load_trained",
     "read_config",
+    "read_facts",
     "train",
 ]
 
-CONFIG, HISTORY, IMAGES, POSTERIOR = "config.json", "history.json", "images.json", "posterior.pt"
-"""Files of each run: settings, record of the fit, fingerprint of the training images, and posterior."""
+CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
+"""Files of each run: settings, what is to be known of the data, record of the fit, and posterior."""
 
 ACCURACY = "accuracy.json"
 """File of a run that recorded its accuracy."""
 
 
-def build(config: RunConfig, images: Images) -> tuple[BayesianModel, nn.Module]:
-    """The untrained model and guide of a run; the same seed gives the same start.
-
-    Raises:
-        ValueError: If a setting is wrong, or does not fit the network.
-    """
-    config.check()
-    first = [nn.Flatten(), *make_inputs(config.inputs, images.x_train.flatten(1))]
-    with seeded(config.seed):
-        net = mlp([images.x_train[0].numel(), *config.hidden, len(images.classes)], first=first)
-        for layer in net.modules():
-            if isinstance(layer, nn.Linear):  # He et al. (2015), https://arxiv.org/abs/1502.01852
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
-        model = BayesianModel(
-            net, prior=make_prior(config.prior), likelihood=CategoricalLikelihood(), num_data=len(images.x_train)
-        )
-        init = make_init(config.init)
-        guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model, init=init)
-    return model, guide
-
-
 def train(
     config: RunConfig,
-    images: Images,
+    data: Dataset,
     out: str | Path,
     *,
     device: str = "cpu",
@@ -89,7 +68,7 @@ def train(
 
     Args:
         config: Settings of the run.
-        images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
+        data: Data of the run, from :func:`~pyro_bnn.app.sources.load`.
         out: Folder to create.
         device: Where to compute.
         force: Replace an earlier folder.
@@ -101,11 +80,11 @@ def train(
     """
     config.check()
     with creating(out, command="train", force=force) as folder:
-        return fit(config, images, folder, device=device, progress=progress)
+        return fit(config, data, folder, device=device, progress=progress)
 
 
 def fit(
-    config: RunConfig, images: Images, folder: Folder, *, device: str = "cpu", progress: bool = False
+    config: RunConfig, data: Dataset, folder: Folder, *, device: str = "cpu", progress: bool = False
 ) -> tuple[BayesianModel, GuidePosterior]:
     """Train as the configuration says, and write configuration, history, posterior and accuracies.
 
@@ -113,42 +92,43 @@ def fit(
 
     Args:
         config: Settings of the run.
-        images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
+        data: Data of the run, from :func:`~pyro_bnn.app.sources.load`.
         folder: Folder that is being made.
         device: Where to compute.
         progress: Show a progress bar.
 
     Raises:
-        ValueError: If the images are not those with which the training began.
+        ValueError: If the data are not those with which the training began.
         OSError: If the disk is full.
     """
-    model, guide = build(config, images)
+    model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
     checkpoint = folder.claim(CHECKPOINT)
     is_resumed = checkpoint.is_file()
     if is_resumed:
-        _check_images(folder.path, folder.place.shown, config, images)
+        _check_data(folder.path, folder.place.shown, config, data)
     else:
         folder.write_json(CONFIG, config.to_dict())
-        folder.write_json(IMAGES, fingerprint(images))
+        folder.write_json(DATA, plain(data.facts))
         folder.record()  # so that another process can go on from here
         folder.claim(CHECKPOINT)
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
-    optimizer, schedule = _optimizer(config, len(images.x_train)), schedules[config.schedule]
-    test = images.x_test, images.y_test
-    tracker = AccuracyTracker(model, guide, (images.x_train, images.y_train), test) if config.accuracy else None
+    optimizer, schedule = _optimizer(config, len(data.x_train)), schedules[config.schedule]
+    train_rows, test_rows = (data.x_train, data.y_train), (data.x_test, data.y_test)
+    tracker = AccuracyTracker(model, guide, train_rows, test_rows) if config.accuracy else None
     noting = _noting(folder, config.epochs)
     posterior = fit_svi(
         model,
         guide,
-        (images.x_train, images.y_train),
+        train_rows,
         optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
         num_epochs=config.epochs,
         batch_size=config.batch_size,
         elbo=Trace_ELBO(num_particles=config.num_particles),
+        estimator=make_estimator(config.estimator),
         kl_weight=make_kl_weight(config.kl_weight, num_weights),
         callbacks=(noting,) if tracker is None else (tracker, noting),
         progress=progress,
@@ -214,23 +194,51 @@ def read_config(folder: Path) -> RunConfig:
         raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
 
 
-def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
-    """The trained model and posterior of a run.
+def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
+    """The trained model and posterior of a run, whose data are at hand.
 
     Args:
         run: Folder that :func:`train` wrote.
-        images: Images of the run, from :func:`~pyro_bnn.app.images.load_data`.
+        data: Data of the run, from :func:`~pyro_bnn.app.sources.load`.
         device: Where to put model and posterior.
 
     Raises:
         FileNotFoundError: If the folder holds no run.
         DamagedFileError: If one of its files was edited or damaged.
-        ValueError: If the images are not those that the run was trained on.
+        ValueError: If the data are not those that the run was trained on.
     """
     config = load_config(run)
-    _check_images(Path(run), Path(run), config, images)
-    model, guide = build(config, images)
-    load_posterior(verified(run, POSTERIOR), model, guide=guide)
+    _check_data(Path(run), Path(run), config, data)
+    return _loaded(run, config, build(config, data), device)
+
+
+def load_trained(run: str | Path, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
+    """The trained model and posterior of a run, without its data.
+
+    Args:
+        run: Folder that :func:`train` wrote.
+        device: Where to put model and posterior.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run.
+        DamagedFileError: If one of its files was edited or damaged.
+    """
+    config = load_config(run)
+    return _loaded(run, config, rebuild(config, read_facts(Path(run))), device)
+
+
+def _loaded(
+    run: str | Path, config: RunConfig, built: tuple[BayesianModel, nn.Module], device: str
+) -> tuple[BayesianModel, GuidePosterior]:
+    model, guide = built
+    try:
+        load_posterior(verified(run, POSTERIOR), model, guide=guide)
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        if config.net == "mlp":
+            raise
+        raise ValueError(f"the network of {config.net} has changed since {run} was trained: {error}") from error
     path = verified(run, HISTORY)
     try:
         history = History.from_dict(json.loads(path.read_bytes()))
@@ -239,13 +247,38 @@ def load_run(run: str | Path, images: Images, *, device: str = "cpu") -> tuple[B
     return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
 
 
-def _check_images(folder: Path, run: Path, config: RunConfig, images: Images) -> None:
-    """Raise if images are not those that a run is trained on."""
-    if fingerprint(images) != json.loads(verified(folder, IMAGES).read_bytes()):
+def read_facts(folder: Path) -> Facts:
+    """What a folder says of a run's data; the folder is that of a finished run or of one that is being made.
+
+    Raises:
+        DamagedFileError: If the file was edited or damaged.
+        ValueError: If it is of another version.
+    """
+    path = verified(folder, DATA)
+    try:
+        return record(Facts, json.loads(path.read_bytes()), "data")
+    except ValueError as error:
+        raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
+
+
+def begun_facts(folder: Folder) -> Facts | None:
+    """What a folder that is being made says of its data; None if its training has not begun."""
+    return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
+
+
+def _check_data(folder: Path, run: Path, config: RunConfig, data: Dataset) -> None:
+    """Raise if data are not those that a run is trained on."""
+    if read_facts(folder).sha256 == data.facts.sha256:
+        return
+    if config.kind == "images":
         raise ValueError(
             f"the {config.dataset} images are not those that {run} was trained on (their checksums differ); pass the "
             "folder of those (--data, or $PYRO_BNN_DATA)."
         )
+    raise ValueError(
+        f"{config.dataset} is not what {run} was trained on: its rows have changed since; pass a copy of the file as "
+        "it was (--data FILE), or see new rows by `pyro-bnn predict`."
+    )
 
 
 def load_accuracy(run: str | Path) -> AccuracyCurve | None:

@@ -14,7 +14,7 @@ import pyro_bnn as pb
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["PRIORS", "PRIOR_CHOICES", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
+__all__ = ["PRIORS", "PRIOR_CHOICES", "make_estimator", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
@@ -147,3 +147,16 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
         raise ValueError(
             f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
         ) from error
+
+
+def make_estimator(spec: str) -> pb.Estimator | None:
+    """The estimator of gradients that a specification names; None draws each weight once a step.
+
+    Raises:
+        ValueError: If there is no such estimator.
+    """
+    if spec not in ("weights", "local", "flipout"):
+        raise ValueError(f"unknown estimator {spec!r}; choose weights, local or flipout.")
+    if spec == "weights":
+        return None
+    return pb.LocalReparameterization() if spec == "local" else pb.Flipout()

@@ -29,7 +29,7 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
         ImportError: If pandas is not installed.
         ValueError: If the index has another number of labels.
     """
-    pandas = optional("pandas", "pandas", "pandas")
+    pandas = optional("pandas", "pandas", "tables")
     labels = pandas.RangeIndex(num_rows) if index is None else pandas.Index(index)
     if len(labels) != num_rows:
         raise ValueError(f"`index` must have one label per row of the prediction, {num_rows}, got {len(labels)}.")

@@ -35,14 +35,30 @@ def evaluate(
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
     options.check_format(picture_format)
     with loading():
-        from .. import images, runs
+        from .. import images, runs, sources
         from ..folders import updating
         from ..reports.evaluation import FILES, report_evaluation
         from ..reports.pictures import in_format, pictures_of
+        from ..reports.scores import FILES as SCORE_FILES
+        from ..reports.scores import report_scores
 
     output = Output("evaluate", as_json=as_json)
     device = options.check_device(device)
     config = runs.load_config(run)
+    if config.kind != "images":
+        if ood is not None or download:
+            raise ValueError("--ood and --download are for image sets; leave them out.")
+        with updating(run, command="evaluate", writes=in_format(SCORE_FILES, picture_format)) as folder:
+            rows = sources.load(config, root=data, facts=runs.read_facts(run))
+            model, posterior = runs.load_run(run, rows, device=device)
+            scores = report_scores(
+                model, posterior, rows, folder, num_samples=num_samples, seed=seed, picture_format=picture_format
+            )
+            pictures = pictures_of(folder, SCORE_FILES, picture_format)
+        output.table(f"{scores}")
+        output.say(f"\nMetrics and pictures in {run}.")
+        output.document(folder=run, pictures=pictures, **vars(scores))
+        return
     with updating(run, command="evaluate", writes=in_format(FILES, picture_format)) as folder:
         known, held_out = images.load_data(config, root=data, download=download)
         unknown = images.load_unknown(ood, config, known, root=data, download=download)

@@ -11,7 +11,7 @@ import typer
 
 import pyro_bnn
 
-from . import compare, demo, evaluate, prune, report, train, weights
+from . import compare, demo, evaluate, predict, prune, report, train, weights
 from .faults import explained
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
@@ -23,6 +23,7 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (train.train, train.EXAMPLES),
     (evaluate.evaluate, evaluate.EXAMPLES),
     (report.report, report.EXAMPLES),
+    (predict.predict, predict.EXAMPLES),
     (compare.compare, compare.EXAMPLES),
     (prune.prune, prune.EXAMPLES),
     (weights.weights, weights.EXAMPLES),

@@ -45,7 +45,7 @@ def prune(
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
     options.check_format(picture_format)
     with loading():
-        from .. import images, runs
+        from .. import images, runs, sources
         from ..folders import creating, updating
         from ..reports.pictures import in_format, pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
@@ -58,8 +58,9 @@ def prune(
     with ExitStack() as stack:
         folder = stack.enter_context(updating(run, command="prune", writes=in_format(FILES, picture_format)))
         copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
-        known, _ = images.load_data(config, root=data, download=download)
-        images.check_unseen("test", known.x_test, known.x_train)
+        known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
+        if config.kind == "images":
+            images.check_unseen("test", known.x_test, known.x_train)
         model, posterior = runs.load_run(run, known, device=device)
         report, gains = report_pruning(
             model,

@@ -1,22 +1,28 @@
-"""`pyro-bnn report`."""
+"""`pyro-bnn report`.
+
+Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or problem) and
+`text` of each.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options
+from .output import Output
 from .stopping import loading
+
+if TYPE_CHECKING:
+    from ..reports.page import Subject
 
 EXAMPLES = (
     "pyro-bnn report digits-run",
     "pyro-bnn report digits-run --out report.html --force",
 )
 
-PageOut = Annotated[
-    Path | None, typer.Option(help="File to write.  [default: report.html in the run's folder]", show_default=False)
-]
-Replace = Annotated[bool, typer.Option("--force", help="Replace the file of --out if it exists.")]
+PageOut = Annotated[Path | None, typer.Option(help="File to write.", show_default="report.html in the run's folder")]
+Replace = Annotated[bool, typer.Option("--force", help="Replace the file of --out if it is there.")]
 
 
 def report(
@@ -29,40 +35,29 @@ def report(
     download: options.Download = False,
     device: options.Device = "cpu",
     force: Replace = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
-    Verdicts in words, scores, calibration, unknown images, examples, training curves, weights, settings.
+    It holds verdicts in words, scores, calibration, unknown images, examples, training curves, weights and settings.
     """
-    with loading():
-        from .. import images, runs
-        from ..folders import updating
-        from ..reports.page import headline, image_subject, make_page, sections_of
-
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
-    device = options.check_device(device)
     if out is not None:
         _check_free(out, force)
-    config = runs.load_config(run)
-    known, held_out = images.load_data(config, root=data, download=download)
-    unknown = images.load_unknown(ood, config, known, root=data, download=download)
-    name = ood or images.SIBLINGS.get(config.dataset, "")
-    if unknown is None:
-        name, unknown = f"the held-out classes {', '.join(map(str, config.hold_out))}", held_out
-    images.check_unseen("test", known.x_test, known.x_train)
-    images.check_unseen("unknown", unknown, known.x_train)
-    model, posterior = runs.load_run(run, known, device=device)
-    subject = image_subject(
+    with loading():
+        from ..._files import write_atomically
+        from ..folders import updating
+        from ..reports.page import headline, make_page, sections_of
+
+    subject = _measured(
         run,
-        config,
-        model,
-        posterior,
-        known,
-        unknown if len(unknown) else None,
-        unknown_name=name,
+        ood,
         num_samples=num_samples,
         seed=seed,
+        data=data,
+        download=download,
+        device=options.check_device(device),
     )
     sections = sections_of(subject)
     page = make_page(subject, sections)
@@ -70,12 +65,15 @@ def report(
         with updating(run, command="report", writes=("report.html",)) as folder:
             folder.write_text("report.html", page)
     else:
-        _write(out, page)
+        write_atomically(out, lambda file: file.write(page.encode()))
     verdicts = [verdict for section in sections for verdict in section.verdicts]
-    typer.echo(headline(verdicts))
+    output = Output("report", as_json=as_json)
+    output.say(headline(verdicts), style="bold")
     for verdict in verdicts:
-        typer.echo(f"{verdict.level + ':':9s} {verdict.text}")
-    typer.echo(f"\nReport in {out or run / 'report.html'}.")
+        output.say(f"{verdict.level + ':':9s} {verdict.text}")
+    page_file = out or run / "report.html"
+    output.say(f"\nReport in {page_file}.")
+    output.document(folder=run, page=page_file, headline=headline(verdicts), verdicts=verdicts)
 
 
 def _check_free(out: Path, force: bool) -> None:
@@ -88,7 +86,43 @@ def _check_free(out: Path, force: bool) -> None:
         raise FileNotFoundError(f"--out must lie in a folder that exists, and there is no {out.parent}; make it first.")
 
 
-def _write(out: Path, page: str) -> None:
-    from ..._files import write_atomically
+def _measured(
+    run: Path,
+    ood: str | None,
+    *,
+    num_samples: int,
+    seed: int,
+    data: Path | None,
+    download: bool,
+    device: str,
+) -> "Subject":
+    """The run with all its predictions."""
+    from .. import images, runs, sources
+    from ..reports.page import image_subject, own_subject
 
-    write_atomically(out, lambda file: file.write(page.encode()))
+    config = runs.load_config(run)
+    if config.kind != "images":
+        if ood is not None or download:
+            raise ValueError("--ood and --download are for image sets; leave them out.")
+        rows = sources.load(config, root=data, facts=runs.read_facts(run))
+        model, posterior = runs.load_run(run, rows, device=device)
+        return own_subject(run, config, model, posterior, rows, num_samples=num_samples, seed=seed)
+    known, held_out = images.load_data(config, root=data, download=download)
+    unknown = images.load_unknown(ood, config, known, root=data, download=download)
+    name = ood or images.SIBLINGS.get(config.dataset, "")
+    if unknown is None:
+        name, unknown = f"the held-out classes {', '.join(map(str, config.hold_out))}", held_out
+    images.check_unseen("test", known.x_test, known.x_train)
+    images.check_unseen("unknown", unknown, known.x_train)
+    model, posterior = runs.load_run(run, known, device=device)
+    return image_subject(
+        run,
+        config,
+        model,
+        posterior,
+        known,
+        unknown if len(unknown) else None,
+        unknown_name=name,
+        num_samples=num_samples,
+        seed=seed,
+    )

@@ -15,14 +15,16 @@ from typing import Any
 from .. import recipes
 from ..accuracy import AccuracyCurve
 from ..config import RunConfig
-from . import options
+from . import options, own_options
 from .output import Output
 from .stopping import loading
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
     "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
-    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --out wide",
+    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --prior laplace:0.1 --out wide",
+    "pyro-bnn train houses.csv --target price --ignore id --out houses",
+    "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
 
 
@@ -53,11 +55,22 @@ def train(
     as_json: options.Json = False,
     force: options.Force = False,
     resume: options.Resume = None,
+    target: own_options.Target = None,
+    features: own_options.Features = None,
+    ignore: own_options.Ignore = None,
+    drop_missing: own_options.DropMissing = None,
+    likelihood: own_options.LikelihoodSpec = None,
+    test_fraction: own_options.TestFraction = None,
+    split_seed: own_options.SplitSeed = None,
+    net: own_options.Net = None,
+    estimator: own_options.EstimatorSpec = None,
 ) -> None:
-    """Train a Bayesian network on images.
+    """Train a Bayesian network on images, a table or arrays.
 
     Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
-    default recipes train cold posteriors: their KL weight is below 1. A run that was stopped goes on with --resume.
+    default recipes of image sets train cold posteriors: their KL weight is below 1. A run that was stopped goes on with
+    --resume. Of a table, columns of numbers are standardised and others become one input for each category; all results
+    are in the units of the target.
     """
     settings: dict[str, Any] = {
         "prior": prior,
@@ -76,44 +89,60 @@ def train(
         "validation": validation,
         "accuracy": accuracy,
         "seed": seed,
+        "target": target,
+        "features": None if features is None else own_options.read_names(features),
+        "ignore": None if ignore is None else own_options.read_names(ignore),
+        "drop_missing": drop_missing,
+        "likelihood": likelihood,
+        "test_fraction": test_fraction,
+        "split_seed": split_seed,
+        "net": net,
+        "estimator": estimator,
     }
     given = {name: value for name, value in settings.items() if value is not None}
     options.check_format(picture_format)
-    config: RunConfig | None = None
-    if resume is None:
-        config, place = _begun(dataset, out, recipe, given)
-    else:
-        place = resume
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
             "--resume takes the settings of the unfinished run; leave out all but "
             "--data, --download, --device, --format and --json."
         )
+    if resume is None and (dataset is None or out is None):
+        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
     with loading():
-        from .. import images, runs
+        from .. import runs, sources
         from ..folders import resuming
         from ..processes import going_on, joined, shared
+        from ..starting import new_config
 
     output = Output("train", as_json=as_json)
     with ExitStack() as stack:
         processes, device = stack.enter_context(joined(options.check_device(device)))
-        if config is None:
+        notes: list[str] = []
+        if dataset is None or out is None:
+            assert resume is not None
+            place = resume
             folder = stack.enter_context(shared(resuming(place), processes))
             config = runs.read_config(folder.path)
         else:
-            config.check()
+            config, notes = new_config(dataset, recipe, given)
+            if config.kind != "images" and (data is not None or download):
+                raise ValueError("--data and --download are for image sets; the file itself is the first argument.")
+            place = out
             folder = stack.enter_context(shared(going_on(place, force=force), processes))
-        known, _ = images.load_data(config, root=data, download=download)
+        facts = runs.begun_facts(folder)
+        known = sources.load(config, root=data, download=download, facts=facts)
+        if processes.is_first:
+            for note in [*notes, *known.notes]:
+                output.say(note)
         start = time.perf_counter()
         _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
     if not processes.is_first:
         return
     seconds, last = time.perf_counter() - start, posterior.history.epochs[-1]
-    held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
-    output.say(f"Trained on {len(known.x_train)} images of {len(known.classes)} classes{held_out}.")
+    output.say(sources.trained_on(config, known))
     output.say(f"{posterior.status} {seconds:.0f} s.", style="green" if posterior.status else "yellow")
     output.say(
-        f"Last epoch, per image: NLL {-last.expected_log_likelihood / len(known.x_train):.4f} nats, "
+        f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
         f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {place}; next: pyro-bnn evaluate {place}"
     )
     curve, pictures = runs.load_accuracy(place), []
@@ -128,19 +157,14 @@ def train(
         config=config.to_dict(),
         status=posterior.status,
         seconds=seconds,
-        num_images=len(known.x_train),
+        num_train=len(known.x_train),
+        num_test=len(known.x_test),
+        notes=[*notes, *known.notes],
         classes=known.classes,
         last_epoch=last,
         accuracy=curve,
         pictures=pictures,
     )
-
-
-def _begun(dataset: str | None, out: Path | None, recipe: str | None, given: dict[str, Any]) -> tuple[RunConfig, Path]:
-    """The settings of a new run, and its folder."""
-    if dataset is None or out is None:
-        raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
-    return replace(recipes.find_recipe(dataset, recipe or "default"), **given), out
 
 
 def _published(config: RunConfig) -> AccuracyCurve | None:

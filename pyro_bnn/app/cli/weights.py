@@ -39,8 +39,11 @@ def weights(
     output = Output("weights", as_json=as_json)
     config = runs.load_config(run)
     with updating(run, command="weights", writes=in_format(FILES, picture_format)) as folder:
-        known, _ = images.load_data(config, root=data, download=download)
-        model, posterior = runs.load_run(run, known)
+        if config.kind == "images":
+            known, _ = images.load_data(config, root=data, download=download)
+            model, posterior = runs.load_run(run, known)
+        else:
+            model, posterior = runs.load_trained(run)
         rows = report_weights(model, posterior, folder, site=site, index=place, picture_format=picture_format)
         pictures = pictures_of(folder, FILES, picture_format)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))

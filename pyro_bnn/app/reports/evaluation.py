@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from ... import metrics, plotting
-from ...data import Images
 from ...guides import GuidePosterior
 from ...history import History
 from ...model import BayesianModel
 from ...prediction import predict, predict_point
 from ...uncertainty import ClassificationPrediction
+from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
 
@@ -100,7 +100,7 @@ class Evaluation:
 def evaluate_classifier(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Images,
+    images: Dataset,
     unknown: Tensor | None,
     *,
     num_samples: int = 100,
@@ -143,7 +143,7 @@ def evaluate_classifier(
 def report_evaluation(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Images,
+    images: Dataset,
     unknown: Tensor | None,
     folder: Folder,
     *,
@@ -195,7 +195,7 @@ def _draw(
     history: History,
     known: ClassificationPrediction,
     y: Tensor,
-    images: Images,
+    images: Dataset,
     foreign: ClassificationPrediction | None,
     unknown: Tensor | None,
     folder: Folder,

@@ -1,10 +1,11 @@
 """The report on pruning a training run: what removing weights costs, and what it saves."""
 
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,13 +13,14 @@ from torch import Tensor
 
 from ... import plotting, pruning
 from ...checkpoint import save_posterior
-from ...data import Images
 from ...guides import GuidePosterior
 from ...model import BayesianModel
 from ...pruning import mean_field
+from ..datasets import Dataset
 from ..folders import Folder
 from ..manifest import verified
-from ..runs import CONFIG, HISTORY, IMAGES, POSTERIOR
+from ..own.targets import Target
+from ..runs import CONFIG, DATA, HISTORY, POSTERIOR
 from .pictures import save_picture
 
 __all__ = ["FILES", "Gain", "PruningGains", "report_pruning", "save_pruned_run"]
@@ -82,7 +84,7 @@ class PruningGains:
 def report_pruning(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Images,
+    data: Dataset,
     folder: Folder,
     *,
     fractions: Sequence[float],
@@ -96,7 +98,7 @@ def report_pruning(
     Args:
         model: The model.
         posterior: Its fitted mean-field guide.
-        images: The run's images, of which the test part is used.
+        data: The run's data, of which the test part is used.
         folder: Folder that the results are written to.
         fractions: Shares of the weights to remove.
         num_samples: Number of draws in each ensemble.
@@ -107,10 +109,11 @@ def report_pruning(
     Returns:
         What the removal costs, and what it saves.
     """
-    x, y = images.x_test.to(model.device), images.y_test.to(model.device)
+    x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
         model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
     )
+    report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
     gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, GuidePosterior(mean_field(posterior))))
     with folder.new("pruning.csv") as path:
@@ -120,6 +123,27 @@ def report_pruning(
     ratios = plotting.signal_to_noise(pruning.signal_to_noise(posterior))
     save_picture(folder, "snr.png", ratios[0], picture_format)
     return report, gains
+
+
+def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningReport:
+    """The report in the target's units; the RMSE over several targets stays in units of their standard deviations."""
+    shift = sum(math.log(scale) for scale in target.scale)
+    factor = target.scale[0] if len(target.scale) == 1 else 1.0
+
+    def times(value: float | None) -> float | None:
+        return None if value is None else factor * value
+
+    rows = [
+        replace(
+            row,
+            nll=row.nll + shift,
+            mean_nll=row.mean_nll + shift,
+            rmse=times(row.rmse),
+            mean_rmse=times(row.mean_rmse),
+        )
+        for row in report.rows
+    ]
+    return replace(report, rows=type(report.rows)(rows))
 
 
 def save_pruned_run(
@@ -145,7 +169,7 @@ def save_pruned_run(
         A sentence that says how many weights were removed.
     """
     pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
-    for name in (CONFIG, HISTORY, IMAGES):
+    for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     with folder.new(POSTERIOR) as path:
         save_posterior(path, model, pruned)

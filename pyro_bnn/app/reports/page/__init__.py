@@ -10,13 +10,24 @@ from .examples import examples_section
 from .frame import headline, page
 from .image_run import image_subject
 from .intervals import intervals_section
+from .own_run import own_subject
 from .section import Section, Verdict
 from .subject import Subject
 from .training import training_section
 from .unknown import unknown_section
 from .weights import weights_section
 
-__all__ = ["SECTIONS", "Section", "Subject", "Verdict", "headline", "image_subject", "make_page", "sections_of"]
+__all__ = [
+    "SECTIONS",
+    "Section",
+    "Subject",
+    "Verdict",
+    "headline",
+    "image_subject",
+    "make_page",
+    "own_subject",
+    "sections_of",
+]
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,

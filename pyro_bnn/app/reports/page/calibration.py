@@ -118,7 +118,7 @@ def _bins(probs: Tensor, y: Tensor, noun: str) -> str:
     edges = bins.edges.tolist()
     columns = (edges[:-1], edges[1:], bins.counts.tolist(), bins.confidence.tolist(), bins.accuracy.tolist())
     rows = [
-        (f"{low:.2f} to {high:.2f}", count(int(number)), f"{sure:.3f}", f"{right:.3f}", f"{right - sure:+.3f}")
+        (f"{low:.2f}\xa0to\xa0{high:.2f}", count(int(number)), f"{sure:.3f}", f"{right:.3f}", f"{right - sure:+.3f}")
         for low, high, number, sure, right in zip(*columns, strict=True)
         if number
     ]

@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .... import plotting
-from .html import figure, figures, paragraph, table
+from .html import figure, figures, panel, paragraph, table
 from .numbers import count, percent
 from .section import Section, Tile, Verdict
 from .subject import Regressed, Subject
@@ -38,7 +37,7 @@ def errors_section(subject: Subject) -> Section | None:
     rows = [_row(name, squared[:, i], guessed[:, i]) for i, name in enumerate(found.names)]
     if len(found.names) > 1:
         rows.append(_row("all", squared.mean(-1), guessed.mean(-1)))
-    header = ("target", "RMSE ± standard error", "RMSE of the mean", "variance explained")
+    header = ("target", "RMSE ± standard error", "RMSE of a guess", "variance explained")
     density, guess = _log_densities(found)
     gain, error = _mean(density - guess)
     pictures = [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))]
@@ -48,8 +47,7 @@ def errors_section(subject: Subject) -> Section | None:
         table(header, rows, caption=f"Errors on {count(len(found.y))} test rows, in the units of the target"),
         paragraph(
             f"Log-likelihood {value:.3f} ± {own_error:.3f} nats per row, {gain:.3f} ± {error:.3f} more than that of a "
-            "Gaussian with mean and standard deviation of the training targets. The mean is also that of the training "
-            "targets."
+            "Gaussian with mean and standard deviation of the training targets. A guess is that mean."
         ),
         figures(*pictures),
     ]
@@ -105,7 +103,7 @@ def _predicted_and_observed(found: Regressed, output: int) -> str:
     mean, y = found.prediction.mean[:, output], found.y[:, output]
     low, high = (bound[:, output] for bound in found.prediction.quantile([(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
-    ax = plotting.new_axes(1, 1, size=(4.6, 4.2))[0, 0]
+    ax = panel(3.1)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{percent(LEVEL, 0)} interval")
     ax.plot(middle, observed, "o", markersize=3, color="#0072B2", label="observed")

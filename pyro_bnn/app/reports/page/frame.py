@@ -41,6 +41,7 @@ a { color: var(--accent); }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 18rem; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
+caption span { display: block; max-width: calc(100vw - 2rem); }
 th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }
 th:first-child { text-align: left; font-weight: 500; }
 thead th, thead th:first-child { color: var(--soft); font-weight: 600; }
@@ -64,7 +65,9 @@ pre { background: var(--tint); border: 1px solid var(--line); border-radius: .4r
   white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
 footer { margin-top: 3rem; color: var(--soft); font-size: .85rem; }
 @media (max-width: 30rem) { h1 { font-size: 1.5rem; } ul.verdicts li { grid-template-columns: 1fr; gap: .2rem; }
-  .level { justify-self: start; } .tiles { grid-template-columns: 1fr 1fr; } .tile .value { font-size: 1.3rem; } }
+  table { font-size: .8rem; min-width: 0; } th, td { padding-right: .5rem; } thead th { white-space: normal; }
+  tbody th { min-width: 4.2rem; } .level { justify-self: start; }
+  .tiles { grid-template-columns: 1fr 1fr; } .tile .value { font-size: 1.3rem; } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; } h2 { break-after: avoid; }
   figure, .card, tr, .tile { break-inside: avoid; } .wide { overflow: visible; } }
 """

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .... import plotting
 
-__all__ = ["details", "figure", "figures", "image", "paragraph", "plain", "table"]
+__all__ = ["details", "figure", "figures", "image", "panel", "paragraph", "plain", "table"]
 
 LARGEST_DRAWING = 120_000
 """A drawing of more bytes than this (one of many points) becomes an image of pixels; heuristic."""
@@ -51,7 +51,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str,
     )
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}"><table{kind}>'
-        f"<caption>{plain(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<caption><span>{plain(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -65,6 +65,15 @@ def figure(ax: Any, *, alt: str, caption: str = "") -> str:
     """
     below = f"<figcaption>{plain(caption)}</figcaption>" if caption else ""
     return f'<figure><img src="{_address(ax)}" alt="{escape(alt)}">{below}</figure>'
+
+
+def panel(height: float = 2.6) -> Any:
+    """New axes, as wide as a telephone's screen is.
+
+    Args:
+        height: Height in inches; the width is 3.4.
+    """
+    return plotting.new_axes(1, 1, size=(3.4, height))[0, 0]
 
 
 def figures(*parts: str) -> str:

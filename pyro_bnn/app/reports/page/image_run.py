@@ -1,22 +1,20 @@
 """A run on images as the subject of a report."""
 
-import shlex
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 from torch import Tensor
 
-from ....data import Images
 from ....guides import GuidePosterior
 from ....model import BayesianModel
-from ... import recipes
 from ...config import RunConfig
-from ...images import fingerprint
+from ...datasets import Dataset
 from ..evaluation import evaluate_classifier
+from .commands import training_command
 from .numbers import count
-from .subject import Classified, Subject
+from .subject import Classified, Subject, in_words
 
-__all__ = ["image_subject", "training_command"]
+__all__ = ["image_subject"]
 
 
 def image_subject(
@@ -24,7 +22,7 @@ def image_subject(
     config: RunConfig,
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Images,
+    images: Dataset,
     unknown: Tensor | None,
     *,
     unknown_name: str,
@@ -49,7 +47,7 @@ def image_subject(
     return Subject(
         run,
         title=f"A Bayesian classifier of {config.dataset}",
-        settings={name.replace("_", " "): _words(value) for name, value in asdict(config).items()},
+        settings=in_words(asdict(config)),
         data=_data(images, test_name, unknown, unknown_name),
         command=training_command(config, run),
         device=str(model.device),
@@ -70,45 +68,12 @@ def image_subject(
     )
 
 
-def training_command(config: RunConfig, run: Path) -> str:
-    """The command that trains with these settings, as short as a recipe makes it."""
-    candidates: list[list[str]] = []
-    for dataset, recipe in recipes.RECIPES:
-        if dataset == config.dataset:
-            parts = ["pyro-bnn", "train", dataset, *([] if recipe == "default" else ["--recipe", recipe])]
-            candidates.append([*parts, *_options(config, recipes.find_recipe(dataset, recipe)), "--out", str(run)])
-    shortest = min(candidates, key=len)
-    return shlex.join(shortest)
-
-
-def _options(config: RunConfig, recipe: RunConfig) -> list[str]:
-    """The options by which settings differ from those of a recipe."""
-    options: list[str] = []
-    for field in fields(config):
-        name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
-        if value == getattr(recipe, field.name):
-            continue
-        if isinstance(value, bool):
-            options.append(name if value else name.replace("--", "--no-", 1))
-        else:
-            options += [name, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
-    return options
-
-
-def _words(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
-
-
-def _data(images: Images, test_name: str, unknown: Tensor | None, unknown_name: str) -> dict[str, str]:
+def _data(images: Dataset, test_name: str, unknown: Tensor | None, unknown_name: str) -> dict[str, str]:
     height, width = images.x_train.shape[1:]
     return {
         "training images": f"{count(len(images.x_train))} of {height} x {width} pixels",
         test_name: count(len(images.x_test)),
         "classes": ", ".join(images.classes),
         "unknown images": "none" if unknown is None else f"{count(len(unknown))} images of {unknown_name}",
-        "checksum of the training images": f"SHA-256 {fingerprint(images)['sha256']}",
+        "checksum of the training images": f"SHA-256 {images.facts.sha256}",
     }

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from .... import metrics, plotting
-from .html import figure, figures, paragraph, table
+from .... import metrics
+from .html import figure, figures, panel, paragraph, table
 from .numbers import count, interval, percent
 from .section import Section, Tile, Verdict
 from .subject import Regressed, Subject
@@ -39,11 +39,11 @@ def intervals_section(subject: Subject) -> Section | None:
         ends = interval(coverages[level], len(found.y))
         width = f"{float((high - low).mean()):.4g}"
         rows.append((percent(level, 0), percent(coverages[level]), f"{percent(ends[0])} to {percent(ends[1])}", width))
-    header = ("interval", "targets inside", "95 % interval of that", "mean width")
+    header = ("interval", "inside", "95 % interval", "mean width")
     counts = " An interval of counts holds at least what it promises, as whole numbers are not cut." * found.is_count
     body = (
         paragraph(f"An interval of 90 % should hold 90 % of the targets: no fewer, and no more.{counts}")
-        + figures(table(header, rows, caption="Coverage of intervals"), _by_uncertainty(found))
+        + figures(table(header, rows, caption="Share of the targets inside of intervals"), _by_uncertainty(found))
         + figures(_residuals(found))
     )
     verdict = coverage_verdict(coverages[HEADLINE], len(found.y), is_count=found.is_count)
@@ -105,7 +105,7 @@ def _residuals(found: Regressed) -> str:
     name = found.names[0]
     epistemic = found.prediction.epistemic[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
-    ax = plotting.new_axes(1, 1, size=(4.6, 3.4))[0, 0]
+    ax = panel()
     ax.plot(epistemic.numpy(), residual.numpy(), "o", markersize=3, color="#0072B2", alpha=0.6)
     ax.axhline(0, color="black", linewidth=1, linestyle="--")
     ax.set(xlabel=f"epistemic sd of {name}", ylabel=f"observed minus predicted {name}")

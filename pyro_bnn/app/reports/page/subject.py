@@ -1,5 +1,6 @@
 """The run that a report is on, with everything that the sections look at."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from ....model import BayesianModel
 from ....uncertainty import RegressionPrediction
 from ..evaluation import Evaluation
 
-__all__ = ["Classified", "Regressed", "Subject"]
+__all__ = ["Classified", "Regressed", "Subject", "in_words"]
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,17 @@ class Subject:
     posterior: GuidePosterior
     classified: Classified | None = None
     regressed: Regressed | None = None
+
+
+def in_words(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a person reads them; those that are empty are left out."""
+    found = {name.replace("_", " "): _words(value) for name, value in settings.items()}
+    return {name: words for name, words in found.items() if words}
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return str(value)

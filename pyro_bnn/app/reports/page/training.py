@@ -5,7 +5,7 @@ import statistics
 
 from .... import plotting
 from ....history import History
-from .html import figure, figures, paragraph
+from .html import figure, figures, panel, paragraph
 from .numbers import percent, plural
 from .section import Section, Verdict
 from .subject import Subject
@@ -37,7 +37,7 @@ def training_section(subject: Subject) -> Section | None:
     per_row, unit = (history.num_data, "nats per row of data") if history.num_data else (1, "nats")
     names = ("ELBO", "data cost (expected NLL)", "complexity cost (KL divergence)")
     values = (last.elbo, -last.expected_log_likelihood, last.kl)
-    axes = [plotting.new_axes(1, 1, size=(4.2, 3))[0, 0] for _ in names]
+    axes = [panel() for _ in names]
     pictures = [
         figure(ax, alt=f"{name} by epoch: {value / per_row:.4g} {unit} at the end.")
         for ax, name, value in zip(plotting.loss_curves(history, axes), names, values, strict=True)
@@ -46,7 +46,7 @@ def training_section(subject: Subject) -> Section | None:
     words = paragraph(
         f"{plural(len(history.epochs), 'epoch')}, {plural(len(history.elbo), 'step')}, {seconds:.0f} s. In the last "
         f"epoch: ELBO {last.elbo / per_row:.4f}, NLL {-last.expected_log_likelihood / per_row:.4f}, KL divergence "
-        f"{last.kl / per_row:.4f} {unit}."
+        f"{last.kl / per_row:.4f} {unit}{', of the standardised target' * (subject.regressed is not None)}."
     )
     return Section("Training", words + _temperature(last.kl_weight) + figures(*pictures), (has_settled(history),))
 

@@ -4,7 +4,7 @@ import torch
 
 from .... import plotting, pruning
 from ....guides import Diagnosis, MeanFieldGuide
-from .html import figure, figures, paragraph, table
+from .html import figure, figures, panel, paragraph, table
 from .numbers import count, percent
 from .section import Section, Verdict
 from .subject import Subject
@@ -75,12 +75,23 @@ def _sites(found: Diagnosis) -> str:
 
 def _signal_to_noise(guide: MeanFieldGuide) -> str:
     ratios = pruning.signal_to_noise(guide)
-    every = pruning.decibel(torch.cat([ratio.detach().flatten().cpu() for ratio in ratios.values()]))
-    below = float((every < 0).double().mean())
+    every = torch.cat([ratio.detach().flatten().cpu() for ratio in ratios.values()])
+    removed = sum(int((~guide.kept(site)).sum()) for site in ratios)
+    levels = pruning.decibel(every[every > 0])
+    words = (
+        paragraph(
+            f"Pruning has removed {count(removed)} of {count(len(every))} weights ({percent(removed / len(every))}) "
+            "after the training."
+        )
+        if removed
+        else ""
+    )
+    if not len(levels):
+        return words
+    middle, below = float(levels.median()), float((every < 1).double().mean())
     alts = (
-        f"Density of the signal-to-noise ratios of {count(len(every))} weights, median {float(every.median()):.1f} dB.",
+        f"Density of the signal-to-noise ratios of {count(len(levels))} weights, median {middle:.1f} dB.",
         f"Share of weights below each signal-to-noise ratio, by layer: {percent(below)} of all are below 0 dB.",
     )
-    axes = [plotting.new_axes(1, 1, size=(4.6, 3.3))[0, 0] for _ in alts]
-    drawn = plotting.signal_to_noise(ratios, axes)
-    return figures(*(figure(ax, alt=alt) for ax, alt in zip(drawn, alts, strict=True)))
+    drawn = plotting.signal_to_noise(ratios, [panel() for _ in alts])
+    return words + figures(*(figure(ax, alt=alt) for ax, alt in zip(drawn, alts, strict=True)))

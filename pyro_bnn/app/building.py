@@ -1,0 +1,93 @@
+"""Models and guides of runs."""
+
+import torch
+from torch import Tensor, nn
+
+from .._scope import seeded
+from ..guides import MeanFieldGuide, auto_normal
+from ..likelihoods import Likelihood, make_likelihood
+from ..model import BayesianModel
+from ..nets import mlp
+from .config import RunConfig
+from .datasets import Dataset, Facts
+from .own.network import check_network, make_network
+from .own.targets import Target
+from .specs import make_init, make_inputs, make_prior
+
+__all__ = ["build", "rebuild"]
+
+CHECKED_ROWS = 2
+"""Number of rows that a network of the user is tried on."""
+
+
+def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
+    """The untrained model and guide of a run; the same seed gives the same start.
+
+    Raises:
+        ValueError: If a setting is wrong, or does not fit the network or the data.
+    """
+    return _build(config, data.facts, data.x_train, len(data.x_train))
+
+
+def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
+    """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded.
+
+    Raises:
+        ValueError: As for :func:`build`.
+    """
+    is_whole = facts.arrays is not None and facts.arrays.is_whole
+    stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
+    return _build(config, facts, stand_in, facts.num_train)
+
+
+def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[BayesianModel, nn.Module]:
+    config.check()
+    likelihood = _likelihood(config.likelihood, facts.target)
+    num_outputs = likelihood.num_outputs(facts.target.size)
+    with seeded(config.seed):
+        net = _mlp(config, x, num_outputs) if config.net == "mlp" else _own(config, facts, x, num_outputs)
+        model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=num_data)
+        init = make_init(config.init)
+        guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model, init=init)
+    return model, guide
+
+
+def _likelihood(spec: str, target: Target) -> Likelihood:
+    """The likelihood; a known noise scale is in the target's units, and the network predicts in standard units."""
+    name, _, number = spec.partition(":")
+    if name == "gaussian" and number:
+        if target.size > 1:
+            raise ValueError(f"a known noise scale is for a single target, got {target.size}; choose gaussian.")
+        return make_likelihood(f"gaussian:{float(number) / target.scale[0]!r}")
+    return make_likelihood(spec)
+
+
+def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
+    """The modules in front of a network; rows of tables and arrays are standardised before."""
+    return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
+
+
+def _mlp(config: RunConfig, x: Tensor, num_outputs: int) -> nn.Module:
+    if not x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+    first = [*([nn.Flatten()] if x.dim() > 2 else []), *_first(config, x.flatten(1))]
+    net = mlp([x[0].numel(), *config.hidden, num_outputs], first=first)
+    for layer in net.modules():
+        if isinstance(layer, nn.Linear):  # He et al. (2015), https://arxiv.org/abs/1502.01852
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+    return net
+
+
+def _own(config: RunConfig, facts: Facts, x: Tensor, num_outputs: int) -> nn.Module:
+    net = make_network(config.net, input_shape=facts.input_shape, num_outputs=num_outputs)
+    first = _first(config, x)
+    check_network(config.net, nn.Sequential(*first, net), x[:CHECKED_ROWS], num_outputs, _reason(facts.target, config))
+    return nn.Sequential(*first, net) if first else net
+
+
+def _reason(target: Target, config: RunConfig) -> str:
+    """What the outputs are for."""
+    if target.is_class:
+        return f"{target.size} classes"
+    return f"{target.size} target{'s' if target.size > 1 else ''} under {config.likelihood}"

@@ -1,0 +1,95 @@
+"""`pyro-bnn predict`."""
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from . import options, own_options
+from .output import Output
+from .stopping import loading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXAMPLES = (
+    "pyro-bnn predict houses new.csv --out predictions.csv",
+    "pyro-bnn predict houses new.csv --level .5,.95 --keep id | head",
+)
+
+
+def predict(
+    run: options.Run,
+    rows: own_options.NewRows,
+    out: own_options.Predictions = "-",
+    level: own_options.Level = ".95",
+    keep: own_options.KeepColumns = None,
+    drop_missing: own_options.DropRows = False,
+    allow_unseen: own_options.AllowUnseen = False,
+    num_samples: options.EvaluateDraws = 100,
+    seed: options.DrawSeed = 0,
+    device: options.Device = "cpu",
+    as_json: options.Json = False,
+    force: own_options.ReplaceFile = False,
+) -> None:
+    """Predict new rows, with intervals and the sources of uncertainty.
+
+    Of numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (what is not known of
+    the weights), and intervals, in the units of the target. Of classes: the most probable one, the probability of
+    each, and the entropy and its two parts, in nats. Rows keep their order; the first column is the number of the row.
+    If the rows have the target, the scores are told too.
+    """
+    if as_json and out == "-":
+        raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
+    if num_samples < 2:
+        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    levels = options.read_numbers(float, level, "--level")
+    if not levels or not all(0 < share < 1 for share in levels):
+        raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}.")
+    if out != "-":
+        _check_out(Path(out), rows, force)
+    with loading():
+        from ..._files import write_atomically
+        from .. import runs, sources
+        from ..reports.predictions import write_predictions
+
+    output = Output("predict", as_json=as_json)
+    device = options.check_device(device)
+    config, facts = runs.load_config(run), runs.read_facts(run)
+    names = () if keep is None else own_options.read_names(keep)
+    options_of_rows = {"drop_missing": drop_missing, "allow_unseen": allow_unseen}
+    sample = sources.read_sample(config, facts, rows, keep=names, **options_of_rows)
+    model, posterior = runs.load_trained(run, device=device)
+    text = io.StringIO()
+    scores = write_predictions(
+        text, model, posterior, sample, facts.target, levels=levels, num_samples=num_samples, seed=seed
+    )
+    if out == "-":
+        typer.echo(text.getvalue(), nl=False)
+    else:
+        write_atomically(out, lambda file: file.write(text.getvalue().encode()))
+    for note in sample.notes:
+        typer.echo(note, err=True)
+    if scores:
+        typer.echo(f"Scores of {len(sample.x)} rows: {_listed(scores)}.", err=True)
+    if out != "-":
+        typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
+    output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)
+
+
+def _check_out(out: Path, rows: Path, force: bool) -> None:
+    """Raise if a file of predictions cannot be written, or something else is there."""
+    if out.is_dir():
+        raise IsADirectoryError(f"{out} is a folder; choose a file for --out.")
+    if out.exists() and rows.exists() and os.path.samefile(out, rows):
+        raise FileExistsError(f"{out} is the file with the rows themselves; choose another --out.")
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+    if not out.resolve().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {out.resolve().parent}; make it, or choose another --out.")
+
+
+def _listed(scores: "Mapping[str, float]") -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in scores.items())

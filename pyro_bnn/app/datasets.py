@@ -1,0 +1,67 @@
+"""The data of a run: rows to train on and to test on, and what a trained run has to know of them."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..history import EpochRecord
+from .own.arrays import ArrayEncoding
+from .own.table import TableEncoding
+from .own.targets import Target
+
+__all__ = ["Dataset", "Facts"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is written of a run's data into its folder: enough to build its network and to encode new rows.
+
+    Args:
+        sha256: Checksum of the rows.
+        num_train: Number of training rows.
+        num_test: Number of test rows.
+        input_shape: Shape of one row of the network's input.
+        target: What is predicted.
+        table: How rows of a table become inputs; None for other data.
+        arrays: How rows of an array become inputs; None for other data.
+    """
+
+    sha256: str
+    num_train: int
+    num_test: int
+    input_shape: list[int]
+    target: Target
+    table: TableEncoding | None
+    arrays: ArrayEncoding | None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The rows of a run, as its network takes them.
+
+    Args:
+        x_train: Training inputs, shape (N, ...).
+        y_train: Training targets: labels, shape (N,), or numbers, shape (N, O).
+        x_test: Test inputs, shape (M, ...).
+        y_test: Test targets.
+        facts: What the run's folder says of them.
+        notes: Sentences for the user on what was done to the rows.
+    """
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    facts: Facts
+    notes: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for numbers."""
+        return tuple(self.facts.target.classes)
+
+    def nll_of(self, epoch: EpochRecord) -> float:
+        """Negative expected log-likelihood of an epoch per training row, in nats and in the target's units."""
+        unit = sum(math.log(scale) for scale in self.facts.target.scale)
+        return -epoch.expected_log_likelihood / len(self.x_train) + unit

@@ -1,0 +1,157 @@
+"""Arrays of numpy as inputs and targets of a network."""
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["ArrayEncoding", "array_checksum", "array_labels", "learned_arrays", "numeric_targets", "read_arrays"]
+
+PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
+
+
+@dataclass(frozen=True)
+class ArrayEncoding:
+    """How arrays become inputs: numbers are standardised, or left as they are.
+
+    Args:
+        shape: Shape of one row.
+        mean: Number that is subtracted, for each feature or one for all; empty if inputs are left as they are.
+        scale: Number that is divided by, likewise.
+        is_whole: Whether inputs are whole numbers that are left as they are, such as indices of an embedding.
+    """
+
+    shape: list[int]
+    mean: list[float]
+    scale: list[float]
+    is_whole: bool
+
+    def inputs(self, x: np.ndarray, shown: str) -> Tensor:
+        """The inputs, shape ``(N, *shape)``; whole numbers that are left as they are stay whole numbers.
+
+        Raises:
+            ValueError: If the array has another shape than in training, or holds no finite numbers.
+        """
+        _check_numbers("x", x, shown)
+        x = x[:, None] if x.ndim == 1 else x
+        if [*x.shape[1:]] != self.shape:
+            raise ValueError(f"`x` in {shown} must have shape (N, {', '.join(map(str, self.shape))}), got {x.shape}.")
+        if self.mean:
+            x = (x - np.array(self.mean)) / np.array(self.scale)
+        elif self.is_whole:
+            if x.dtype.kind not in "iu":
+                raise ValueError(f"`x` in {shown} must hold whole numbers, as in training, got {x.dtype}.")
+            return torch.from_numpy(x.astype(np.int64))
+        inputs = torch.from_numpy(np.asarray(x, dtype=np.float64)).to(torch.get_default_dtype())
+        if not bool(inputs.isfinite().all()):
+            raise ValueError(f"`x` in {shown} holds numbers that are too large; divide them by a number.")
+        return inputs
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays x, y, x_train, y_train, x_test and y_test of a file, as far as it has them.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it holds none of them, or is no file of arrays.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}.")
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            names = list(file)
+            arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
+    except ValueError as error:
+        if "pickle" not in str(error).lower():
+            raise ValueError(f"{path} is damaged: {error}; write it by `numpy.savez`.") from error
+        raise ValueError(
+            f"{path} holds Python objects, which are not read, or is no file of arrays; write plain arrays of numbers "
+            "by `numpy.savez`."
+        ) from error
+    except (OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise ValueError(f"{path} is no file of arrays; write one by `numpy.savez`.") from error
+    if not arrays:
+        held = f"it holds {', '.join(map(repr, names))}" if names else "it is empty"
+        raise ValueError(f"{path} must hold arrays x and y, or x_train and y_train, but {held}.")
+    for name, array in arrays.items():
+        if array.ndim == 0 or len(array) == 0:
+            raise ValueError(f"`{name}` in {path} has no rows, got shape {array.shape}.")
+    return arrays
+
+
+def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"`{name}` in {shown} must be an array of numbers, got {array.dtype}; encode it as numbers.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        count = int((~np.isfinite(array)).sum())
+        raise ValueError(f"`{name}` in {shown} holds {count} missing or infinite number(s); mend or remove those rows.")
+
+
+def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown: str) -> ArrayEncoding:
+    """How arrays become inputs, from training inputs.
+
+    Vectors are standardised feature by feature, arrays of more axes, such as images, by one mean and one scale.
+
+    Args:
+        x: Training inputs, shape (N, ...).
+        standardize: Whether to standardise.
+        keep_whole: Whether whole numbers that are not standardised stay whole numbers.
+        shown: Where they are from, for messages.
+    """
+    _check_numbers("x", x, shown)
+    x = x[:, None] if x.ndim == 1 else x
+    if not standardize:
+        return ArrayEncoding([*x.shape[1:]], [], [], is_whole=keep_whole and x.dtype.kind in "iu")
+    values = x.astype(np.float64) if x.ndim == 2 else x.reshape(-1, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, scale = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
+    if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
+        raise ValueError(f"`x` in {shown} holds numbers that are too large; divide them by a number.")
+    is_constant = scale <= 1e-12 * np.abs(mean)
+    if is_constant.all():
+        raise ValueError(f"`x` in {shown} holds the same number in all rows; there is nothing to learn from.")
+    return ArrayEncoding([*x.shape[1:]], mean.tolist(), np.where(is_constant, 1.0, scale).tolist(), is_whole=False)
+
+
+def array_labels(y: np.ndarray, shown: str) -> list[str]:
+    """Labels, as names of classes.
+
+    Raises:
+        ValueError: If they are not one label per row.
+    """
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1 or y.dtype.kind not in "iubUSf":
+        raise ValueError(
+            f"labels `y` in {shown} must be whole numbers or texts of shape (N,), got {y.dtype} of shape {y.shape}; "
+            "choose --likelihood gaussian for several numbers per row."
+        )
+    if y.dtype.kind == "S":
+        y = np.char.decode(y, "utf-8", "replace")
+    return [str(label) for label in y.tolist()]
+
+
+def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:
+    """Numbers as targets, shape (N, O).
+
+    Raises:
+        ValueError: If they are no finite numbers, or have more than two axes.
+    """
+    _check_numbers("y", y, shown)
+    if y.ndim > 2:
+        raise ValueError(f"`y` in {shown} must have shape (N,) or (N, O), got {y.shape}; flatten the axes of a row.")
+    return y.reshape(len(y), -1).astype(np.float64)
+
+
+def array_checksum(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of arrays by name, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape};".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

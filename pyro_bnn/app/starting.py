@@ -1,0 +1,95 @@
+"""Settings of new runs: those of a recipe, or those that suit data of one's own, and what the user gave."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from . import recipes, sources
+from .config import RunConfig, kind_of
+from .own.specs import stored
+
+__all__ = ["OWN", "new_config"]
+
+NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
+"""Heuristic: optimisation steps of a run on tables or arrays, and limits of the epochs that follow from them."""
+
+LARGEST_BATCH = 256
+"""Heuristic: rows of a step, or all where there are fewer."""
+
+OWN = RunConfig(
+    dataset="table.csv",
+    target="y",
+    prior="fan-in:2",
+    guide="mean-field",
+    init="network:0.02",
+    inputs="standardized",
+    hidden=(50, 50),
+    epochs=1,
+    batch_size=LARGEST_BATCH,
+    lr=1e-2,
+    schedule="cosine",
+    num_particles=1,
+    kl_weight="1",
+    estimator="local",
+    test_fraction=0.2,
+)
+"""Heuristic: settings for tables without tuning, in standard units; epochs and batch size follow from the rows."""
+
+
+def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
+    """The settings of a new run.
+
+    Args:
+        dataset: Name of an image set, or path of a file of one's own.
+        recipe: Name of a recipe for an image set; None is ``default``.
+        given: Settings that the user gave.
+
+    Returns:
+        The settings, and sentences on what was guessed.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a setting is wrong.
+    """
+    settings = dict(given)
+    if "net" in settings:
+        if "hidden" in settings:
+            raise ValueError("--hidden is for the network of fully connected layers; leave it out with --net.")
+        settings["net"] = stored(settings["net"]) if settings["net"] != "mlp" else "mlp"
+    if not Path(dataset).suffix or kind_of(dataset) == "images":
+        config = replace(recipes.find_recipe(dataset, recipe or "default"), **settings)
+        config.check()
+        return config, []
+    if recipe is not None:
+        raise ValueError(f"recipes are for image sets; leave out --recipe {recipe} with data of your own.")
+    return _own_config(dataset, settings)
+
+
+def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list[str]]:
+    kind = kind_of(dataset)
+    if kind == "table" and "target" not in settings:
+        raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
+    path = Path(dataset).resolve()
+    base = OWN if kind == "table" else replace(OWN, target="")
+    if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field":
+        base = replace(base, estimator="weights")  # the others do not suit every layer and guide
+    config = replace(base, dataset=str(path), **settings)
+    config.check()
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {dataset}.")
+    look = sources.first_look(config)
+    notes = []
+    if "likelihood" not in settings:
+        config = replace(config, likelihood=look.likelihood)
+        notes.append(look.reason)
+    num_train = max(round(look.num_rows * (1 - config.test_fraction)), 1)
+    if "batch_size" not in settings:
+        num_batches = math.ceil(num_train / LARGEST_BATCH)
+        config = replace(config, batch_size=math.ceil(num_train / num_batches))
+    if "epochs" not in settings:
+        epochs = round(NUM_STEPS / math.ceil(num_train / config.batch_size))
+        config = replace(config, epochs=min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS))
+    config.check()
+    return config, notes

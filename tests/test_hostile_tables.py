@@ -1,0 +1,164 @@
+"""Whatever is wrong with a table or with arrays is said in one sentence, and nothing is left behind."""
+
+import numpy as np
+import pytest
+
+from .own_data import NAMES, QUICK, houses, write_table
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+
+def text(*lines):
+    return "\n".join(lines).encode()
+
+
+def edited(row, column, cell):
+    """The houses with one cell changed."""
+    rows = houses(20)
+    rows[row][NAMES.index(column)] = cell
+    return text(",".join(NAMES), *(",".join(map(str, row)) for row in rows))
+
+
+def with_column(name, cells):
+    """The houses with one column more."""
+    rows = [[*row, next(cells)] for row in houses(20)]
+    return text(",".join([*NAMES, name]), *(",".join(map(str, row)) for row in rows))
+
+
+GOOD = text(",".join(NAMES), *(",".join(map(str, row)) for row in houses(20)))
+
+TABLES = {
+    "empty": (b"", (), "is empty; pass a table with a line of names"),
+    "blank": (b"\n\n  \n", (), "is empty"),
+    "names only": (text("area,price"), (), "holds no rows"),
+    "one row": (text("area,price", "1,2.5"), (), "there are too few rows to learn from: at least 4 are needed, got 1"),
+    "no such target": (GOOD, ("--target", "rent"), "has no column 'rent'; its columns are 'area', 'rooms', 'city'"),
+    "no such feature": (GOOD, ("--features", "area,size"), "has no column 'size'"),
+    "no such ignored": (GOOD, ("--ignore", "size"), "has no column 'size'"),
+    "target as feature": (GOOD, ("--features", "price,area"), "the target 'price' cannot be among --features"),
+    "all ignored": (GOOD, ("--ignore", "area,rooms,city,garden"), "has no column to predict 'price' from"),
+    "no target": (GOOD, ("--target", ""), "`target` must name the column to predict"),
+    "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns 'a'; give them different names"),
+    "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
+    "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
+    "ragged": (text("a,price", "1,2", "3,4,5"), (), "line 3 of"),
+    "not UTF-8": ("größe,price\n1,2\n".encode("latin-1"), (), "is no text in UTF-8 (byte 0xf6 cannot be read)"),
+    "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is no text in UTF-8"),
+    "binary": (bytes(range(128)) * 4, (), "is no t"),
+    "missing cell": (
+        edited(3, "rooms", ""),
+        (),
+        "lacks values in column 'rooms', in 1 of 20 rows (the first is row 4)",
+    ),
+    "missing target": (edited(3, "price", "NA"), (), "lacks values in column 'price'"),
+    "missing column": (with_column("empty", iter([""] * 20)), (), "has no value in column 'empty'; leave it out by"),
+    "infinite": (edited(5, "area", "inf"), (), "column 'area' of"),
+    "infinite target": (edited(5, "price", "-inf"), (), "holds an infinite number in row 6"),
+    "too large": (edited(5, "area", "1e308"), ("--test-fraction", 0), "holds too large numbers; divide them"),
+    "mixed": (edited(5, "area", "large"), (), "holds numbers, but also texts such as 'large'"),
+    "mixed target": (edited(5, "price", "dear"), (), "column 'price' of"),
+    "dates": (with_column("day", (f"2024-01-{i:02d}" for i in range(1, 21))), (), "column 'day' of"),
+    "identifiers": (with_column("id", (f"id{i}" for i in range(20))), (), "leave it out by --ignore id"),
+    "target constant": (with_column("same", iter(["2.5"] * 20)), ("--target", "same"), "is the same number, 2.5"),
+    "one class": (with_column("same", iter(["yes"] * 20)), ("--target", "same"), "is 'yes' in all rows"),
+    "only constants": (
+        with_column("same", iter(["2.5"] * 20)),
+        ("--features", "same"),
+        "has no column to predict from: 'same' hold the same value in all rows",
+    ),
+    "texts as numbers": (GOOD, ("--target", "city", "--likelihood", "gaussian"), "needs numbers; choose categorical"),
+    "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
+    "no likelihood": (GOOD, ("--likelihood", "cauchy"), "unknown likelihood 'cauchy'"),
+    "a share of one": (GOOD, ("--test-fraction", 1), "`test_fraction` must be a number from 0 to below 1, got 1.0"),
+    "a recipe": (GOOD, ("--recipe", "article"), "recipes are for image sets; leave out --recipe article"),
+    "held-out classes": (GOOD, ("--hold-out", "7"), "`hold_out` goes with image sets only"),
+    "a folder of data": (GOOD, ("--data", "."), "--data and --download are for image sets"),
+    "pixels": (GOOD, ("--inputs", "scaled:2"), "`inputs` of tables and arrays must be standardized or raw"),
+    "accuracy": (GOOD, ("--accuracy",), "`accuracy` is recorded for classes only"),
+    "estimator": (GOOD, ("--guide", "auto-normal", "--estimator", "local"), "`estimator` local needs the guide"),
+}
+
+
+def refused(pyro_bnn, path, *options):  # noqa: F811
+    """The sentence that is said against training on a file."""
+    run = path.parent / "run"
+    code, out, err = pyro_bnn("train", path, "--out", run, *QUICK, *options)
+    assert code == 2
+    assert "Trained" not in out
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert sorted(found.name for found in path.parent.iterdir()) == [path.name]
+    return err
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_table_that_cannot_be_used_is_refused_with_a_remedy(pyro_bnn, tmp_path, case):  # noqa: F811
+    content, options, message = TABLES[case]
+    path = tmp_path / "table.csv"
+    path.write_bytes(content)
+    target = () if "--target" in options else ("--target", "price")
+    assert message in refused(pyro_bnn, path, *target, *options)
+
+
+def test_a_file_that_is_none_is_refused(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    for name, message in (
+        ("nothing.csv", "there is no file nothing.csv"),
+        ("table.xlsx", "unknown dataset 'table.xlsx'; choose mnist, fashion-mnist, digits, or a file of your own"),
+    ):
+        code, _, err = pyro_bnn("train", name, "--target", "y", "--out", "run")
+        assert (code, message in err) == (2, True), err
+    write_table(tmp_path / "table.csv", houses(20))
+    code, _, err = pyro_bnn("train", "table.csv", "--out", "run")
+    assert (code, "needs --target: the name of the column to predict" in err) == (2, True)
+    code, _, err = pyro_bnn("train", "digits", "--target", "y", "--test-fraction", 0.5, "--out", "run")
+    assert (code, "`target` goes with tables only; `test_fraction` goes with tables and arrays" in err) == (2, True)
+
+
+X = np.random.default_rng(0).normal(size=(20, 3))
+ARRAYS = {
+    "no arrays": ({}, (), "must hold arrays x and y, or x_train and y_train"),
+    "other names": ({"a": X}, (), "but it holds 'a'"),
+    "no targets": ({"x": X}, (), "must hold arrays x and y"),
+    "test without targets": ({"x_train": X, "y_train": X[:, 0], "x_test": X}, (), "holds 'x_test' but no 'y_test'"),
+    "fewer targets": ({"x": X, "y": X[:5, 0]}, (), "must have as many rows, got 20 and 5"),
+    "no rows": ({"x": X[:0], "y": X[:0, 0]}, (), "has no rows, got shape (0, 3)"),
+    "NaN": ({"x": np.where(X > 1, np.nan, X), "y": X[:, 0]}, (), "missing or infinite number(s)"),
+    "NaN target": ({"x": X, "y": np.full(20, np.nan)}, (), "`y` in"),
+    "texts": ({"x": np.full((20, 2), "a"), "y": X[:, 0]}, (), "must be an array of numbers, got <U1"),
+    "objects": ({"x": X, "y": np.array([None] * 20)}, (), "holds Python objects, which are not read"),
+    "deep targets": ({"x": X, "y": np.zeros((20, 2, 2))}, (), "must have shape (N,) or (N, O), got ("),
+    "several labels": ({"x": X, "y": np.zeros((20, 2), int)}, (), "must be whole numbers or texts of shape (N,)"),
+    "many classes": ({"x": np.arange(300.0), "y": np.arange(300)}, (), "has 300 different values"),
+    "constant": ({"x": np.ones((20, 2)), "y": X[:, 0]}, (), "holds the same number in all rows"),
+    "other test rows": (
+        {"x_train": X, "y_train": X[:, 0], "x_test": X[:, :2], "y_test": X[:, 0]},
+        (),
+        "`x_test` in",
+    ),
+    "target": ({"x": X, "y": X[:, 0]}, ("--target", "y"), "`target` goes with tables only"),
+}
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_arrays_that_cannot_be_used_are_refused_with_a_remedy(pyro_bnn, tmp_path, case):  # noqa: F811
+    arrays, options, message = ARRAYS[case]
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)
+    assert message in refused(pyro_bnn, path, *options)
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04broken"])
+def test_a_file_that_holds_no_arrays_is_refused(pyro_bnn, tmp_path, content):  # noqa: F811
+    path = tmp_path / "data.npz"
+    path.write_bytes(content)
+    assert str(path) in refused(pyro_bnn, path)
+
+
+def test_rows_that_lack_values_are_left_out_if_wanted(pyro_bnn, tmp_path):  # noqa: F811
+    path = tmp_path / "table.csv"
+    path.write_bytes(edited(3, "rooms", "?"))
+    options = ("--target", "price", "--drop-missing", "--out", tmp_path / "run", *QUICK)
+    code, out, err = pyro_bnn("train", path, *options)
+    assert (code, err) == (0, "")
+    assert "1 rows that lack a value are left out." in out
+    assert "Trained on 15 rows" in out

@@ -1,0 +1,212 @@
+"""`pyro-bnn predict`: a line for each row, in its order."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import pyro_bnn as pb
+from pyro_bnn.app import runs
+from pyro_bnn.app.cli import main
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.own.units import in_units
+
+from .own_data import NAMES, QUICK, houses, predictions_in, write_table
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run on houses, made once."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [[f"h{number}", *row] for number, row in enumerate(houses())]
+    table = write_table(folder / "houses.csv", rows, ("id", *NAMES))
+    arguments = ["pyro-bnn", "train", table, "--target", "price", "--ignore", "id", "--out", folder / "run", *QUICK]
+    before = torch.get_default_dtype()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [str(argument) for argument in arguments])
+        torch.set_default_dtype(torch.float32)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        torch.set_default_dtype(before)
+    assert not stop.value.code
+    return folder
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    """A copy of the folder, to write into."""
+    return shutil.copytree(made, tmp_path / "place")
+
+
+def new_rows(path, num_rows=5, *, names=("id", *NAMES), **cells):
+    """A table of other houses, in which columns hold other cells."""
+    rows = [dict(zip(("id", *NAMES), [f"n{i}", *row], strict=True)) for i, row in enumerate(houses(num_rows, seed=9))]
+    for name, cell in cells.items():
+        rows[1][name] = cell
+    return write_table(path, [[row[name] for name in names] for row in rows], names)
+
+
+def test_rows_keep_their_order_and_their_identifiers(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv"), place / "out.csv"
+    code, said, err = pyro_bnn("predict", place / "run", rows, "--out", out)
+    assert (code, said) == (0, "")
+    assert f"5 predictions in {out}." in err
+    assert "Scores of 5 rows: rmse" in err
+    found = predictions_in(out)
+    assert list(found[0]) == ["row", "id", "mean", "sd", "aleatoric_sd", "epistemic_sd", "lower_95", "upper_95"]
+    assert [(row["row"], row["id"]) for row in found] == [(str(i + 1), f"n{i}") for i in range(5)]
+    code, said, _ = pyro_bnn("predict", place / "run", rows)
+    assert (code, said) == (0, out.read_text())  # to standard output if no file is named
+
+
+def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv", 4), place / "out.csv"
+    assert pyro_bnn("predict", place / "run", rows, "--out", out, "--seed", 7, "--num-samples", 20)[0] == 0
+    facts = runs.read_facts(place / "run")
+    cells = {name: [row[index] for row in houses(4, seed=9)] for index, name in enumerate(NAMES)}
+    area, rooms = (np.array(cells[name], dtype=float) for name in ("area", "rooms"))
+    means, scales = ([getattr(f, part) for f in facts.table.features[:2]] for part in ("mean", "scale"))
+    x = [(area - means[0]) / scales[0], (rooms - means[1]) / scales[1]]
+    x += [[float(c == city) for c in cells["city"]] for city in ("Lima", "Oslo", "Rome")]
+    x += [[float(str(g) == word) for g in cells["garden"]] for word in ("False", "True")]
+    torch.set_default_dtype(torch.float32)
+    model, posterior = runs.load_trained(place / "run")
+    torch.set_default_dtype(torch.float64)
+    inputs = torch.tensor(np.array(x).T, dtype=torch.float32)
+    expected = pb.predict(model, posterior, inputs, num_samples=20, seed=7, keep_draws=True)
+    mean, scale = facts.target.mean[0], facts.target.scale[0]
+    for name, value in {
+        "mean": mean + scale * expected.mean,
+        "sd": scale * expected.total.sqrt(),
+        "lower_95": mean + scale * expected.quantile(0.025),
+    }.items():
+        found = torch.tensor([[float(row[name])] for row in predictions_in(out)])
+        torch.testing.assert_close(found, value.double(), rtol=1e-5, atol=1e-4)
+
+
+def test_a_density_in_other_units_is_that_of_the_standardised_target_over_the_scale():
+    x, y = torch.randn(6, 3), torch.randn(6, 2)
+    likelihood = pb.GaussianLikelihood(0.3)
+    model = pb.BayesianModel(torch.nn.Linear(3, 2), prior=pb.NormalPrior(), likelihood=likelihood, num_data=6)
+    prediction = pb.predict(model, pb.MeanFieldGuide(model), x, y=y, num_samples=4, keep_draws=True, seed=0)
+    target = Target("y", [], [5.0, -1.0], [10.0, 0.5])
+    own = in_units(prediction, target)
+    draws = torch.distributions.Normal(  # by hand: p(y) = mean over draws of the product over outputs
+        torch.tensor(target.mean) + torch.tensor(target.scale) * prediction.components.loc,
+        torch.tensor(target.scale) * prediction.components.scale,
+    )
+    by_hand = draws.log_prob(own.targets).sum(-1).logsumexp(0) - np.log(4)
+    torch.testing.assert_close(own.log_density, by_hand)
+    torch.testing.assert_close(own.log_prob(own.targets), by_hand)
+    assert not torch.allclose(prediction.log_density, by_hand)  # without the Jacobian it is another number
+    torch.testing.assert_close(own.total, draws.variance.mean(0) + draws.mean.var(0))
+
+
+def test_intervals_of_several_levels_contain_each_other(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv"), place / "out.csv"
+    assert pyro_bnn("predict", place / "run", rows, "--out", out, "--level", ".5,.9", "--keep", "city")[0] == 0
+    for row in predictions_in(out):
+        ends = [float(row[name]) for name in ("lower_90", "lower_50", "mean", "upper_50", "upper_90")]
+        assert ends == sorted(ends)
+        assert row["city"] in ("Rome", "Oslo", "Lima")
+        assert "id" not in row
+
+
+def test_the_training_file_is_not_needed(pyro_bnn, place):  # noqa: F811
+    (place / "houses.csv").unlink()
+    assert pyro_bnn("predict", place / "run", new_rows(place / "new.csv"), "--out", place / "out.csv")[0] == 0
+
+
+def test_rows_without_the_target_or_with_other_columns_are_predicted(pyro_bnn, place):  # noqa: F811
+    rows = new_rows(place / "new.csv", names=("city", "garden", "rooms", "area"))
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", place / "out.csv")
+    assert (code, "Scores" in err) == (0, False)
+    other = new_rows(place / "other.csv", names=("id", *NAMES))
+    assert pyro_bnn("predict", place / "run", other, "--out", place / "other-out.csv")[0] == 0
+    means = [[row["mean"] for row in predictions_in(place / name)] for name in ("out.csv", "other-out.csv")]
+    assert means[0] == means[1]
+
+
+def test_an_unseen_category_is_refused_or_counts_as_none(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv", city="Paris"), place / "out.csv"
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
+    assert (code, "holds categories that training did not have: column 'city' holds 'Paris'" in err) == (2, True)
+    assert not out.exists()
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out, "--allow-unseen")
+    assert (code, "count as none of those it had: column 'city' holds 'Paris'" in err) == (0, True)
+    assert len(predictions_in(out)) == 5
+
+
+def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv", rooms=""), place / "out.csv"
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
+    assert (code, "lacks values in column 'rooms', in 1 of 5 rows (the first is row 2)" in err) == (2, True)
+    assert pyro_bnn("predict", place / "run", rows, "--out", out, "--drop-missing")[0] == 0
+    assert [row["row"] for row in predictions_in(out)] == ["1", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "cells", "message"),
+    [
+        ({"names": ("id", "area", "city")}, {}, "has no column 'rooms', 'garden'"),
+        ({}, {"area": "large"}, "holds numbers, but also texts such as 'large'"),
+        ({}, {"area": "1e300"}, "holds numbers that are much larger than in training"),
+        ({}, {"price": "dear"}, "column 'price'"),
+    ],
+)
+def test_rows_that_do_not_fit_the_run_are_refused(pyro_bnn, place, options, cells, message):  # noqa: F811
+    rows = new_rows(place / "new.csv", **options, **cells)
+    code, out, err = pyro_bnn("predict", place / "run", rows, "--out", place / "out.csv")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not (place / "out.csv").exists()
+
+
+def test_a_file_that_is_there_is_replaced_only_if_that_is_wanted(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv"), place / "out.csv"
+    out.write_text("mine")
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
+    assert (code, "exists; choose another --out, or pass --force" in err, out.read_text()) == (2, True, "mine")
+    assert pyro_bnn("predict", place / "run", rows, "--out", out, "--force")[0] == 0
+    assert len(predictions_in(out)) == 5
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", rows, "--force")
+    assert (code, "is the file with the rows themselves" in err) == (2, True)
+    for other, message in ((place, "is a folder"), (place / "no" / "out.csv", "there is no folder")):
+        code, _, err = pyro_bnn("predict", place / "run", rows, "--out", other)
+        assert (code, message in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--level", "95"), "must be probabilities strictly between 0 and 1, got '95'"),
+        (("--level", ""), "must be probabilities"),
+        (("--num-samples", 1), "--num-samples must be at least 2"),
+        (("--keep", "name"), "has no column 'name'"),
+    ],
+)
+def test_mistakes_are_named(pyro_bnn, place, options, message):  # noqa: F811
+    code, out, err = pyro_bnn("predict", place / "run", new_rows(place / "new.csv"), *options)
+    assert (code, out, message in err) == (2, "", True)
+    code, _, err = pyro_bnn("predict", place / "nowhere", place / "new.csv")
+    assert (code, "holds no training run" in err) == (2, True)
+    code, _, err = pyro_bnn("predict", place / "run", place / "no.csv")
+    assert (code, "there is no file" in err) == (2, True)
+
+
+def test_images_are_predicted_from_arrays(pyro_bnn, tmp_path):  # noqa: F811
+    run, path, out = tmp_path / "run", tmp_path / "new.npz", tmp_path / "out.csv"
+    assert pyro_bnn("train", "digits", "--epochs", 1, "--hidden", 8, "--out", run)[0] == 0
+    images = pb.data.load_images("digits").x_test[:4].numpy()
+    np.savez(path, x=images)
+    assert pyro_bnn("predict", run, path, "--out", out)[0] == 0
+    row = predictions_in(out)[0]
+    assert sum(float(row[f"p({digit})"]) for digit in range(7)) == pytest.approx(1, rel=1e-5)
+    np.savez(path, x=16 * images)
+    code, _, err = pyro_bnn("predict", run, path)
+    assert (code, "must be numbers in [0, 1], or bytes" in err) == (2, True)
+    np.savez(path, x=images[:, :5])
+    code, _, err = pyro_bnn("predict", run, path)
+    assert (code, "must hold images of shape (N, 8, 8), got float32 of shape (4, 5, 8)" in err) == (2, True)
