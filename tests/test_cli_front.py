@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import pyro_bnn as pb
 from pyro_bnn.app import recipes, study
-from pyro_bnn.app.cli import compare, demo, evaluate, main, prune, train, weights
+from pyro_bnn.app.cli import compare, demo, evaluate, main, predict, prune, train, weights
 from pyro_bnn.app.cli import program as program_module
 from pyro_bnn.app.cli.output import Output, has_colours
 from pyro_bnn.app.cli.program import COMMANDS, program
