@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import pyro_bnn as pb
 from pyro_bnn.app import recipes
-from pyro_bnn.app.cli import compare, demo, evaluate, prune, train, weights
+from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, train, weights
 from pyro_bnn.app.cli import program as program_module
 from pyro_bnn.app.cli.program import COMMANDS, program
 from pyro_bnn.app.config import RunConfig
@@ -161,11 +161,25 @@ def test_the_version_is_that_of_the_project():
     assert f'version = "{pb.__version__}"' in project
 
 
-@pytest.mark.parametrize("setting", [field.name for field in fields(RunConfig) if field.name != "dataset"])
+IN_WORDS = {
+    "accuracy": "only with the tutorial recipes",
+    "likelihood": "guessed from the target, and said",
+    "net": "fully connected layers of --hidden units",
+    "estimator": "weights, for tables and arrays local",
+    "features": "all but the target",
+    "drop_missing": "they are refused",
+    "test_fraction": "0.2",
+}
+"""Defaults that are no setting of the recipe of an image set."""
+
+SETTINGS = [field.name for field in fields(RunConfig) if field.name not in ("dataset", "target")]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_the_help_of_train_shows_the_settings_of_the_default_recipe(pyro_bnn, wide, setting):
     printed = pyro_bnn("train", "--help")[1]
     option = re.search(rf"│ --{setting.replace('_', '-')} .*?(?=│\n│ --|╰)", printed, re.DOTALL).group()
-    expected = "only with the tutorial recipes" if setting == "accuracy" else recipes.default(setting)
+    expected = IN_WORDS.get(setting) or recipes.default(setting)
     assert f"[default: ({expected})]" in option
 
 
@@ -194,7 +208,7 @@ def test_examples_are_read(example, monkeypatch):
     def reached():
         raise ReachedError
 
-    for module in (compare, demo, evaluate, prune, train, weights):
+    for module in (compare, demo, evaluate, predict, prune, train, weights):
         monkeypatch.setattr(module, "loading", reached)
     name, *arguments = shlex.split(example)
     assert name == "pyro-bnn"

@@ -1,5 +1,6 @@
 """`pyro-bnn predict`: a line for each row, in its order."""
 
+import json
 import shutil
 
 import numpy as np
@@ -129,6 +130,29 @@ def test_rows_without_the_target_or_with_other_columns_are_predicted(pyro_bnn, p
     assert means[0] == means[1]
 
 
+@pytest.mark.parametrize(
+    ("cell", "message"), [("dear", "No scores: column 'price'"), ("", "No scores: the target 'price' in")]
+)
+def test_targets_that_cannot_be_used_are_not_needed(pyro_bnn, place, cell, message):  # noqa: F811
+    rows, out = new_rows(place / "new.csv", price=cell), place / "out.csv"
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
+    assert (code, message in err, "Scores of" in err) == (0, True, False)
+    assert len(predictions_in(out)) == 5
+
+
+def test_results_as_json(pyro_bnn, place):  # noqa: F811
+    rows, out = new_rows(place / "new.csv"), place / "out.csv"
+    code, text, _ = pyro_bnn("predict", place / "run", rows, "--out", out, "--json")
+    document = json.loads(text)
+    assert (code, document["num_rows"], document["file"]) == (0, 5, str(out))
+    assert document["scores"]["rmse"] > 0
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--json")
+    assert (code, "cannot both go to standard output; name a file by --out" in err) == (2, True)
+    code, text, _ = pyro_bnn("evaluate", place / "run", "--data", place / "houses.csv", "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(text)["rows"]][1] == "ensemble of 100"
+
+
 def test_an_unseen_category_is_refused_or_counts_as_none(pyro_bnn, place):  # noqa: F811
     rows, out = new_rows(place / "new.csv", city="Paris"), place / "out.csv"
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
@@ -153,7 +177,6 @@ def test_rows_that_lack_a_value_are_refused_or_left_out(pyro_bnn, place):  # noq
         ({"names": ("id", "area", "city")}, {}, "has no column 'rooms', 'garden'"),
         ({}, {"area": "large"}, "holds numbers, but also texts such as 'large'"),
         ({}, {"area": "1e300"}, "holds numbers that are much larger than in training"),
-        ({}, {"price": "dear"}, "column 'price'"),
     ],
 )
 def test_rows_that_do_not_fit_the_run_are_refused(pyro_bnn, place, options, cells, message):  # noqa: F811

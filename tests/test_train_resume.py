@@ -10,6 +10,7 @@ from pyro_bnn.app import runs
 from pyro_bnn.app.folders import Folder
 from pyro_bnn.app.images import load_data
 
+from .own_data import houses, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 
 OPTIONS = ("train", "digits", "--epochs", 6, "--hidden", 8, "--accuracy")
@@ -75,3 +76,33 @@ def test_an_edited_checkpoint_or_configuration_is_refused(pyro_bnn, stopped):  #
 def test_a_run_goes_on_with_its_own_settings(pyro_bnn, tmp_path, option):  # noqa: F811
     code, _, err = pyro_bnn("train", *option, "--resume", tmp_path / "run")
     assert (code, "--resume takes the settings of the unfinished run" in err) == (2, True)
+
+
+@pytest.mark.parametrize("end", ["as it was", "changed"])
+def test_a_stopped_run_on_a_table_goes_on_with_its_own_rows(pyro_bnn, tmp_path, monkeypatch, end):  # noqa: F811
+    table = write_table(tmp_path / "houses.csv", houses())
+    options = ("train", table, "--target", "price", "--epochs", 6, "--hidden", 4)
+    assert pyro_bnn(*options, "--out", tmp_path / "whole")[0] == 0
+
+    def note(folder, progress):
+        told(folder, progress)
+        if progress.startswith("3 of"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    told = Folder.note
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "note", note)
+        assert pyro_bnn(*options, "--out", tmp_path / "run")[0] == 130
+    if end == "changed":
+        table.write_text(table.read_text().replace("Oslo", "Rome", 1))
+        code, _, err = pyro_bnn("train", "--resume", tmp_path / "run")
+        assert (code, "its rows have changed since" in err) == (2, True)
+        return
+    moved = table.rename(tmp_path / "moved.csv")
+    assert pyro_bnn("train", "--resume", tmp_path / "run", "--data", moved)[0] == 0
+    states = []
+    torch.set_default_dtype(torch.float32)  # that of the program
+    for name in ("run", "whole"):
+        states.append(runs.load_trained(tmp_path / name)[1].guide.state_dict())
+    torch.set_default_dtype(torch.float64)
+    assert all(map(torch.equal, states[0].values(), states[1].values()))

@@ -67,7 +67,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     names = feature_names(table, target=config.target, features=config.features, ignore=config.ignore)
     used = [*names, config.target]
     kept = complete_rows(table, used, drop=config.drop_missing)
-    notes = [] if len(kept) == len(table) else [f"{len(table) - len(kept)} rows that lack a value are left out."]
+    notes = [] if len(kept) == len(table) else [f"Rows left out because they lack a value: {len(table) - len(kept)}."]
     table = table.rows(kept) if len(kept) < len(table) else table
     texts, shown = table.column(config.target), table.shown
     is_class = config.likelihood == "categorical"
@@ -266,7 +266,7 @@ def _table_sample(
     table = read_table(path)
     table.require([*facts.table.names, *keep])
     rows = complete_rows(table, facts.table.names, drop=drop_missing)
-    notes = [] if len(rows) == len(table) else [f"{len(table) - len(rows)} rows that lack a value are left out."]
+    notes = [] if len(rows) == len(table) else [f"Rows left out because they lack a value: {len(table) - len(rows)}."]
     table = table.rows(rows) if len(rows) < len(table) else table
     unseen = facts.table.unseen(table)
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
@@ -276,10 +276,12 @@ def _table_sample(
             "by --allow-unseen."
         )
     notes += [f"Categories that training did not have count as none of those it had: {said}."] if unseen else []
-    texts = table.columns.get(config.target)
-    y = None if texts is None or None in texts else facts.target.encoded(texts, table.shown)
-    if texts is not None and y is None:
-        notes.append(f"The target {config.target!r} is missing in some rows, so there are no scores.")
+    y = None
+    if config.target in table.columns:
+        try:
+            y = facts.target.encoded(table.column(config.target), table.shown)
+        except ValueError as error:  # targets are not needed
+            notes.append(f"No scores: {error}")
     names = keep or tuple(name for name in config.ignore if name in table.columns)
     kept = {name: [text or "" for text in table.column(name)] for name in names}
     return Sample(facts.table.inputs(table), y, [row + 1 for row in rows], kept, tuple(notes))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "pyro-bnn predict houses new.csv --out predictions.csv",
-    "pyro-bnn predict houses new.csv --level .5,.95 --keep id | head",
+    "pyro-bnn predict houses new.csv --level .5,.95 --keep id",
 )
 
 

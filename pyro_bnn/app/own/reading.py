@@ -78,8 +78,7 @@ def read_table(path: str | Path) -> Table:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ImportError: If pandas is needed and is not installed.
-        ValueError: If the file is no table; the message says why.
+        ValueError: If the file is no table, or needs pandas, which is not installed; the message says why.
     """
     path = Path(path)
     if not path.exists():
@@ -175,7 +174,7 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]]]:
         import pandas  # late: an extra, whose import takes long
         import pyarrow
     except ImportError as error:
-        raise ImportError(
+        raise ValueError(
             f"{path} needs pandas and pyarrow, which are not installed: pip install 'pyro-bnn[tables]'; or save the "
             "table as CSV."
         ) from error
