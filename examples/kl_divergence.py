@@ -61,7 +61,7 @@ def picture(fits: dict[str, dist.Normal], path: Path) -> None:
     for name, q in fits.items():
         label = f"{name.replace(', started', ',')}: N({q.mean:.2f}, {q.stddev:.2f})"
         ax.plot(grid.numpy(), q.log_prob(grid).exp().numpy(), label=label)
-    ax.set(xlabel="w", ylabel="density", ylim=(0, 1.7 * float(density.max())))
+    ax.set(xlabel="w", ylabel="density", ylim=(0, 1.4))
     ax.legend(loc="upper left")
     plotting.save(ax, path)
 

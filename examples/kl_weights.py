@@ -65,6 +65,7 @@ def fit(
     return posterior, prediction
 
 
+@plotting.style()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=200, help="epochs of each fit")
@@ -104,14 +105,12 @@ def main() -> None:
         ax.set(ylim=(-40, 40), title=f"KL weight {name}")
         ax.label_outer()
         ax.get_legend().set_visible(ax is panels[0, 0])
-    with plotting.style():
-        kl_ax.set(xlabel="epoch", ylabel="KL(q || prior) (nats)", yscale="log")
-        kl_ax.legend(loc="lower left", title="KL weight", title_fontsize=7)
-        mse_ax.bar_label(mse_ax.barh(list(errors), list(errors.values())), fmt=" %.1f", fontsize=7)
-        mse_ax.set(
-            xlabel="MSE of the mean to the truth, inside", ylabel="KL weight", xlim=(0, 1.2 * max(errors.values()))
-        )
-        mse_ax.invert_yaxis()
+    kl_ax.set(xlabel="epoch", ylabel="KL(q || prior) (nats)", yscale="log")
+    kl_ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, title="KL weight", title_fontsize=7)
+    mse_ax.bar_label(mse_ax.barh(list(errors), list(errors.values())), fmt=" %.1f", fontsize=7)
+    mse_ax.set(xlabel="MSE of the mean to the truth, inside", ylabel="KL weight", xlim=(0, 1.2 * max(errors.values())))
+    mse_ax.invert_yaxis()
+    mse_ax.grid(axis="y", visible=False)
     for ax, name in ((kl_ax, "kl"), (panels[0, 0], "prediction"), (mse_ax, "mse")):
         plotting.save(ax, arguments.out / f"kl_weights_{name}.png")
 

@@ -95,9 +95,10 @@ def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor]
     ax.axvspan(float(data[0].min()), float(data[0].max()), color="0.92", zorder=0, label="range of the data")
     ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 60))
     ax.set_title("the mixture's variance in three parts")
-    ax.legend(fontsize=7, loc="upper center")
+    ax.legend(loc="upper center")
 
 
+@plotting.style()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=800, help="epochs of each fit")
@@ -136,7 +137,7 @@ def main() -> None:
     truth = true_log_density(at_cut, inside[:, None]).exp().flatten()
     axes[1, 0].fill_between(inside, truth, color="0.85", label="the truth", zorder=0)
     axes[1, 0].set(xlabel="y", ylabel=f"p(y | x = {CUT})", title=f"the cut at x = {CUT}")
-    axes[1, 0].legend(fontsize=7, loc="upper right")
+    axes[1, 0].legend(loc="upper right")
     plotting.save(axes[0, 0], options.out / "mixture_density.png")
 
 

@@ -117,6 +117,7 @@ def report(name: str, prediction: pb.uncertainty.RegressionPrediction) -> str:
     return f"{name:32} {error:6.2f}     " + "  ".join(f"{v:7.2f}" if v > 1e-3 else "   none" for v in values)
 
 
+@plotting.style()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=200, help="epochs of each fit")
@@ -125,7 +126,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-
     axes = plotting.new_axes(2, 4, size=("page", 3.6))
     print(f"{'':32} RMSE to   epistemic sd, median  aleatoric sd, median (truth 2)")
     print(f"{'method':32} the truth   inside  outside   inside  outside")
@@ -142,7 +142,7 @@ def main() -> None:
         ax.get_legend().remove()
     print('"none": a single network has no epistemic part; it cannot know where it has no data.')
     print("epistemic sd at least a fifth larger outside the data for:", ", ".join(growing))
-    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7, frameon=False)
+    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     plotting.save(axes[0, 0], options.out / "regression_methods.png")
 
 

@@ -24,6 +24,10 @@ EXAMPLES = {
         ["--dataset", "digits", "--epochs", "15"],
         r"(?s)accuracy of ensemble of 100 +9\d\.\d.*unknown by mutual information *0\.9",
     ),
+    "readme_picture.py": (
+        ["--draws", "10", "--steps", "600", "--epochs", "1", "--data", "nowhere"],
+        r"(?s)epistemic sd: NUTS [1-9].*mean-field [0-2]\.\d.*digits stand in.*AUROC 0\.[89]",
+    ),
     "nuts_comparison.py": (
         ["--draws", "50", "--steps", "1500"],
         r"in the gap, mean-field has 0\.[1-7]\d* ± 0\.0\d* times the epistemic sd of NUTS",

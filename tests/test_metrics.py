@@ -212,6 +212,40 @@ def test_ood_scores_of_a_small_table():
     assert scores.aupr == pytest.approx(0.5 * 1 + 0.5 * 2 / 3)
 
 
+def test_standard_error_of_the_auroc_is_its_scatter():
+    """Over repeated samples, the estimated variance averages to that of the estimates."""
+    num_repeats, num_known, num_unknown = 300, 100, 15
+    found = [metrics.ood_scores(torch.randn(num_known), 1 + torch.randn(num_unknown)) for _ in range(num_repeats)]
+    values = torch.tensor([scores.auroc for scores in found])
+    ratio = float(torch.tensor([scores.auroc_standard_error for scores in found]).square().mean() / values.var())
+    error = (2 / num_repeats) ** 0.5  # relative, of a variance of Gaussians, which the estimates nearly are
+    assert abs(ratio - 1) < 5 * error
+    of_all = float((values.mean() * (1 - values.mean()) / (num_known + num_unknown)) / values.var())
+    assert abs(of_all - 1) > 5 * error  # a share of that many independent inputs would have another
+    assert math.isnan(metrics.ood_scores([0.0, 1.0], [2.0]).auroc_standard_error)
+
+
+def test_standard_error_of_the_auroc_of_a_small_table():
+    """DeLong's formula by hand: the unknown beat 2/3 and 1 of the known; these are beaten by 1, 1 and 1/2."""
+    scores = metrics.ood_scores(torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.5, 0.9]))
+    assert scores.auroc_standard_error == pytest.approx(((1 / 18) / 2 + (1 / 12) / 3) ** 0.5)
+
+
+def test_intervals_of_accuracies_are_wilsons():
+    probs, y = random_predictions(40)
+    bins = metrics.calibration_bins(probs, y, num_bins=20)
+    low, high = bins.accuracy_interval(0.9)
+    for ends, accuracy, count in zip(zip(low, high, strict=True), bins.accuracy, bins.counts, strict=True):
+        if count:
+            test = scipy.stats.binomtest(round(float(accuracy * count)), int(count))
+            assert [float(end) for end in ends] == pytest.approx([*test.proportion_ci(0.9, method="wilson")], abs=1e-9)
+        else:
+            assert all(end.isnan() for end in ends)
+    assert (bins.counts == 0).any()
+    with pytest.raises(ValueError, match="`level` must lie strictly between 0 and 1"):
+        bins.accuracy_interval(1.0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

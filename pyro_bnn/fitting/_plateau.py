@@ -13,7 +13,7 @@ DECAYS = (1.0, 0.3, 0.1)
 """Factors of the learning rate, one after the other. Heuristic: the variance of the last steps goes with the learning
 rate, so it ends at a tenth of what it is at first."""
 
-WINDOW_STEPS, WINDOW_EPOCHS = 200, 10
+WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
 """Heuristic: a trend is sought in the last so many steps, and in no fewer epochs than that."""
 
 NUM_BLOCKS = 10

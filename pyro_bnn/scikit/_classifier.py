@@ -124,7 +124,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The label of largest probability of each row, shape (N,)."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws."""
