@@ -60,7 +60,7 @@ TUTORIALS = {
     ),
     "plot_2_detect_the_unknown.py": (
         {},
-        r"(?s)plain network: accuracy 9\d\.\d%.*Bayesian network: accuracy 9[5-9]\.\d%.*mutual information +AUROC 0\.9[5-9]",
+        r"(?s)plain network: accuracy 9\d.*Bayesian network: accuracy 9[5-9].*mutual information +AUROC 0\.9[5-9]",
     ),
     "plot_3_is_my_posterior_good.py": (
         {
@@ -68,11 +68,11 @@ TUTORIALS = {
             "num_samples=600": "num_samples=100",
             "num_draws=50": "num_draws=20",
         },
-        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 chains.*outside:.*nuts +mean-field .* 0\.[2-7]\d* ± 0\.0",
+        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 ch.*outside.*nuts +mean-field .* 0\.[2-7]\d* ± 0",
     ),
     "plot_4_prune.py": (
         {},
-        r"(?s)0\.95 .* 9[5-7]\.\d\d%.*98% removed +accuracy [67]\d.*trained on +accuracy (8[5-9]|9\d).*network 9[5-9]\.\d%",
+        r"(?s)0\.95 .* 9[5-7]\.\d\d%.*98% removed +accuracy [67]\d.*trained on +accuracy (8[5-9]|9\d).*network 9[5-9]",
     ),
 }
 

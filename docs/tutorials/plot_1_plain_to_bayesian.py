@@ -11,8 +11,8 @@ them one by one, on 200 noisy points of a sine.
 # %%
 # The problem
 # -----------
-# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: the network cannot know what happens out
-# there, and we want it to say so.
+# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: the network cannot know what happens
+# out there, and we want it to say so.
 
 # sphinx_gallery_thumbnail_number = 4
 import functools
@@ -82,9 +82,9 @@ model = pb.BayesianModel(
 print("random weights:", ", ".join(model.site_names))
 
 # %%
-# **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data against prior: too
-# small a number would let the prior win. A fit that gets whole data refuses another number; with a loader of your own in
-# a loop of your own, it is up to you.
+# **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data against prior:
+# too small a number would let the prior win. A fit that gets whole data refuses another number; with a loader of your
+# own in a loop of your own, it is up to you.
 #
 # A prior over weights is a claim about *functions*. Draw some before believing it: the model is a Pyro model, so
 # calling it draws weights and returns the network's output.
@@ -103,18 +103,18 @@ plt.show()
 # scale of 0.1 all of them would be flat lines near 0, with 10 they would shoot off to thousands. This picture is the
 # cheapest check there is.
 #
-# **Trap: scales.** A prior scale means nothing without the scale of the inputs. Standardise them (as the first layer does
-# here), and standardise targets whose scale is far from 1 to 10.
+# **Trap: scales.** A prior scale means nothing without the scale of the inputs. Standardise them (as the first layer
+# does here), and standardise targets whose scale is far from 1 to 10.
 #
 # Decision three: the guide
 # -------------------------
-# The posterior of 2701 weights has no formula. Variational inference looks for the closest distribution of a simple shape,
-# the *guide*. ``MeanFieldGuide`` is an independent Gaussian per weight: a mean and a standard deviation, twice the
-# number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
+# The posterior of 2701 weights has no formula. Variational inference looks for the closest distribution of a simple
+# shape, the *guide*. ``MeanFieldGuide`` is an independent Gaussian per weight: a mean and a standard deviation, twice
+# the number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
 # achieves minus its divergence from the prior, in nats.
 #
-# ``fit`` takes a mean-field guide, Adam, and an end by itself, and says so in the status. (``fit_svi`` leaves all of it to
-# you.)
+# ``fit`` takes a mean-field guide, Adam, and an end by itself, and says so in the status. (``fit_svi`` leaves all of
+# it to you.)
 
 posterior = pb.fit(model, (x, y), seed=0)
 print(posterior.status)
@@ -130,8 +130,8 @@ plt.show()
 # %%
 # Predictions
 # -----------
-# ``predict`` draws weights from the posterior, runs the network with each, and adds up. The variance of a new target has
-# two parts:
+# ``predict`` draws weights from the posterior, runs the network with each, and adds up. The variance of a new target
+# has two parts:
 #
 # - **aleatoric**: the noise of the data, which stays however many data there are;
 # - **epistemic**: the disagreement of the drawn networks, which more data would remove.
@@ -165,12 +165,12 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
     print(f"the band holds the truth at {float(inside_band[rows].float().mean()):.0%} of the places {name}")
 
 # %%
-# Outside it holds less than it promises: the network does not know that sines turn back, and its prior says "straight on".
-# **A posterior is only as wise as its prior.** Its uncertainty tells you *that* you left the data; it does not promise
-# to cover whatever is there.
+# Outside it holds less than it promises: the network does not know that sines turn back, and its prior says "straight
+# on". **A posterior is only as wise as its prior.** Its uncertainty tells you *that* you left the data; it does not
+# promise to cover whatever is there.
 #
-# **Trap: the KL weight.** Much code weighs the divergence down, for better accuracy. This is what happens at the end of
-# that road, weight 0:
+# **Trap: the KL weight.** Much code weighs the divergence down, for better accuracy. This is what happens at the end
+# of that road, weight 0:
 
 point = pb.fit_svi(
     model,
@@ -191,9 +191,9 @@ ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
 plt.show()
 
 # %%
-# Nothing holds the standard deviations up any more, and the network is sure of itself again. A weight between 0 and 1 can
-# be a fair compromise for large networks, but say so where you report results: it is not the posterior of the prior that
-# you wrote down.
+# Nothing holds the standard deviations up any more, and the network is sure of itself again. A weight between 0 and 1
+# can be a fair compromise for large networks, but say so where you report results: it is not the posterior of the
+# prior that you wrote down.
 #
 # Exercises
 # ---------
@@ -201,5 +201,5 @@ plt.show()
 # 2. Draw functions from ``NormalPrior(0.25)`` and ``NormalPrior(1.0)``, then fit both. Compare the last ELBO of
 #    ``posterior.history``: the data prefer one.
 # 3. Give the likelihood no number, ``GaussianLikelihood()``, and the noise is learned. Is it close to 1?
-# 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The third
-#    tutorial measures whether it is uncertain *enough*.
+# 4. Open a gap, ``data.regression_problem(200, noise=1.0, gap=0.5)``. Is the network less certain in the gap? The
+#    third tutorial measures whether it is uncertain *enough*.

@@ -89,9 +89,9 @@ print(
 # %%
 # The Bayesian network
 # --------------------
-# The same network with a prior on its weights. ``NetworkInit(prior_fraction=0.1)`` starts the standard deviations at a
-# tenth of the prior's. **Trap:** a guide that starts with tiny standard deviations and is trained briefly stays a point.
-# Its accuracy is fine, and its uncertainty worthless.
+# The same network with a prior on its weights. ``NetworkInit(prior_fraction=0.1)`` starts the standard deviations at
+# a tenth of the prior's. **Trap:** a guide that starts with tiny standard deviations and is trained briefly stays a
+# point. Its accuracy is fine, and its uncertainty worthless.
 
 model = pb.BayesianModel(build_net(), prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(x_train))
 posterior = pb.fit_svi(
@@ -129,8 +129,8 @@ plotting.vote_histograms(pictures, votes, classes, titles=[*["known"] * 3, *["un
 plt.show()
 
 # %%
-# For a known image nearly all votes go to one class. For an unknown one they scatter: each drawn network has its own idea,
-# since the data never told it what to think of such strokes.
+# For a known image nearly all votes go to one class. For an unknown one they scatter: each drawn network has its own
+# idea, since the data never told it what to think of such strokes.
 #
 # A number for the disagreement
 # -----------------------------
@@ -172,9 +172,9 @@ plotting.detection_curves(known_scores, unknown_scores, axes=axes)
 plt.show()
 
 # %%
-# Each curve says what share of the images has a score below the value on the axis. The further apart the two curves are,
-# the better: the AUROC is the probability that a random unknown image has a larger score than a random known one (0.5
-# is guessing, 1 perfect).
+# Each curve says what share of the images has a score below the value on the axis. The further apart the two curves
+# are, the better: the AUROC is the probability that a random unknown image has a larger score than a random known one
+# (0.5 is guessing, 1 perfect).
 #
 # A rule for work
 # ---------------
@@ -200,12 +200,12 @@ plt.show()
 # %%
 # These look, to the drawn networks, like a kind that they know.
 #
-# **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is colder than Bayes' rule
-# says. Cold posteriors classify better and notice less. Accuracy, calibration and detection must be judged on *one*
-# posterior; reporting the best of each from different settings is the commonest way to fool oneself.
+# **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is colder than Bayes'
+# rule says. Cold posteriors classify better and notice less. Accuracy, calibration and detection must be judged on
+# *one* posterior; reporting the best of each from different settings is the commonest way to fool oneself.
 #
-# **Trap: far is not the same as unknown.** Images of pure noise are an easy test, and passing it proves little. Test with
-# unknowns like those that you expect.
+# **Trap: far is not the same as unknown.** Images of pure noise are an easy test, and passing it proves little. Test
+# with unknowns like those that you expect.
 #
 # Exercises
 # ---------

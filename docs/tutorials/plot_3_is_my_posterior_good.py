@@ -40,18 +40,18 @@ print(fitted.status)
 # %%
 # Check 1: what did the weights learn?
 # ------------------------------------
-# The status says that the objective is level. That is necessary, and not sufficient: a bad objective can be level too. So
-# look at the weights, site by site.
+# The status says that the objective is level. That is necessary, and not sufficient: a bad objective can be level
+# too. So look at the weights, site by site.
 
 print(fitted.diagnose())
 
 # %%
-# "At prior" is the share of weights that learned next to nothing, "collapsed" the share whose draws are all the same number.
-# Some weights at the prior are normal: here the data need fewer than 20 units. What would be bad? Two mistakes that are
-# made every day:
+# "At prior" is the share of weights that learned next to nothing, "collapsed" the share whose draws are all the same
+# number. Some weights at the prior are normal: here the data need fewer than 20 units. What would be bad? Two
+# mistakes that are made every day:
 #
-# - a divergence that is counted many times over, such as once for every row in a loss that is a mean over rows. That is a
-#   KL weight far above 1. (Another way to get it, a wrong ``num_data``, is refused.)
+# - a divergence that is counted many times over, such as once for every row in a loss that is a mean over rows. That
+#   is a KL weight far above 1. (Another way to get it, a wrong ``num_data``, is refused.)
 # - standard deviations that start at practically 0, in a fit that ends before they have grown.
 #
 # The library warns of both. (The warnings are silenced here, since ``diagnose`` repeats them.)
@@ -75,9 +75,9 @@ for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
 plt.show()
 
 # %%
-# In the middle the network has learned nothing and says so with bands that ignore the data. On the right it fits the data
-# and is certain in the gap, where it has seen nothing. The picture alone would not have told you which of the two faults
-# is in the code; the sentences above do, with the remedies.
+# In the middle the network has learned nothing and says so with bands that ignore the data. On the right it fits the
+# data and is certain in the gap, where it has seen nothing. The picture alone would not have told you which of the
+# two faults is in the code; the sentences above do, with the remedies.
 #
 # Check 2: how noisy are the gradients?
 # -------------------------------------
@@ -97,13 +97,14 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 # At the start the signal stands out. At the end noise is all that is left, which is what an optimum looks like. Local
 # reparameterisation has less of it, so the fit can settle closer; ``fit`` chose it by itself, as its status said.
 #
-# **Trap:** a small signal is good news only together with a level objective. With a learning rate that is too high a fit
-# dances around the optimum; with one that is too low it never gets there.
+# **Trap:** a small signal is good news only together with a level objective. With a learning rate that is too high a
+# fit dances around the optimum; with one that is too low it never gets there.
 #
 # Check 3: the yardstick
 # ----------------------
-# NUTS draws from the exact posterior of the same model. It takes longer, and it is the only check that can tell what the
-# guide *cannot* represent. If your problem is too large for it, use a small one of the same kind: fewer rows, fewer units.
+# NUTS draws from the exact posterior of the same model. It takes longer, and it is the only check that can tell what
+# the guide *cannot* represent. If your problem is too large for it, use a small one of the same kind: fewer rows,
+# fewer units.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
@@ -111,20 +112,20 @@ with warnings.catch_warnings():
 print(chains.status)
 
 # %%
-# A yardstick has to be checked first. R-hat compares four chains that started far apart: above 1.01 they have not found
-# the same posterior. The effective sample size says how many independent draws they are worth; 400 are enough here. If
-# a sentence after these numbers says what to try, do that before you believe what follows.
+# A yardstick has to be checked first. R-hat compares four chains that started far apart: above 1.01 they have not
+# found the same posterior. The effective sample size says how many independent draws they are worth; 400 are enough
+# here. If a sentence after these numbers says what to try, do that before you believe what follows.
 #
-# **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own order.
-# So R-hat of single weights is bad for nearly every network, and it does not matter. The numbers above are those of
-# *predictions*.
+# **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own
+# order. So R-hat of single weights is bad for nearly every network, and it does not matter. The numbers above are
+# those of *predictions*.
 
 comparison = pb.compare(model, {"nuts": chains, "mean-field": fitted}, grid, regions=regions, num_samples=600)
 print(comparison)
 
 # %%
-# Read the column *epistemic sd ratio*, the epistemic standard deviation of the fit divided by that of NUTS: 1 is right,
-# and each number has a Monte Carlo standard error. *rms mean difference* says how far apart the means are.
+# Read the column *epistemic sd ratio*, the epistemic standard deviation of the fit divided by that of NUTS: 1 is
+# right, and each number has a Monte Carlo standard error. *rms mean difference* says how far apart the means are.
 
 predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0).as_regression()
@@ -145,14 +146,15 @@ plt.show()
 # %%
 # The grey stripes are where the data lie. The exact posterior dips sharply there and rises between and outside. The
 # mean-field curve is flatter: **too uncertain where there are data, too certain where there are none**. It has one
-# standard deviation for each weight and no correlations, so it cannot say "these two weights may vary, but only together".
-# No number of epochs changes that, and neither status nor ``diagnose`` can see it.
+# standard deviation for each weight and no correlations, so it cannot say "these two weights may vary, but only
+# together". No number of epochs changes that, and neither status nor ``diagnose`` can see it.
 #
 # What to do
 # ----------
 # - Predictions inside the data: the mean-field is fine; its total band is dominated by the noise.
 # - Decisions that hang on the gap: use NUTS where it is affordable, or a guide with correlations.
-# - Whatever you choose, keep such a comparison on a small problem beside your code, and run it when the model changes.
+# - Whatever you choose, keep such a comparison on a small problem beside your code, and run it when the model
+#   changes.
 #
 # **Trap:** a better ELBO is not a better posterior in every region. The ELBO weighs the places where data are.
 #

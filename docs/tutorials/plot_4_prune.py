@@ -46,8 +46,9 @@ plotting.signal_to_noise(ratios, axes)
 plt.show()
 
 # %%
-# Most weights of the first layer are below 0 dB: the data did not need them, and the prior pulled them back. Where are they?
-# Each of the 100 hidden units looks at 8 x 8 pixels; the mean ratio of each pixel over all units says which pixels count.
+# Most weights of the first layer are below 0 dB: the data did not need them, and the prior pulled them back. Where
+# are they? Each of the 100 hidden units looks at 8 x 8 pixels; the mean ratio of each pixel over all units says which
+# pixels count.
 
 first = next(iter(ratios.values()))
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
@@ -63,8 +64,8 @@ plt.show()
 #
 # How many can go?
 # ----------------
-# **Trap: never choose a share blindly.** ``snr_report`` tries several, with the mean weights and with an ensemble. (In
-# real work hold out validation data for it; choosing on the test set flatters the result.)
+# **Trap: never choose a share blindly.** ``snr_report`` tries several, with the mean weights and with an ensemble.
+# (In real work hold out validation data for it; choosing on the test set flatters the result.)
 
 report = pruning.snr_report(model, posterior, *test, fractions=(0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98), num_samples=50)
 print(report)
@@ -74,13 +75,13 @@ plotting.pruning_curve(report, axes)
 plt.show()
 
 # %%
-# Nine of ten weights go at next to no cost. The NLL of the ensemble even *falls* at first: the removed weights contributed
-# nothing but noise. At 98 % the network breaks.
+# Nine of ten weights go at next to no cost. The NLL of the ensemble even *falls* at first: the removed weights
+# contributed nothing but noise. At 98 % the network breaks.
 #
 # Prune, then train on
 # --------------------
-# ``prune`` returns a posterior like any other. Removed weights are exactly 0 in every draw, and stay 0 when the guide is
-# trained further. So cut deep, and let the rest adapt:
+# ``prune`` returns a posterior like any other. Removed weights are exactly 0 in every draw, and stay 0 when the guide
+# is trained further. So cut deep, and let the rest adapt:
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
@@ -99,14 +100,15 @@ for fraction in (0.98, 0.95):
     print(f"{'':28} last ELBO {small.history.elbo[-1]:.0f} nats, of all weights {posterior.history.elbo[-1]:.0f}")
 
 # %%
-# What was broken at 98 % is mended to a good part; with a twentieth of its weights the network is about as good as with all
-# of them. And the ELBO is far higher, since a weight that is gone costs no divergence. **Trap:** the two ELBOs are bounds for different models, so the difference is no
-# evidence that the small one is "right"; it does say that the large one pays for weights that it does not use.
+# What was broken at 98 % is mended to a good part; with a twentieth of its weights the network is about as good as
+# with all of them. And the ELBO is far higher, since a weight that is gone costs no divergence. **Trap:** the two
+# ELBOs are bounds for different models, so the difference is no evidence that the small one is "right"; it does say
+# that the large one pays for weights that it does not use.
 #
 # A plain sparse network
 # ----------------------
-# For deployment, take the mean weights of what is left as an ordinary ``nn.Module``. Layers with few weights left are stored
-# sparsely.
+# For deployment, take the mean weights of what is left as an ordinary ``nn.Module``. Layers with few weights left are
+# stored sparsely.
 
 sparse = pruning.sparse_network(model, small.median())
 print(sparse)
@@ -116,8 +118,8 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 
 # %%
 # The mean weights give a point prediction: small and quick, without epistemic uncertainty. To keep that, keep the
-# pruned posterior: ``pb.save_posterior("small.posterior", model, small)`` writes a file that shrinks with the number of
-# weights.
+# pruned posterior: ``pb.save_posterior("small.posterior", model, small)`` writes a file that shrinks with the number
+# of weights.
 #
 # **Trap: the prior decides what is prunable.** Where many small weights matter *together*, each has a low ratio, and
 # accuracy falls early in the report. Then change the prior, or fit for longer, before blaming the method.
