@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from PIL import Image
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ NOISE = 2.0
 
 
 def truth(x: Tensor) -> Tensor:
+    """The sine without noise."""
     return 10 * torch.sin(2 * torch.pi * x)
 
 
@@ -46,6 +48,7 @@ def sine(prior: pb.WeightPrior | None = None) -> tuple[pb.BayesianModel, Tensor,
 
 
 def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_weight: float = 1.0) -> pb.GuidePosterior:
+    """A mean-field fit with the least noisy gradients."""
     adam = functools.partial(torch.optim.Adam, lr=0.02)
     cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
     return pb.fit_svi(
@@ -67,7 +70,8 @@ def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
     return "".join(f"{float(sd[mask].mean()):18.2f}" for mask in REGIONS.values())
 
 
-def bands(ax, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
+def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
+    """The bands of a prediction on the grid, with data and truth."""
     plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
     ax.plot(GRID, truth(GRID), ":", color="0.3", linewidth=1)
     ax.set(title=title, ylim=(-25, 25), xlabel="x")
@@ -76,7 +80,7 @@ def bands(ax, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Ten
         ax.get_legend().remove()
 
 
-def write(ax, path: Path) -> None:
+def write(ax: Axes, path: Path) -> None:
     """Write a picture in 64 colours, a third of the size."""
     plotting.save(ax, path)
     with Image.open(path) as picture:
@@ -258,6 +262,7 @@ PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
 
 
 def main() -> None:
+    """Make the pictures that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="pictures to make; all without any")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for the pictures")
