@@ -1,5 +1,7 @@
 """Bayesian neural networks on Pyro: any torch module as a Pyro model, its posterior, and its uncertainty."""
 
+from typing import TYPE_CHECKING, Any
+
 from . import data as data
 from . import distributions as distributions
 from . import kl as kl
@@ -21,6 +23,7 @@ from .estimators import Estimator as Estimator
 from .estimators import Flipout as Flipout
 from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
+from .fitting import fit as fit
 from .guides import Diagnosis as Diagnosis
 from .guides import FlatGuide as FlatGuide
 from .guides import FlatState as FlatState
@@ -91,4 +94,21 @@ from .svi import gradient_noise as gradient_noise
 from .svi import scheduled as scheduled
 from .svi import svi_step as svi_step
 
+if TYPE_CHECKING:
+    from .scikit import BNNClassifier as BNNClassifier
+    from .scikit import BNNRegressor as BNNRegressor
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators for scikit-learn, which is imported at their first use."""
+    if name in ("BNNClassifier", "BNNRegressor"):
+        from . import scikit
+
+        return getattr(scikit, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "BNNClassifier", "BNNRegressor"]

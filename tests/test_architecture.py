@@ -26,8 +26,8 @@ LAYERS = [
     {"guides", "estimators"},
     {"svi", "mcmc", "laplace"},
     {"prediction"},
-    {"checkpoint", "comparison", "pruning"},
-    {"plotting"},
+    {"checkpoint", "comparison", "fitting", "pruning"},
+    {"plotting", "scikit"},
     {"app"},
     {"__main__"},
 ]

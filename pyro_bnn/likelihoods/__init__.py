@@ -4,6 +4,11 @@ from ._base import Likelihood as Likelihood
 from ._classification import BernoulliLikelihood as BernoulliLikelihood
 from ._classification import CategoricalLikelihood as CategoricalLikelihood
 from ._mixture import MixtureDensityLikelihood as MixtureDensityLikelihood
+from ._named import LIKELIHOOD_CHOICES as LIKELIHOOD_CHOICES
+from ._named import LIKELIHOODS as LIKELIHOODS
+from ._named import NOISE_PRIOR as NOISE_PRIOR
+from ._named import LikelihoodChoice as LikelihoodChoice
+from ._named import make_likelihood as make_likelihood
 from ._regression import GaussianLikelihood as GaussianLikelihood
 from ._regression import HeteroscedasticGaussianLikelihood as HeteroscedasticGaussianLikelihood
 from ._regression import PoissonLikelihood as PoissonLikelihood

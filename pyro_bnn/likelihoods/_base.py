@@ -113,6 +113,14 @@ class Likelihood(PyroModule, metaclass=AbstractPyroModule):  # type: ignore[meta
         """
         return join_weights(y, weights)
 
+    def num_outputs(self, num_targets: int) -> int:
+        """Number of outputs that the last layer of a network needs.
+
+        Args:
+            num_targets: Number of targets of a row; of classes for :class:`CategoricalLikelihood`.
+        """
+        return num_targets
+
     def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
         """Shape of the targets, given that of the observed values."""
         return (*observed, 2) if self.has_row_weights else tuple(observed)

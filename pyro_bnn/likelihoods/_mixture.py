@@ -60,6 +60,10 @@ class MixtureDensityLikelihood(Likelihood):
         logits, loc, rho = output.unflatten(-1, (3, -1, self.num_components)).unbind(-3)  # each (..., N, O, M)
         return NormalMixture(logits, loc, self.min_scale + softplus(rho), validate_args=False)
 
+    def num_outputs(self, num_targets: int) -> int:
+        """Three for each component of each target; see :meth:`Likelihood.num_outputs`."""
+        return 3 * self.num_components * num_targets
+
     def initial_bias(self, y: Tensor) -> Tensor:
         r"""Bias of the last layer with which components start apart; set ``net[-1].bias.data`` to it.
 

@@ -117,6 +117,10 @@ class HeteroscedasticGaussianLikelihood(Likelihood):
         mean, log_variance = split_last("HeteroscedasticGaussianLikelihood", output, 2)
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
 
+    def num_outputs(self, num_targets: int) -> int:
+        """Two for each target; see :meth:`Likelihood.num_outputs`."""
+        return 2 * num_targets
+
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
         require_real("HeteroscedasticGaussianLikelihood", y)

@@ -1,5 +1,7 @@
 """Stochastic variational inference."""
 
+from ._batches import Data as Data
+from ._callbacks import Callback as Callback
 from ._callbacks import StatefulCallback as StatefulCallback
 from ._execution import Execution as Execution
 from ._fit import fit_svi as fit_svi
@@ -7,7 +9,10 @@ from ._gradient_noise import GradientNoise as GradientNoise
 from ._gradient_noise import ParameterNoise as ParameterNoise
 from ._gradient_noise import gradient_noise as gradient_noise
 from ._judge import PosteriorWarning as PosteriorWarning
+from ._optimizers import OptimizerMaker as OptimizerMaker
+from ._optimizers import ScheduledMaker as ScheduledMaker
 from ._optimizers import clipped as clipped
+from ._optimizers import require_maker as require_maker
 from ._optimizers import scheduled as scheduled
 from ._step import NonFiniteError as NonFiniteError
 from ._step import StepTerms as StepTerms

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from pyro.infer import ELBO
-from pyro.optim import PyroOptim
 from torch import nn
 from torch.optim import Optimizer
 from tqdm import tqdm
@@ -28,7 +27,7 @@ from ._callbacks import Callback
 from ._execution import Execution
 from ._judge import judge
 from ._loop import Loop
-from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker
+from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker
 from ._requirements import check_fit
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
@@ -99,7 +98,7 @@ def fit_svi(
     """
     _checks.at_least("num_epochs", num_epochs, 1)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
-    _require_maker(optimizer)
+    require_maker(optimizer)
     check_fit(callbacks, seed=seed, progress=progress)
     schedules: list[Schedule] = []
 
@@ -179,15 +178,6 @@ def _status(history: History, num_epochs: int, stopped: bool) -> Status:
                 "learning rate, or clip gradients (`clipped`).",
             )
     return Status(True, f"{done}; ELBO {last.elbo:.6g} nats.")
-
-
-def _require_maker(optimizer: object) -> None:
-    is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
-    if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
-        raise ValueError(
-            "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3), got {_checks.described(optimizer)}."
-        )
 
 
 def _batches(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from pyro.optim import PyroOptim
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -76,3 +77,13 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
         return made, schedule(made)
 
     return make
+
+
+def require_maker(optimizer: object) -> None:
+    """Raise unless a value can make optimizers from parameters; an optimizer of Pyro cannot."""
+    is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
+    if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
+        raise ValueError(
+            "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
+            f"lr=1e-3), got {_checks.described(optimizer)}."
+        )

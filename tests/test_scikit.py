@@ -1,0 +1,304 @@
+"""Estimators for scikit-learn: its own checks, its tools, and what a Bayesian network adds."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data, parametrize_with_checks
+
+import pyro_bnn as pb
+from pyro_bnn.scikit._methods import METHODS
+from pyro_bnn.scikit._standard import in_units, standard_units
+
+from .tolerances import STANDARD_ERRORS, assert_identical
+
+SHORT = {"hidden_layer_sizes": (6,), "max_iter": 30, "learning_rate": 0.1, "num_draws": 10, "random_state": 0}
+"""Settings with which a tiny network learns something in thirty steps."""
+
+REASON = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "local reparameterisation draws noise for each row: once for a row of weight 2, twice for the same row twice. "
+        "Both fits have the same objective, and equal results for methods without noise, which another test shows"
+    )
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@parametrize_with_checks(
+    [pb.BNNRegressor(**SHORT), pb.BNNClassifier(**SHORT)], expected_failed_checks=lambda estimator: REASON
+)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("kind", [pb.BNNRegressor, pb.BNNClassifier])
+def test_a_weight_of_two_is_the_same_row_twice(kind):
+    estimator = kind(**{**SHORT, "method": "ensemble", "num_members": 1})
+    check_sample_weight_equivalence_on_dense_data(kind.__name__, estimator)
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+NOISE = 0.3
+
+
+def curve(num_data=150, *, seed=0, num_targets=1):
+    """Inputs of two columns, and noisy targets in units far from standard ones."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(-2, 2, (num_data, 2)) * [1, 100]
+    signal = np.sin(1.5 * X[:, 0]) + X[:, 1] / 200
+    columns = [500 + 20 * (signal + NOISE * random.normal(size=num_data)) for _ in range(num_targets)]
+    return X, columns[0] if num_targets == 1 else np.stack(columns, 1)
+
+
+def blobs(num_data=120):
+    random = np.random.default_rng(0)
+    labels = np.array(["cat", "dog", "owl"])[np.arange(num_data) % 3]
+    centres = {"cat": (0, 0), "dog": (3, 0), "owl": (0, 3)}
+    return np.array([centres[label] for label in labels]) + 0.7 * random.normal(size=(num_data, 2)), labels
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A regressor with its own defaults but for larger steps, which end sooner; there are rows enough to learn it."""
+    return pb.BNNRegressor(learning_rate=0.1, max_iter=1000, random_state=0).fit(*curve(900))
+
+
+# --- regression -------------------------------------------------------------------------------------------------------
+
+
+def test_standard_deviations_are_calibrated(fitted):
+    """Of 2000 new rows, the squared standardised errors have mean 1, up to their standard error and a tenth."""
+    X, y = curve(2000, seed=1)
+    mean, scale = fitted.predict(X, return_std=True)
+    assert mean.shape == scale.shape == (2000,)
+    squares = ((y - mean) / scale) ** 2
+    error = squares.std() / len(squares) ** 0.5
+    assert abs(squares.mean() - 1) < STANDARD_ERRORS * error + 0.1
+    twice = 4 * squares
+    assert abs(twice.mean() - 1) > STANDARD_ERRORS * 2 * error + 0.1  # must fail
+    assert scale.min() > 0.8 * 20 * NOISE
+    assert fitted.score(X, y) > 0.8
+
+
+def test_intervals_hold_as_many_observations_as_they_say(fitted):
+    X, y = curve(2000, seed=1)
+    for level in (0.5, 0.95):
+        interval = fitted.predict_interval(X, level)
+        assert interval.shape == (2000, 2)
+        covered = ((interval[:, 0] <= y) & (y <= interval[:, 1])).mean()
+        error = (level * (1 - level) / len(y)) ** 0.5
+        assert abs(covered - level) < STANDARD_ERRORS * error + 0.02
+    assert_identical(fitted.predict_quantile(X[:5], [0.25, 0.75]).T, fitted.predict_interval(X[:5], 0.5))
+    assert fitted.predict_quantile(X[:5], 0.5).shape == (5,)
+
+
+def test_the_prediction_is_in_the_units_of_the_targets(fitted):
+    X, y = curve(50, seed=1)
+    prediction = fitted.predict_distribution(X)
+    mean, scale = fitted.predict(X, return_std=True)
+    assert_identical(prediction.mean[:, 0], mean)
+    assert_identical(prediction.total.sqrt()[:, 0], scale)
+    target = torch.from_numpy(y)[:, None]
+    expected = torch.distributions.Normal(prediction.components.loc, prediction.components.scale).log_prob(target)
+    expected = expected[..., 0].logsumexp(0) - np.log(fitted.num_draws)
+    assert_identical(prediction.log_prob(target), expected)
+    assert prediction.score(target)["rmse"] == pytest.approx(((mean - y) ** 2).mean() ** 0.5)
+
+
+def test_far_from_the_data_the_uncertainty_grows(fitted):
+    near, far = fitted.predict_distribution(np.array([[0.5, 0.0], [8.0, 2000.0]])).epistemic[:, 0]
+    assert far > 2 * near
+
+
+def test_several_targets_have_noise_of_their_own():
+    X, y = curve(num_targets=2)
+    y[:, 1] = 3 + np.random.default_rng(1).normal(size=len(y))
+    regressor = pb.BNNRegressor(**{**SHORT, "max_iter": 200}).fit(X, y)
+    mean, scale = regressor.predict(X[:4], return_std=True)
+    assert mean.shape == scale.shape == (4, 2)
+    assert regressor.predict_interval(X[:4]).shape == (4, 2, 2)
+    assert regressor.posterior_.sample(1, seed=0)["likelihood.scale"].shape == (1, 2)
+    noise = regressor.posterior_.median()["likelihood.scale"]
+    assert noise[1] > 1.3 * noise[0]  # the second is nothing but noise
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian:0.4", "heteroscedastic", "mixture:2"])
+def test_other_likelihoods_of_numbers(likelihood):
+    X, y = curve()
+    regressor = pb.BNNRegressor(**{**SHORT, "likelihood": likelihood, "max_iter": 100}).fit(X, y)
+    assert regressor.score(X, y) > 0.3
+    prediction = regressor.predict_distribution(X)
+    assert_identical(prediction.quantile(0.5)[:, 0], regressor.predict_quantile(X, 0.5))
+    components = prediction.components
+    assert_identical(
+        prediction.aleatoric, components.variance.mean(0) if likelihood[0] != "m" else prediction.aleatoric
+    )
+    assert_identical(prediction.mean, components.mean.mean(0))
+    y = torch.from_numpy(y)[:, None]
+    assert -7 < prediction.log_prob(y).mean() < -3  # nats in units of 20: a Gaussian of the targets' scale has -4.5
+
+
+def test_counts_are_not_standardised():
+    X, _ = curve()
+    y = np.random.default_rng(0).poisson(np.exp(1 + X[:, 0]))
+    regressor = pb.BNNRegressor(**{**SHORT, "likelihood": "poisson", "max_iter": 150}).fit(X, y)
+    assert regressor.score(X, y) > 0.5
+    assert (regressor.predict_interval(X) % 1 == 0).all()
+
+
+def test_a_mixture_in_other_units_has_all_its_moments():
+    mean, scale = torch.tensor([5.0]), torch.tensor([3.0])
+    components = pb.distributions.NormalMixture(
+        torch.randn(4, 6, 1, 2), torch.randn(4, 6, 1, 2), torch.ones(4, 6, 1, 2)
+    )
+    accumulator = pb.MixtureDensityLikelihood(2).accumulator()
+    for draw in range(4):
+        parts = (components.logits[draw], components.loc[draw], components.scale[draw])
+        accumulator.add(pb.distributions.NormalMixture(*parts), keep=True)
+    before = accumulator.prediction(None)
+    after = in_units(before, mean, scale)
+    assert_identical(after.within_components + after.between_components, after.aleatoric)
+    assert_identical(after.total, 9 * before.total)
+    assert_identical(after.quantile(0.3), 5 + 3 * before.quantile(0.3))
+    assert_identical(after.components.mean.mean(0), after.mean)
+
+
+def test_constant_columns_keep_their_scale():
+    values = torch.tensor([[0.1, 1.0], [0.1, 3.0], [0.1, 5.0]])
+    mean, scale = standard_units(values, torch.tensor([1.0, 2.0, 1.0]))
+    assert_identical(mean, torch.tensor([0.1, 3.0]))
+    assert_identical(scale, torch.tensor([1.0, 2.0**0.5]))
+
+
+# --- classification ---------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_texts():
+    X, y = blobs()
+    classifier = pb.BNNClassifier(**{**SHORT, "max_iter": 150}).fit(X, y)
+    assert classifier.classes_.tolist() == ["cat", "dog", "owl"]
+    assert classifier.predict([[0, 0], [3, 0], [0, 3]]).tolist() == ["cat", "dog", "owl"]
+    assert classifier.score(X, y) > 0.9
+    probs = classifier.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), probs)
+    prediction = classifier.predict_distribution(np.vstack([X, [[9, 9]]]))
+    assert (prediction.mutual_information[-1] > prediction.mutual_information[:-1].median()).all()
+
+
+def test_one_class_is_refused():
+    X, _ = blobs()
+    with pytest.raises(ValueError, match="at least two classes, got one class"):
+        pb.BNNClassifier(**SHORT).fit(X, ["cat"] * len(X))
+
+
+# --- methods and early stopping ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_every_method_learns_both_problems_and_can_be_pickled_to_the_bit(method):
+    settings = {
+        **SHORT,
+        "method": method,
+        "hidden_layer_sizes": (4,),
+        "num_members": 2,
+        "max_iter": 120,
+        "num_draws": 20,
+    }
+    if method == "nuts":
+        settings |= {"max_iter": 15, "num_chains": 1, "num_draws": 10}
+    X, y = curve(60)
+    labels = np.where(y > 500, "high", "low")
+    regressor, classifier = pb.BNNRegressor(**settings).fit(X, y), pb.BNNClassifier(**settings).fit(X, labels)
+    assert regressor.score(X, y) > 0.5
+    assert classifier.score(X, labels) > 0.75
+    again, once_more = pickle.loads(pickle.dumps((regressor, classifier)))
+    for first, second in zip(regressor.predict(X, return_std=True), again.predict(X, return_std=True), strict=True):
+        assert (first == second).all()
+    assert (again.predict_interval(X) == regressor.predict_interval(X)).all()
+    assert (once_more.predict_proba(X) == classifier.predict_proba(X)).all()
+    assert again.status_ == regressor.status_
+
+
+def test_early_stopping_leaves_rows_out_and_keeps_the_best():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(40, 5)), random.normal(size=40)  # nothing to learn: the first looks are the best
+    settings = {**SHORT, "hidden_layer_sizes": (30,), "method": "ensemble", "num_members": 1, "max_iter": 600}
+    settings |= {"prior": pb.NormalPrior(3.0), "likelihood": "gaussian:0.3"}
+    late = pb.BNNRegressor(**settings).fit(X, y)
+    early = pb.BNNRegressor(**settings, early_stopping=True, validation_fraction=0.5).fit(X, y)
+    assert early.n_iter_ < late.n_iter_
+    assert "stopped early" in early.status_
+    assert early.model_.num_data == 20
+    X, y = random.normal(size=(500, 5)), random.normal(size=500)
+    assert early.score(X, y) > late.score(X, y) + 0.5
+
+
+# --- scikit-learn's tools ---------------------------------------------------------------------------------------------
+
+
+def test_pipelines_and_grid_search_on_a_data_frame():
+    X, y = curve(90)
+    frame = pd.DataFrame(X, columns=["time", "load"])
+    pipeline = make_pipeline(MinMaxScaler(), pb.BNNRegressor(**SHORT))
+    search = GridSearchCV(pipeline, {"bnnregressor__max_iter": [1, 100]}, cv=2).fit(frame, y)
+    assert search.best_params_ == {"bnnregressor__max_iter": 100}
+    assert search.best_score_ > 0.3
+    regressor = pb.BNNRegressor(**SHORT).fit(frame, y)
+    assert regressor.feature_names_in_.tolist() == ["time", "load"]
+    assert (regressor.predict(frame) == clone(regressor).fit(frame, y).predict(frame)).all()
+    with pytest.raises(ValueError, match="feature names should match"):
+        regressor.predict(frame[["load", "time"]])
+
+
+def test_a_random_state_repeats_and_none_leaves_numpys_generator():
+    X, y = curve(40)
+    first, second = (pb.BNNRegressor(**{**SHORT, "random_state": np.random.RandomState(3)}).fit(X, y) for _ in range(2))
+    assert (first.predict(X) == second.predict(X)).all()
+    free = {**SHORT, "random_state": None, "max_iter": 5}
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    first, second = (pb.BNNRegressor(**free).fit(X, y).predict(X) for _ in range(2))
+    assert (first != second).any()
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "mcmc"}, "`method` must be one of 'svi', 'nuts', 'laplace', 'ensemble', got 'mcmc'"),
+        ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
+        ({"likelihood": "categorical"}, "use a BNNClassifier"),
+        ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
+        ({"num_draws": 1}, "`num_draws` must be a whole number of at least 2"),
+        ({"learning_rate": -1}, "`learning_rate` must be a finite number above 0"),
+        ({"hidden_layer_sizes": (0,)}, "`sizes` must be a whole number of at least 1"),
+        ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),
+        ({"activation": "relu"}, "`activation` must be a function that makes a module"),
+    ],
+)
+def test_wrong_parameters_are_told(settings, message):
+    X, y = curve(20)
+    with pytest.raises(ValueError, match=message):
+        pb.BNNRegressor(**{**SHORT, **settings}).fit(X, y).predict(X)
+
+
+def test_a_table_with_texts_is_refused_with_a_remedy_and_one_without_a_fit_too():
+    with pytest.raises(NotFittedError):
+        pb.BNNRegressor().predict([[0.0]])
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        pb.BNNRegressor(**SHORT).fit(pd.DataFrame({"a": ["x", "y"]}), [0.0, 1.0])
+
+
+def test_a_fit_that_did_not_converge_warns_with_a_remedy():
+    with pytest.warns(UserWarning, match="not converged: .*raise `max_epochs`"):
+        pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
