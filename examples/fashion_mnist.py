@@ -96,8 +96,7 @@ def main() -> None:
     for name, pictures, prediction in (("known", x, ensemble), ("unknown", unknown, foreign)):
         votes = plotting.vote_histograms(pictures[:5], prediction.votes[:5], images.classes)
         plotting.save(votes[0, 0], options.out / f"votes_{name}.png")
-    ax = plotting.score_histograms(ensemble.epistemic, foreign.epistemic, score="mutual information, nats")
-    plotting.save(ax, options.out / "scores.png")
+    plotting.save(plotting.detection_curves(ensemble, foreign)[0], options.out / "scores.png")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from pyro_bnn import (
     fit_svi,
     nets,
 )
-from pyro_bnn.plotting import new_axes, save
+from pyro_bnn.plotting import new_axes, save, style
 
 ESTIMATORS: dict[str, Estimator | None] = {"RT": None, "flipout": Flipout(), "LRT": LocalReparameterization()}
 LABELS = {"RT": "sampled weights (RT)", "flipout": "flipout", "LRT": "local reparameterisation (LRT)"}
@@ -91,6 +91,7 @@ def measure(
                 halves.append((pair[0] - pair[1]).square().sum() / 2)
             values = torch.stack(halves)
             found[name][batch_size] = (float(values.mean()), float(values.std() / num_pairs**0.5))
+            print(f"{LABELS[name]}, batches of {batch_size}: {num_pairs} pairs of gradients drawn", flush=True)
     return found
 
 
@@ -106,14 +107,14 @@ def report(variances: Variances) -> None:
 
 
 def draw(variances: Variances, path: Path) -> None:
-    ax = new_axes(1, 1, size=(6, 4))[0, 0]
-    for (name, row), style in zip(variances.items(), ("o-", "s--", "D-."), strict=True):
+    ax = new_axes(1, 1, size=("column", 2.5))[0, 0]
+    for (name, row), line in zip(variances.items(), ("o-", "s--", "D-."), strict=True):
         values, errors = zip(*row.values(), strict=True)
-        ax.errorbar(BATCH_SIZES, values, yerr=errors, fmt=style, capsize=3, markersize=5, label=LABELS[name])
-    ax.set(xscale="log", yscale="log", xlabel="rows in the batch", ylabel="variance, summed over parameters (± s.e.)")
+        ax.errorbar(BATCH_SIZES, values, yerr=errors, fmt=line, label=LABELS[name])
+    ax.set(xscale="log", yscale="log", xlabel="rows in the batch", ylabel="variance (± s.e.)")
     ax.set_xticks(BATCH_SIZES, labels=[str(size) for size in BATCH_SIZES])
     ax.minorticks_off()
-    ax.set_title("Gradient noise from the weights, one draw per step")
+    ax.set_title("gradient noise from one draw of the weights")
     ax.legend()
     save(ax, path)
 
@@ -130,7 +131,8 @@ def main() -> None:
     variances = measure(model, guide, x, y, num_pairs=arguments.pairs)
     report(variances)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    draw(variances, arguments.out / "gradient_variance.png")
+    with style():
+        draw(variances, arguments.out / "gradient_variance.png")
     print(f"picture: {arguments.out / 'gradient_variance.png'}")
 
 

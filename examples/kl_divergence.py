@@ -55,13 +55,14 @@ def show(result: kl.Divergence) -> str:
 
 def picture(fits: dict[str, dist.Normal], path: Path) -> None:
     grid = torch.linspace(-3, 7, 500)
-    ax = plotting.new_axes(1, 1, size=(7, 4))[0, 0]
+    ax = plotting.new_axes(1, 1, size=("column", 2.5))[0, 0]
     density = TARGET.log_prob(grid).exp()
     ax.fill_between(grid.numpy(), density.numpy(), color="0.85", label="p = 0.5 N(0, 0.4) + 0.5 N(3, 1)")
-    for (name, q), style in zip(fits.items(), ("-", "--", "-"), strict=True):
-        ax.plot(grid.numpy(), q.log_prob(grid).exp().numpy(), style, label=f"{name}: N({q.mean:.2f}, {q.stddev:.2f})")
-    ax.set(xlabel="w", ylabel="density", title="One Gaussian for two modes", ylim=(0, None))
-    ax.legend(fontsize=8)
+    for name, q in fits.items():
+        label = f"{name.replace(', started', ',')}: N({q.mean:.2f}, {q.stddev:.2f})"
+        ax.plot(grid.numpy(), q.log_prob(grid).exp().numpy(), label=label)
+    ax.set(xlabel="w", ylabel="density", ylim=(0, 1.7 * float(density.max())))
+    ax.legend(loc="upper left")
     plotting.save(ax, path)
 
 
@@ -89,7 +90,8 @@ def main() -> None:
         both = f"{show(reverse(q, num_samples=100_000))}   {show(forward(q, num_samples=100_000))}"
         print(f"{name:34} {q.mean:6.3f} {q.stddev:6.3f}   {both}")
     print(f"exact minimum of the forward KL    {TARGET.mean:6.3f} {TARGET.stddev:6.3f}   (the moments of p)")
-    picture(fits, arguments.out / "kl_divergence.png")
+    with plotting.style():
+        picture(fits, arguments.out / "kl_divergence.png")
 
 
 if __name__ == "__main__":

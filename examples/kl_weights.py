@@ -84,9 +84,8 @@ def main() -> None:
         f"1/W = 1/{num_weights}": kl.per_weight(num_weights),
         "0": 0.0,
     }
-    kl_ax = plotting.new_axes(1, 1, size=(7, 4))[0, 0]
-    panels = plotting.new_axes(2, 3, size=(13, 7))
-    mse_ax = plotting.new_axes(1, 1, size=(7, 4))[0, 0]
+    kl_ax, mse_ax = (plotting.new_axes(1, 1, size=("column", 2.5))[0, 0] for _ in range(2))
+    panels = plotting.new_axes(2, 3, size=("page", 4))
     print(f"{'KL weight':18} KL, nats   ELBO/N   MSE to the truth   epistemic sd inside  outside")
     errors = {}
     for ax, (name, weight) in zip(panels.flat, weights.items(), strict=True):
@@ -100,17 +99,19 @@ def main() -> None:
             f"{float(epistemic_scale[INSIDE].mean()):21.2f} {float(epistemic_scale[~INSIDE].mean()):8.2f}",
             flush=True,
         )
-        kl_ax.plot([record.epoch + 1 for record in epochs], [record.kl for record in epochs], label=name)
-        plotting.regression_bands(GRID, prediction, data=(X, Y), ax=ax)
-        ax.plot(GRID, TRUTH, ":", color="0.4", label="10 sin(2πx), the truth")
-        ax.set(ylim=(-40, 40), title=f"KL weight {name}", xlabel="", ylabel="")
-        ax.get_legend().remove()
-    kl_ax.set(xlabel="epoch", ylabel="KL(q || prior), nats", title="KL by the weight it was given", ylim=(0, None))
-    kl_ax.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    panels[0, 0].legend(fontsize=7, loc="upper center", ncols=2)
-    mse_ax.bar_label(mse_ax.bar(list(errors), list(errors.values())), fmt="%.1f", fontsize=8)
-    mse_ax.set(ylabel="MSE of the mean to the truth", title="Error inside the data's range")
-    mse_ax.tick_params(axis="x", labelsize=7)
+        kl_ax.plot([record.epoch + 1 for record in epochs], [record.kl for record in epochs], label=name, linewidth=1.2)
+        plotting.regression_bands(GRID, prediction, data=(X, Y), truth=TRUTH, ax=ax)
+        ax.set(ylim=(-40, 40), title=f"KL weight {name}")
+        ax.label_outer()
+        ax.get_legend().set_visible(ax is panels[0, 0])
+    with plotting.style():
+        kl_ax.set(xlabel="epoch", ylabel="KL(q || prior) (nats)", yscale="log")
+        kl_ax.legend(loc="lower left", title="KL weight", title_fontsize=7)
+        mse_ax.bar_label(mse_ax.barh(list(errors), list(errors.values())), fmt=" %.1f", fontsize=7)
+        mse_ax.set(
+            xlabel="MSE of the mean to the truth, inside", ylabel="KL weight", xlim=(0, 1.2 * max(errors.values()))
+        )
+        mse_ax.invert_yaxis()
     for ax, name in ((kl_ax, "kl"), (panels[0, 0], "prediction"), (mse_ax, "mse")):
         plotting.save(ax, arguments.out / f"kl_weights_{name}.png")
 

@@ -91,10 +91,11 @@ def draw_parts(prediction: MixtureDensityPrediction, data: tuple[Tensor, Tensor]
         "between weight draws: epistemic": prediction.epistemic,
     }
     for label, variance in parts.items():
-        ax.semilogy(X_GRID.flatten(), variance.flatten(), label=label)
+        ax.semilogy(X_GRID.flatten(), variance.flatten(), label=label, linewidth=1.3)
     ax.axvspan(float(data[0].min()), float(data[0].max()), color="0.92", zorder=0, label="range of the data")
-    ax.set(xlabel="x", ylabel="variance of y", title="the mixture's variance in three parts", ylim=(1e-4, 10))
-    ax.legend(fontsize=8, loc="upper center")
+    ax.set(xlabel="x", ylabel="variance of y", ylim=(1e-4, 60))
+    ax.set_title("the mixture's variance in three parts")
+    ax.legend(fontsize=7, loc="upper center")
 
 
 def main() -> None:
@@ -107,24 +108,24 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     data, (x_test, y_test) = draw_data(options.data, options.seed), draw_data(2000, options.seed + 1)
 
-    axes = plotting.new_axes(2, 2, size=(12, 8))
+    axes = plotting.new_axes(2, 2, size=("page", 4.8))
     at_cut, densities = torch.tensor([[CUT]]), {}
     settings = {
         "one Gaussian": (pb.HeteroscedasticGaussianLikelihood(), 2),
         f"mixture of {NUM_COMPONENTS}": (pb.MixtureDensityLikelihood(NUM_COMPONENTS), 3 * NUM_COMPONENTS),
     }
-    print("mean test log-likelihood, in nats:")
+    print("mean test log-likelihood, in nats:", flush=True)
     for ax, (name, (likelihood, num_outputs)) in zip(axes[0], settings.items(), strict=True):
         predict = partial(pb.predict, *fit(options, likelihood, num_outputs, data), num_samples=100, seed=0)
         densities[name] = predict(x_test, y=y_test).log_density
-        print(f"{name:14} {with_error(densities[name])}")
+        print(f"{name:14} {with_error(densities[name])}", flush=True)
         prediction = predict(X_GRID, keep_draws=True)
         assert isinstance(prediction, RegressionPrediction)
         plotting.predictive_density(X_GRID, prediction, Y_GRID, data=data, ax=ax)
         ax.set_title(f"predictive density: {name}")
-        ax.axvline(CUT, color="white", linestyle=":", linewidth=1)
+        ax.axvline(CUT, color="black", linestyle=":", linewidth=0.8)
         cut = predict(at_cut, keep_draws=True).log_prob(Y_GRID[:, None, None]).exp().flatten()
-        axes[1, 0].plot(Y_GRID, cut, label=name)
+        axes[1, 0].plot(Y_GRID, cut, label=name, linewidth=1.3)
         if isinstance(prediction, MixtureDensityPrediction):
             draw_parts(prediction, data, axes[1, 1])
     gain = densities[f"mixture of {NUM_COMPONENTS}"] - densities["one Gaussian"]
@@ -135,7 +136,7 @@ def main() -> None:
     truth = true_log_density(at_cut, inside[:, None]).exp().flatten()
     axes[1, 0].fill_between(inside, truth, color="0.85", label="the truth", zorder=0)
     axes[1, 0].set(xlabel="y", ylabel=f"p(y | x = {CUT})", title=f"the cut at x = {CUT}")
-    axes[1, 0].legend(fontsize=8, loc="upper right")
+    axes[1, 0].legend(fontsize=7, loc="upper right")
     plotting.save(axes[0, 0], options.out / "mixture_density.png")
 
 

@@ -107,7 +107,7 @@ def methods(kl_weight: float) -> dict:
 
 
 def medians(variance: torch.Tensor) -> list[float]:
-    """Means of the standard deviation inside the data's range, and outside."""
+    """Medians of the standard deviation inside the data's range, and outside."""
     return [float(variance.sqrt().flatten()[rows].median()) for rows in (INSIDE, ~INSIDE)]
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
 
-    axes = plotting.new_axes(2, 4, size=(16, 7))
+    axes = plotting.new_axes(2, 4, size=("page", 3.6))
     print(f"{'':32} RMSE to   epistemic sd, median  aleatoric sd, median (truth 2)")
     print(f"{'method':32} the truth   inside  outside   inside  outside")
     growing = []
@@ -136,12 +136,13 @@ def main() -> None:
         print(report(name, prediction), flush=True)
         inside, outside = medians(prediction.epistemic)
         growing += [name.partition(",")[0]] if outside > 1.2 * inside > 1e-3 else []
-        plotting.regression_bands(GRID, prediction, data=(X, Y), ax=ax)
-        ax.plot(GRID, TRUTH, ":", color="0.4", label="10 sin(2πx), the truth")
-        ax.set(ylim=(-40, 40), title=name, xlabel="", ylabel="")
-        ax.legend(fontsize=7, loc="upper center", ncols=2).set_visible(ax is axes[0, 0])
+        plotting.regression_bands(GRID, prediction, data=(X, Y), truth=TRUTH, ax=ax)
+        ax.set(ylim=(-40, 40), title=name.replace(", KL weight", ",\nKL weight"))
+        ax.label_outer()
+        ax.get_legend().remove()
     print('"none": a single network has no epistemic part; it cannot know where it has no data.')
     print("epistemic sd at least a fifth larger outside the data for:", ", ".join(growing))
+    ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7, frameon=False)
     plotting.save(axes[0, 0], options.out / "regression_methods.png")
 
 

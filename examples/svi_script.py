@@ -84,7 +84,7 @@ def main() -> None:
         seconds = time.perf_counter() - start
         torch.manual_seed(2)
         share = accuracy(model, guide, *test)
-        print(f"{name:14}  last ELBO {elbo:.6f} nats  test accuracy {share:.1%}  {seconds:.1f} s")
+        print(f"{name:14}  last ELBO {elbo:.6f} nats  test accuracy {share:.1%}  {seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

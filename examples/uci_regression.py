@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="yacht", choices=data.UCI_SETS, help="name of the data set in that folder")
     parser.add_argument("--splits", type=int, default=3, help="number of splits, from the first")
     parser.add_argument("--steps", type=int, default=600, help="optimisation steps of each fit")
-    parser.add_argument("--draws", type=int, default=150, help="draws of NUTS, after equally many of warm-up")
+    parser.add_argument("--draws", type=int, default=100, help="draws of NUTS, after equally many of warm-up")
     parser.add_argument("--kl-weight", type=float, default=0.1, help="KL weight of the mean-field fit; 1 is the ELBO")
     parser.add_argument("--compile", action="store_true", help="compile the sampler (needs a C++ compiler)")
     parser.add_argument("--seed", type=int, default=0)

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from scipy import integrate
+from scipy import integrate, stats
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, plotting, pruning
@@ -31,7 +31,7 @@ def test_loss_curves_show_what_was_recorded(history):
     for ax, sign, column in zip(axes, (1, -1, 1), ("elbo", "expected_log_likelihood", "kl"), strict=True):
         expected = [sign * getattr(record, column) / 6 for record in history.epochs]
         np.testing.assert_allclose(ax.lines[0].get_ydata(), expected)
-        assert ax.get_ylabel() == "nats per data point"
+        assert ax.get_ylabel() == "nats per row"
 
 
 @pytest.mark.usefixtures("figures")
@@ -50,31 +50,79 @@ def test_vote_histograms_stand_under_their_images():
     votes = torch.tensor([[10, 0, 0], [3, 3, 4]])
     axes = plotting.vote_histograms(torch.rand(2, 5, 5), votes, ["a", "b", "c"], titles=["sure", "torn"])
     assert axes.shape == (2, 2)
-    assert [bar.get_height() for bar in axes[1, 1].patches] == [3, 3, 4]
-    assert [label.get_text() for label in axes[1, 0].get_xticklabels()] == ["a", "b", "c"]
+    assert [bar.get_width() for bar in axes[1, 1].patches] == [3, 3, 4]
+    assert [label.get_text() for label in axes[1, 0].get_yticklabels()] == ["a", "b", "c"]
     assert axes[0, 0].get_title() == "sure"
 
 
 @pytest.mark.usefixtures("figures")
-def test_score_histograms_show_both_sets_on_the_same_bins():
-    ax = plotting.score_histograms(torch.rand(100), 1 + torch.rand(100), score="entropy (nats)")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["in domain", "out of domain"]
-    assert ax.get_xlabel() == "entropy (nats)"
-    assert len(ax.patches) == 100
+def test_vote_histograms_start_new_rows():
+    axes = plotting.vote_histograms(torch.rand(7, 5, 5), torch.ones(7, 2), ["a", "b"])
+    places = [ax.get_subplotspec() for ax in axes[0]]
+    assert [place.rowspan.start for place in places] == [0] * 5 + [2] * 2
+    assert [bool(ax.get_ylabel()) for ax in axes[1]] == [True, *[False] * 4, True, False]
 
 
 @pytest.mark.usefixtures("figures")
 def test_reliability_diagram_of_a_calibrated_forecaster_follows_the_diagonal():
     probs = torch.randn(20_000, 3).softmax(-1)
     y = torch.distributions.Categorical(probs).sample()
-    ax = plotting.reliability_diagram(probs, y, num_bins=10)
+    accuracy, counts = plotting.reliability_diagram(probs, y, num_bins=10)
     bins = metrics.calibration_bins(probs, y, num_bins=10)
-    heights = np.array([bar.get_height() for bar in ax.patches])
     filled = bins.counts.numpy() > 0
-    np.testing.assert_allclose(heights[filled], bins.accuracy.numpy()[filled])
-    np.testing.assert_allclose(heights[filled], bins.confidence.numpy()[filled], atol=0.05)
-    share = ax.lines[-1].get_ydata()
-    np.testing.assert_allclose(share[:-1], bins.counts.numpy() / 20_000)
+    (points, _, (bars,)), *_ = accuracy.containers
+    np.testing.assert_allclose(points.get_xdata(), bins.confidence.numpy()[filled])
+    np.testing.assert_allclose(points.get_ydata(), bins.accuracy.numpy()[filled])
+    np.testing.assert_allclose(points.get_ydata(), points.get_xdata(), atol=0.05)
+    ends = np.array(bars.get_segments())[:, :, 1]
+    for bin_ends, right, total in zip(
+        ends, (bins.accuracy * bins.counts).numpy()[filled], bins.counts.numpy()[filled], strict=True
+    ):
+        expected = stats.binomtest(round(right), int(total)).proportion_ci(0.95, method="wilson")
+        np.testing.assert_allclose(bin_ends, expected, atol=1e-9)
+    assert [bar.get_height() for bar in counts.patches] == bins.counts.tolist()
+    assert f"{metrics.expected_calibration_error(probs, y, num_bins=10):.4f}" in accuracy.get_title()
+
+
+# --- scores of the unknown --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("figures")
+def test_detection_curves_show_distributions_and_areas():
+    known, unknown = (
+        {"a (nats)": torch.randn(300), "b": torch.rand(300)},
+        {"a (nats)": 1 + torch.randn(5000), "b": torch.rand(5000)},
+    )
+    *distributions, roc = plotting.detection_curves(known, unknown)
+    assert [ax.get_xlabel() for ax in distributions] == ["a (nats)", "b"]
+    for ax, name in zip(distributions, known, strict=True):
+        for line, values in zip(ax.lines, (known[name], unknown[name]), strict=True):
+            levels, shares = line.get_data()
+            assert (shares[0], shares[-1]) == (0, 1)
+            assert (np.diff(levels) >= 0).all()
+            expected = [float((values <= level).double().mean()) for level in levels[2:-1]]
+            np.testing.assert_allclose(shares[2:-1], expected, atol=1e-9)
+    for line, name in zip(roc.lines, known, strict=False):
+        found = metrics.ood_scores(known[name], unknown[name])
+        assert f"{found.auroc:.3f} ± {found.auroc_standard_error:.3f}" in line.get_label()
+        assert line.get_label().startswith(name[0])
+        area = integrate.trapezoid(*line.get_data()[::-1])
+        assert area == pytest.approx(found.auroc, abs=1e-3)
+        assert 1 - area != pytest.approx(found.auroc, abs=1e-3) or name == "b"  # swapped axes would show
+
+
+@pytest.mark.usefixtures("figures")
+def test_detection_curves_of_predictions_show_entropy_and_mutual_information():
+    model, x, _ = small_model(likelihood="categorical")
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
+    known, unknown = (pb.predict(model, guide, scale * x, num_samples=5, seed=0) for scale in (1, 5))
+    entropy, information, roc = plotting.detection_curves(known, unknown)
+    assert (entropy.get_xlabel(), information.get_xlabel()) == ("entropy (nats)", "mutual information (nats)")
+    np.testing.assert_allclose(entropy.lines[1].get_xdata()[2:-1], unknown.total.sort().values)
+    np.testing.assert_allclose(information.lines[0].get_xdata()[2:-1], known.epistemic.sort().values)
+    assert len(roc.lines) == 3
+    single = [pb.predict(model, guide, x, num_samples=1, seed=0) for _ in range(2)]
+    assert len(plotting.detection_curves(*single)) == 2  # one draw has no mutual information
 
 
 @pytest.mark.usefixtures("figures")
@@ -83,11 +131,12 @@ def test_regression_bands_are_two_around_the_mean():
     grid = torch.linspace(-1, 1, 20)[:, None]
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))
     prediction = pb.predict(model, guide, grid, num_samples=20, seed=0)
-    ax = plotting.regression_bands(grid, prediction, data=(x[:, :1], y), num_scales=2)
+    ax = plotting.regression_bands(grid, prediction, data=(x[:, :1], y), truth=grid, num_scales=2)
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), grid.flatten())
     outer, inner = (band.get_paths()[0].vertices[:, 1] for band in ax.collections)
     assert outer.max() == pytest.approx(float((prediction.mean + 2 * prediction.total.sqrt()).max()))
     assert inner.max() == pytest.approx(float((prediction.mean + 2 * prediction.epistemic.sqrt()).max()))
-    assert len(ax.get_legend().get_texts()) == 4
+    assert len(ax.get_legend().get_texts()) == 5
 
 
 @pytest.mark.usefixtures("figures")
@@ -110,7 +159,11 @@ def test_given_axes_are_used_and_returned(history):
     axes = plt.subplots(1, 3)[1]
     assert plotting.loss_curves(history, axes) is axes
     ax = plt.subplots()[1]
-    assert plotting.score_histograms(torch.rand(5), torch.rand(5), score="s", ax=ax) is ax
+    assert plotting.accuracy_curves((0.8,), (0.7,), ax=ax) is ax
+    axes = plt.subplots(1, 2)[1]
+    assert plotting.detection_curves({"s": torch.rand(5)}, {"s": torch.rand(5)}, axes=axes) is axes
+    with pytest.raises(ValueError, match="`axes` must be 3 axes, or None, got 2"):
+        plotting.loss_curves(history, axes)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -123,9 +176,9 @@ def test_signal_to_noise_shows_density_and_distribution_in_decibel():
     counts = [bar.get_height() * bar.get_width() for bar in density.patches]
     assert sum(counts) == pytest.approx(1)
     lines = {line.get_label(): line for line in distribution.lines}
-    assert set(lines) == {"all", "net.0"}
-    np.testing.assert_allclose(lines["all"].get_xdata(), [-np.inf, -10, 0, 10, 20], atol=1e-5)
-    np.testing.assert_allclose(lines["all"].get_ydata(), [0.2, 0.4, 0.6, 0.8, 1.0], atol=1e-6)
+    assert set(lines) == {"all (5)", "net.0 (5)"}
+    np.testing.assert_allclose(lines["all (5)"].get_xdata(), [-np.inf, -10, 0, 10, 20], atol=1e-5)
+    np.testing.assert_allclose(lines["all (5)"].get_ydata(), [0.2, 0.4, 0.6, 0.8, 1.0], atol=1e-6)
 
 
 @pytest.mark.usefixtures("figures")
@@ -135,13 +188,24 @@ def test_pruning_curve_shows_the_report(likelihood):
     report = pruning.snr_report(model, pb.MeanFieldGuide(model), x, y, fractions=(1, 0, 0.5), num_samples=4)
     error, nll = plotting.pruning_curve(report)
     rows = [report.rows[1], report.rows[2], report.rows[0]]
-    mean, ensemble = error.lines
+    shown = [bars.lines[0].get_ydata() for bars in error.containers]  # two curves, each with its end apart
     if likelihood == "categorical":
-        np.testing.assert_allclose(mean.get_ydata(), [100 * (1 - row.mean_accuracy) for row in rows])
+        np.testing.assert_allclose(np.concatenate(shown[:2]), [100 * (1 - row.mean_accuracy) for row in rows])
+        (low, high), *_ = error.containers[2].lines[2][0].get_segments()
+        expected = 100 * (rows[0].accuracy * (1 - rows[0].accuracy) / 6) ** 0.5
+        assert (high - low)[1] / 2 == pytest.approx(expected)
     else:
-        np.testing.assert_allclose(ensemble.get_ydata(), [row.rmse for row in rows])
-    np.testing.assert_allclose(nll.lines[1].get_ydata(), [row.nll for row in rows])
-    assert [label.get_text() for label in nll.get_xticklabels()] == ["0", "50", "100"]
+        np.testing.assert_allclose(np.concatenate(shown[2:]), [row.rmse for row in rows])
+    np.testing.assert_allclose(
+        np.concatenate([bars.lines[0].get_ydata() for bars in nll.containers[2:]]), [row.nll for row in rows]
+    )
+    (low, high), *_ = nll.containers[2].lines[2][0].get_segments()
+    assert (high - low)[1] / 2 == pytest.approx(rows[0].nll_standard_error)
+    assert nll.get_xscale() == "log"
+    kept = nll.containers[0].lines[0].get_xdata()
+    np.testing.assert_allclose(kept, [100, 100 * rows[1].num_weights / report.num_weights])
+    assert [label.get_text() for label in nll.get_xticklabels()] == ["100", "50", "0"]
+    assert nll.get_xlim()[0] > nll.get_xlim()[1]
 
 
 @pytest.mark.usefixtures("figures")
@@ -151,7 +215,7 @@ def test_weight_density_integrates_to_one_and_shows_the_prior():
     assert abs(integrate.trapezoid(y, x)) == pytest.approx(1, abs=1e-3)
     assert ax.get_xlabel() == "w"
     assert "signal-to-noise 4.77 dB" in ax.get_title()
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "prior"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["posterior", "posterior mean", "zero", "prior"]
     with pytest.raises(ValueError, match="the weight was removed, it has no density"):
         plotting.weight_density(0.0, 0.0)
 

@@ -66,6 +66,34 @@ class CalibrationBins:
     confidence: Tensor
     accuracy: Tensor
 
+    def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        r"""Lower and upper ends of Wilson intervals of the accuracies, NaN in empty bins, each of shape (B,).
+
+        For a count of n, an accuracy of a and the two-sided normal quantile z:
+
+        .. math::
+
+            \Big(a + \tfrac{z^2}{2n} \pm z \sqrt{\tfrac{a(1-a)}{n} + \tfrac{z^2}{4n^2}}\Big) \Big/ (1 + \tfrac{z^2}{n}).
+
+        Args:
+            level: Probability with which the interval holds the true accuracy, about, strictly between 0 and 1.
+
+        References:
+            Wilson (1927), Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 209-212.
+
+        Example:
+            >>> bins = calibration_bins([[1.0, 0.0]] * 10, [0] * 10, num_bins=1)
+            >>> [round(float(end), 4) for end in bins.accuracy_interval()]
+            [0.7225, 1.0]
+        """
+        level = _checks.between_zero_and_one("level", level)
+        z = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.double)).item()
+        wider = z**2 / self.counts
+        middle = self.accuracy + wider / 2
+        half = z * (self.accuracy * (1 - self.accuracy) / self.counts + wider / (4 * self.counts)).sqrt()
+        low, high = (middle - half) / (1 + wider), (middle + half) / (1 + wider)
+        return low.clamp(min=0), high.clamp(max=1)  # the ends are in [0, 1] but for rounding
+
 
 def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> CalibrationBins:
     """Sort predictions into bins of equal width by the probability of the predicted class.

@@ -7,15 +7,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from .. import _checks
+from ._style import WIDTHS, Width, styled
 
 
-def new_axes(rows: int, columns: int, *, size: tuple[float, float]) -> np.ndarray:
+@styled
+def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
     """A grid of axes on a figure of its own.
 
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches.
+        size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` name the widths of one column
+            (3.4) and of a page (7) of a paper.
 
     Returns:
         Array of axes, shape (rows, columns).
@@ -25,13 +28,32 @@ def new_axes(rows: int, columns: int, *, size: tuple[float, float]) -> np.ndarra
     sides = _checks.items("size", size, "width and height in inches")
     if len(sides) != 2:
         raise ValueError(f"`size` must be width and height in inches, got {len(sides)} numbers.")
-    for side in sides:
-        _checks.positive("size", side)
-    return Figure(figsize=size, layout="constrained").subplots(rows, columns, squeeze=False)
+    width = inches(sides[0]) if isinstance(sides[0], str) else _checks.positive("size", sides[0])
+    figure = Figure(figsize=(width, _checks.positive("size", sides[1])), layout="constrained")
+    return figure.subplots(rows, columns, squeeze=False)
 
 
+def figure_of_width(width: Width, height: float) -> Figure:
+    """An empty figure.
+
+    Args:
+        width: Name of its width.
+        height: Its height in inches.
+    """
+    return Figure(figsize=(inches(width), height), layout="constrained")
+
+
+def inches(width: object) -> float:
+    """The width that a name stands for."""
+    for name, value in WIDTHS.items():
+        if width == name:
+            return value
+    raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
+
+
+@styled
 def save(ax: Axes, path: str | Path) -> None:
-    """Write the figure that axes belong to.
+    """Write the figure that axes belong to, in its own size: 250 pixels per inch, or with fonts embedded (PDF).
 
     Args:
         ax: Any axes of the figure.
@@ -47,13 +69,24 @@ def save(ax: Axes, path: str | Path) -> None:
     endings = figure.canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in endings:
         raise ValueError(f"`path` must end in one of {', '.join(endings)}, got {path}; write `picture.png`.")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path)
 
 
 def check_ax(ax: object) -> None:
     """Raise unless the axes to draw on are axes, or None."""
     if ax is not None:
         _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
+
+
+def check_axes(axes: object, num_axes: int) -> None:
+    """Raise unless the axes to draw on are so many axes, or None."""
+    if axes is None:
+        return
+    given = _checks.items("axes", axes, f"{num_axes} axes of matplotlib, or None")
+    for ax in given:
+        _checks.kind("axes", ax, Axes, f"{num_axes} axes of matplotlib, or None")
+    if len(given) != num_axes:
+        raise ValueError(f"`axes` must be {num_axes} axes, or None, got {len(given)}.")
 
 
 def check_points(data: object) -> None:

@@ -7,43 +7,56 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import _checks
 from ..history import History
-from ._figures import check_ax, new_axes
+from ._figures import check_ax, check_axes, figure_of_width, inches
+from ._style import BLACK, BLUE, DASHES, VERMILION, Width, styled
+
+FEW = 40
+"""Number of epochs below which each has a marker."""
 
 
-def loss_curves(history: History, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
-    """The ELBO and its two terms by epoch, each on axes of its own.
+@styled
+def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: Width = "page") -> Sequence[Axes]:
+    """The ELBO and its two terms by epoch, each on axes of its own, in nats per row of the data.
 
     Args:
         history: The record of a fit.
         axes: Three axes: ELBO, data cost, complexity cost.
+        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
     """
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:
         raise ValueError("`history` must have at least one epoch, got none; draw it after a fit.")
+    check_axes(axes, 3)
+    is_stacked = axes is None and width == "column"
     if axes is None:
-        axes = new_axes(1, 3, size=(12, 3.2))[0]
+        figure = figure_of_width(width, 2.1 if width == "page" else 5.2)
+        axes = figure.subplots(1, 3) if width == "page" else figure.subplots(3, 1, sharex=True)
     epochs = [record.epoch + 1 for record in history.epochs]
     per_datum = history.num_data or 1
     weights = {record.kl_weight for record in history.epochs}
     weight = f"{weights.pop():.3g}" if len(weights) == 1 else f"{min(weights):.3g} to {max(weights):.3g}"
-    unit = "nats per data point" if history.num_data else "nats"
+    unit = "nats per row" if history.num_data else "nats"
     curves = (
-        (f"ELBO (trained with KL weight {weight})", [r.elbo / per_datum for r in history.epochs]),
+        (f"ELBO (KL weight in training: {weight})", [r.elbo / per_datum for r in history.epochs]),
         ("data cost: expected NLL", [-r.expected_log_likelihood / per_datum for r in history.epochs]),
         ("complexity cost: KL", [r.kl / per_datum for r in history.epochs]),
     )
-    for ax, (title, values) in zip(axes, curves, strict=True):
-        ax.plot(epochs, values, marker="." if len(epochs) < 40 else None)
+    for ax, (title, values), color in zip(axes, curves, (BLACK, BLUE, VERMILION), strict=True):
+        ax.plot(epochs, values, linestyle="-", marker="." if len(epochs) < FEW else None, color=color)
         ax.set(title=title, xlabel="epoch", ylabel=unit)
-        ax.grid(alpha=0.3)
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        if is_stacked:
+            ax.label_outer()
     return axes
 
 
+@styled
 def accuracy_curves(
     train: Sequence[float],
     test: Sequence[float],
     *,
     published: tuple[Sequence[float], Sequence[float]] | None = None,
+    width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
     """Accuracy at mean weights by epoch, on training and test data, beside published values if there are any.
@@ -52,6 +65,7 @@ def accuracy_curves(
         train: Accuracy on training data after each epoch, from 0 to 1.
         test: Accuracy on test data after each epoch.
         published: Published accuracies on training and test data, drawn with broken lines.
+        width: Width of a new figure.
         ax: Axes to draw on.
     """
     pairs = {"train": train, "test": test}
@@ -64,13 +78,13 @@ def accuracy_curves(
         for value in _checks.items(name, values, "a list of accuracies from 0 to 1"):
             _checks.number(name, value)
     check_ax(ax)
-    ax = ax or new_axes(1, 1, size=(5, 3.6))[0, 0]
-    for pair, style, prefix in (((train, test), ".-", ""), (published or (), "x--", "published, ")):
-        for accuracies, name, color in zip(pair, ("train", "test"), ("tab:blue", "tab:orange"), strict=False):
+    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
+    for pair, dashes, mark, prefix in (((train, test), "-", "o", ""), (published or (), DASHES[1], "x", "published, ")):
+        for accuracies, name, color in zip(pair, ("train", "test"), (BLUE, VERMILION), strict=False):
             percent = [100 * value for value in accuracies]
-            ax.plot(range(1, 1 + len(percent)), percent, style, color=color, label=prefix + name)
+            epochs = range(1, 1 + len(percent))
+            ax.plot(epochs, percent, linestyle=dashes, marker=mark, markersize=3, color=color, label=prefix + name)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.grid(alpha=0.3)
-    ax.legend(fontsize=8)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    ax.legend(loc="lower right")
     return ax

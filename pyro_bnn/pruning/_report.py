@@ -12,6 +12,7 @@ from .. import _checks
 from ..guides import MeanFieldGuide
 from ..model import BayesianModel
 from ..prediction import predict, predict_point
+from ..uncertainty import Prediction
 from ._prune import Gaussians, count, decibel, mean_field, prune, signal_to_noise
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
@@ -31,6 +32,8 @@ class PruningRow:
         mean_accuracy: Accuracy at the mean weights; None for regression.
         mean_nll: NLL at the mean weights, in nats.
         mean_rmse: Root mean squared error at the mean weights; None for classification.
+        nll_standard_error: Standard error over the data of the ensemble's NLL; NaN for a single data point.
+        mean_nll_standard_error: The same at the mean weights.
     """
 
     fraction: float
@@ -42,6 +45,8 @@ class PruningRow:
     mean_accuracy: float | None
     mean_nll: float
     mean_rmse: float | None
+    nll_standard_error: float
+    mean_nll_standard_error: float
 
 
 @dataclass(frozen=True)
@@ -149,9 +154,17 @@ def snr_report(
                 mean_accuracy=mean_scores.get("accuracy"),
                 mean_nll=mean.nll,
                 mean_rmse=mean_scores.get("rmse"),
+                nll_standard_error=_standard_error(ensemble),
+                mean_nll_standard_error=_standard_error(mean),
             )
         )
     return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
+
+
+def _standard_error(prediction: Prediction) -> float:
+    density = prediction.log_density
+    assert density is not None  # the targets were given
+    return float(density.std() / len(density) ** 0.5) if len(density) > 1 else float("nan")
 
 
 def _threshold(guide: MeanFieldGuide, pruned: MeanFieldGuide) -> float:

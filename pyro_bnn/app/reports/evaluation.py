@@ -20,13 +20,8 @@ __all__ = ["FILES", "Report", "Row", "report_evaluation"]
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
 
-SCORES = {
-    "entropy": "total uncertainty: entropy (nats)",
-    "mutual information": "epistemic uncertainty: mutual information (nats)",
-    "maximum probability": "1 - maximum probability",
-    "logit variance": "variance of the logits over draws",
-}
-"""Axis label of each out-of-domain score; a larger score counts as less known."""
+SCORES = ("entropy", "mutual information", "maximum probability", "logit variance")
+"""Out-of-domain scores; a larger score counts as less known. For the third that is one minus the probability."""
 
 
 LEGEND = [
@@ -126,7 +121,7 @@ def report_evaluation(
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
     folder.write_json("metrics.json", asdict(report))
-    _draw(posterior.history, ensemble, y, images, foreign, unknown, scores, folder)
+    _draw(posterior.history, ensemble, y, images, foreign, unknown, folder)
     return report
 
 
@@ -154,11 +149,10 @@ def _draw(
     images: Images,
     foreign: ClassificationPrediction | None,
     unknown: Tensor | None,
-    scores: dict[str, tuple[Tensor, Tensor]],
     folder: Folder,
 ) -> None:
     save_picture(folder, "loss.png", plotting.loss_curves(history)[0])
-    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y))
+    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y)[0])
     if foreign is None or unknown is None:
         return
 
@@ -167,11 +161,8 @@ def _draw(
         torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
         torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
         images.classes,
-        titles=[f"known, truly:\n{images.classes[label]}" for label in y[:shown].tolist()] + ["out of domain"] * shown,
+        titles=[f"known: {images.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
     )
     save_picture(folder, "votes.png", votes[0, 0])
 
-    axes = plotting.new_axes(2, 2, size=(9, 6.4)).flatten()
-    for ax, (name, pair) in zip(axes, scores.items(), strict=True):
-        plotting.score_histograms(*pair, score=SCORES[name], ax=ax)
-    save_picture(folder, "ood.png", axes[0])
+    save_picture(folder, "ood.png", plotting.detection_curves(known, foreign)[0])
