@@ -37,7 +37,7 @@ def test_pictures_are_small_and_not_blank(name):
     path = PICTURES / f"{name}.png"
     assert path.stat().st_size < LARGEST_FILE
     with Image.open(path) as picture:
-        assert 700 <= picture.width <= 1000  # the width of a column of text
+        assert 1600 <= picture.width <= 1900  # twice the width of a column of text, for sharp screens
         assert len(picture.convert("RGB").getcolors(2**24)) > 10
 
 

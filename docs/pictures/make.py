@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from PIL import Image
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ NOISE = 2.0
 
 
 def truth(x: Tensor) -> Tensor:
+    """The sine without noise."""
     return 10 * torch.sin(2 * torch.pi * x)
 
 
@@ -46,6 +48,7 @@ def sine(prior: pb.WeightPrior | None = None) -> tuple[pb.BayesianModel, Tensor,
 
 
 def fitted(model: pb.BayesianModel, x: Tensor, y: Tensor, num_epochs: int, kl_weight: float = 1.0) -> pb.GuidePosterior:
+    """A mean-field fit with the least noisy gradients."""
     adam = functools.partial(torch.optim.Adam, lr=0.02)
     cosine = functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=num_epochs)
     return pb.fit_svi(
@@ -67,16 +70,14 @@ def spread(prediction: pb.uncertainty.RegressionPrediction) -> str:
     return "".join(f"{float(sd[mask].mean()):18.2f}" for mask in REGIONS.values())
 
 
-def bands(ax, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
-    plotting.regression_bands(GRID, prediction, data=(x, y), ax=ax)
-    ax.plot(GRID, truth(GRID), ":", color="0.3", linewidth=1)
+def bands(ax: Axes, prediction: pb.uncertainty.RegressionPrediction, x: Tensor, y: Tensor, title: str) -> None:
+    """The bands of a prediction on the grid, with data and truth."""
+    plotting.regression_bands(GRID, prediction, data=(x, y), truth=truth(GRID), ax=ax)
     ax.set(title=title, ylim=(-25, 25), xlabel="x")
-    ax.title.set_fontsize(9)
-    if ax.get_legend() is not None:
-        ax.get_legend().remove()
+    ax.get_legend().remove()
 
 
-def write(ax, path: Path) -> None:
+def write(ax: Axes, path: Path) -> None:
     """Write a picture in 64 colours, a third of the size."""
     plotting.save(ax, path)
     with Image.open(path) as picture:
@@ -95,7 +96,7 @@ def priors(out: Path, quick: bool) -> None:
         "HierarchicalNormalPrior()": pb.HierarchicalNormalPrior(),
     }
     x = torch.linspace(-3, 3, 121)[:, None]
-    axes = plotting.new_axes(2, 3, size=(7.2, 4.0))
+    axes = plotting.new_axes(2, 3, size=("page", 4.0))
     print(f"{'prior, 1-50-50-1 tanh':34s} sd of f(0)  sd of f(3)")
     for ax, (name, prior) in zip(axes.flat, shown.items(), strict=True):
         torch.manual_seed(0)
@@ -108,8 +109,7 @@ def priors(out: Path, quick: bool) -> None:
         print(f"{name:34s} {float(sds[60]):10.2f} {float(sds[-1]):11.2f}", flush=True)
         ax.plot(x, functions[:8].T, linewidth=0.9)
         ax.fill_between(x.flatten(), -2 * sds, 2 * sds, color="0.85", zorder=0)
-        ax.set_title(name, fontsize=9)
-        ax.tick_params(labelsize=8)
+        ax.set_title(name)
     write(axes[0, 0], out / "priors.png")
 
 
@@ -118,7 +118,7 @@ def width(out: Path, quick: bool) -> None:
     widths = [4, 8, 16, 32, 64, 128, 256]
     num_draws = 30 if quick else 500
     x = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
-    axes = plotting.new_axes(1, 2, size=(7.2, 2.8))
+    axes = plotting.new_axes(1, 2, size=("page", 2.8))
     print(f"{'prior':24s} width  sd of a logit  mean of the largest probability")
     kinds = {"NormalPrior(1)": pb.NormalPrior(1.0), "FanInNormalPrior(√2)": pb.FanInNormalPrior(math.sqrt(2))}
     for (name, prior), style in zip(kinds.items(), ("o-", "s--"), strict=True):
@@ -132,21 +132,21 @@ def width(out: Path, quick: bool) -> None:
             largest.append(float(draws.logits.exp().amax(-1).mean()))
         print(f"{name:24s} {widths[0]:5d} {sds[0]:14.2f} {largest[0]:32.2f}")
         print(f"{name:24s} {widths[-1]:5d} {sds[-1]:14.2f} {largest[-1]:32.2f}", flush=True)
-        axes[0, 0].plot(widths, sds, style, label=name, markersize=4)
-        axes[0, 1].plot(widths, largest, style, label=name, markersize=4)
+        axes[0, 0].plot(widths, sds, style, label=name)
+        axes[0, 1].plot(widths, largest, style, label=name)
     for ax, label in zip(axes[0], ("sd of a logit", "largest of 5 probabilities, mean"), strict=True):
         ax.set_xscale("log", base=2)
         ax.set_xticks(widths, labels=[str(units) for units in widths])
         ax.set(xlabel="hidden units in each of two layers", ylabel=label)
     axes[0, 0].set_yscale("log")
     axes[0, 1].set_ylim(0, 1)
-    axes[0, 0].legend(fontsize=8)
+    axes[0, 0].legend()
     write(axes[0, 0], out / "width.png")
 
 
 def kl_weight(out: Path, quick: bool) -> None:
     """One fit of the sine for each of four KL weights, from warm to cold."""
-    axes = plotting.new_axes(1, 4, size=(7.2, 2.4))
+    axes = plotting.new_axes(1, 4, size=("page", 2.4))
     model, x, y = sine()
     print("KL weight   KL, nats  NLL, nats" + "".join(f"{name:>18s}" for name in REGIONS) + "   (epistemic sd)")
     for ax, weight in zip(axes[0], (3.0, 1.0, 0.1, 0.01), strict=True):
@@ -181,7 +181,7 @@ def estimators(out: Path, quick: bool) -> None:
     pb.fit_svi(model, guide, pair, optimizer=adam, num_epochs=1 if quick else 20, batch_size=100, seed=0)
     problems[f"digits, {num_data} rows"] = (model, guide, *pair, [10, 50, 250, 1250])
     kinds = {"sampled weights": None, "Flipout": pb.Flipout(), "LocalReparameterization": pb.LocalReparameterization()}
-    axes = plotting.new_axes(1, 2, size=(7.2, 2.9))
+    axes = plotting.new_axes(1, 2, size=("page", 2.9))
     print("variance of the gradient of the loss per data point, summed over parameters (± standard error)")
     for ax, (title, (model, guide, x, y, sizes)) in zip(axes[0], problems.items(), strict=True):
         print(f"{title:22s}" + "".join(f"{name:>26s}" for name in kinds))
@@ -209,13 +209,12 @@ def estimators(out: Path, quick: bool) -> None:
             print(f"{size:22d}" + "".join(f"{cell:>26s}" for cell in cells), flush=True)
         for (name, row), style in zip(found.items(), ("o-", "s--", "D-."), strict=True):
             values, errors = zip(*row, strict=True)
-            ax.errorbar(sizes, values, yerr=errors, fmt=style, capsize=2, markersize=4, linewidth=1, label=name)
+            ax.errorbar(sizes, values, yerr=errors, fmt=style, label=name)
         ax.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
         ax.set_xticks(sizes, labels=[str(size) for size in sizes])
         ax.minorticks_off()
-        ax.title.set_fontsize(9)
     axes[0, 0].set_ylabel("variance (± s.e.)")
-    axes[0, 0].legend(fontsize=7)
+    axes[0, 0].legend()
     write(axes[0, 0], out / "estimators.png")
 
 
@@ -241,7 +240,7 @@ def trust(out: Path, quick: bool) -> None:
     posteriors = {"NUTS": chains, "mean field": mean_field, "Laplace": laplace}
     print(chains.status)
     print(f"{'epistemic sd':14s}" + "".join(f"{name:>18s}" for name in REGIONS))
-    axes = plotting.new_axes(1, 3, size=(7.2, 2.6))
+    axes = plotting.new_axes(1, 3, size=("page", 2.6))
     for ax, (name, posterior) in zip(axes[0], posteriors.items(), strict=True):
         prediction = pb.predict(model, posterior, GRID, num_samples=None if quick else 1000, seed=0)
         print(f"{name:14s}{spread(prediction)}", flush=True)
@@ -258,6 +257,7 @@ PICTURES: Mapping[str, Callable[[Path, bool], None]] = {
 
 
 def main() -> None:
+    """Make the pictures that the arguments name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="pictures to make; all without any")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for the pictures")
