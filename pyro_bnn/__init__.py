@@ -1,6 +1,6 @@
 """Bayesian neural networks on Pyro: any torch module as a Pyro model, its posterior, and its uncertainty."""
 
-from typing import TYPE_CHECKING, Any
+import typing
 
 from . import data as data
 from . import distributions as distributions
@@ -94,14 +94,14 @@ from .svi import gradient_noise as gradient_noise
 from .svi import scheduled as scheduled
 from .svi import svi_step as svi_step
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from .scikit import BNNClassifier as BNNClassifier
     from .scikit import BNNRegressor as BNNRegressor
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     """The estimators for scikit-learn, which is imported at their first use."""
     if name in ("BNNClassifier", "BNNRegressor"):
         from . import scikit
