@@ -13,10 +13,11 @@ AMBIGUOUS: dict[str, str] = {}
 """Private names both of another library's classes and of the package's."""
 
 FOR_TYPES = {
+    ("pyro_bnn/__init__.py", "pyro_bnn/scikit/__init__.py"),
     ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_classification.py"),
     ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_regression.py"),
 }
-"""Imports (from, to) that only annotations need."""
+"""Imports (from, to) that only annotations need; scikit-learn is imported at the first use of its estimators."""
 
 USED_IN_TESTS = {
     "tests/test_checkpointing.py": (
