@@ -5,16 +5,13 @@ Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import options
 from .output import Output
 from .stopping import loading
-
-if TYPE_CHECKING:
-    from ..reports.page import Subject
 
 EXAMPLES = (
     "pyro-bnn report digits-run",
@@ -48,9 +45,9 @@ def report(
     with loading():
         from ..._files import write_atomically
         from ..folders import updating
-        from ..reports.page import headline, make_page, sections_of
+        from ..reports.page import headline, make_page, sections_of, subject_of
 
-    subject = _measured(
+    subject = subject_of(
         run,
         ood,
         num_samples=num_samples,
@@ -84,45 +81,3 @@ def _check_free(out: Path, force: bool) -> None:
         raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"--out must lie in a folder that exists, and there is no {out.parent}; make it first.")
-
-
-def _measured(
-    run: Path,
-    ood: str | None,
-    *,
-    num_samples: int,
-    seed: int,
-    data: Path | None,
-    download: bool,
-    device: str,
-) -> "Subject":
-    """The run with all its predictions."""
-    from .. import images, runs, sources
-    from ..reports.page import image_subject, own_subject
-
-    config = runs.load_config(run)
-    if config.kind != "images":
-        if ood is not None or download:
-            raise ValueError("--ood and --download are for image sets; leave them out.")
-        rows = sources.load(config, root=data, facts=runs.read_facts(run))
-        model, posterior = runs.load_run(run, rows, device=device)
-        return own_subject(run, config, model, posterior, rows, num_samples=num_samples, seed=seed)
-    known, held_out = images.load_data(config, root=data, download=download)
-    unknown = images.load_unknown(ood, config, known, root=data, download=download)
-    name = ood or images.SIBLINGS.get(config.dataset, "")
-    if unknown is None:
-        name, unknown = f"the held-out classes {', '.join(map(str, config.hold_out))}", held_out
-    images.check_unseen("test", known.x_test, known.x_train)
-    images.check_unseen("unknown", unknown, known.x_train)
-    model, posterior = runs.load_run(run, known, device=device)
-    return image_subject(
-        run,
-        config,
-        model,
-        posterior,
-        known,
-        unknown if len(unknown) else None,
-        unknown_name=name,
-        num_samples=num_samples,
-        seed=seed,
-    )

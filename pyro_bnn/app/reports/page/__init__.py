@@ -8,9 +8,8 @@ from .calibration import calibration_section
 from .errors import errors_section
 from .examples import examples_section
 from .frame import headline, page
-from .image_run import image_subject
 from .intervals import intervals_section
-from .own_run import own_subject
+from .measuring import subject_of
 from .section import Section, Verdict
 from .subject import Subject
 from .training import training_section
@@ -23,10 +22,9 @@ __all__ = [
     "Subject",
     "Verdict",
     "headline",
-    "image_subject",
     "make_page",
-    "own_subject",
     "sections_of",
+    "subject_of",
 ]
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
