@@ -123,7 +123,7 @@ print(posterior.status)
 # **Trap: stopping too early.** The standard deviations settle long after the means. So look at the curves before the
 # predictions: the ELBO has to be level.
 
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.4), layout="constrained")
 plotting.loss_curves(posterior.history, axes)
 plt.show()
 
@@ -143,7 +143,7 @@ for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
     row = int((grid.flatten() - place).abs().argmin())
     print(f"{place:5.2f}   {epistemic[row]:12.2f}   {aleatoric[row]:12.2f}")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.2), sharey=True, layout="constrained")
 plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
 left.plot(grid, truth, ":", color="0.4")
 for draw in posterior.draws(20):

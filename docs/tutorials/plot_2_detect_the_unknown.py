@@ -42,7 +42,7 @@ except data.MissingDataError:
 
 print(f"{len(x_train)} training images of {len(classes)} kinds; {len(x_test)} test images, {len(unknown)} unknown ones")
 
-figure, axes = plt.subplots(2, 8, figsize=(9, 2.6), layout="constrained")
+figure, axes = plt.subplots(2, 8, figsize=(7.4, 2.2), layout="constrained")
 for row, (name, images) in zip(axes, (("known", x_test), ("unknown", unknown)), strict=True):
     for ax, image in zip(row, images[:8], strict=True):
         ax.imshow(image.numpy(), cmap="gray_r")
@@ -122,15 +122,15 @@ print(
 # %%
 # Where does the caution come from? Let each of the 100 drawn networks vote for its favourite class:
 
-figure, axes = plt.subplots(2, 6, figsize=(12, 4.6), layout="constrained")
+figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
 pictures = torch.cat([x_test[:3], unknown[:3]])
 votes = torch.cat([known_prediction.votes[:3], unknown_prediction.votes[:3]])
 plotting.vote_histograms(pictures, votes, classes, titles=[*["known"] * 3, *["unknown"] * 3], axes=axes)
 plt.show()
 
 # %%
-# For a known image nearly all votes go to one class. For an unknown one they scatter: each drawn network has its own
-# idea, since the data never told it what to think of such strokes.
+# For most known images nearly all votes go to one class. For most unknown ones they scatter: each drawn network has its
+# own idea, since the data never told it what to think of such strokes.
 #
 # A number for the disagreement
 # -----------------------------
@@ -167,8 +167,8 @@ unknown_scores = {
 for name, score in known_scores.items():
     print(f"{name:30} AUROC {metrics.ood_scores(score, unknown_scores[name]).auroc:.3f}")
 
-figure, axes = plt.subplots(1, 4, figsize=(13, 3.4), layout="constrained")
-plotting.detection_curves(known_scores, unknown_scores, axes=axes)
+figure, axes = plt.subplots(2, 2, figsize=(7.4, 6), layout="constrained")
+plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 plt.show()
 
 # %%
@@ -193,7 +193,7 @@ print(f"accuracy on the known images that are answered: {answered_accuracy:.1%} 
 # Which unknown images slip through? Look at them; there is always something to learn.
 
 slipped = unknown_prediction.epistemic.argsort()[:6]
-figure, axes = plt.subplots(2, 6, figsize=(12, 4.6), layout="constrained")
+figure, axes = plt.subplots(2, 6, figsize=(7.4, 3.8), layout="constrained")
 plotting.vote_histograms(unknown[slipped], unknown_prediction.votes[slipped], classes, axes=axes)
 plt.show()
 

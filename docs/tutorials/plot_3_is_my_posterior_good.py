@@ -65,7 +65,7 @@ for name, posterior in (("KL weight 1000", vague), ("start 1e-6, 300 epochs", po
     print(f"--- {name}")
     print(posterior.diagnose())
 
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained")
 candidates = {"the candidate": fitted, "KL weight 1000": vague, "start 1e-6, 300 epochs": point}
 for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
     prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0).as_regression()
@@ -131,7 +131,7 @@ predictions = {
     name: pb.predict(model, posterior, grid, num_samples=600, seed=0).as_regression()
     for name, posterior in (("NUTS", chains), ("mean-field", fitted))
 }
-figure, axes = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), layout="constrained")
 for ax, (name, prediction) in zip(axes, predictions.items(), strict=False):
     plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
     ax.set(title=name, ylim=(-25, 25))

@@ -41,8 +41,8 @@ ratios = pruning.signal_to_noise(posterior)
 for site, ratio in ratios.items():
     print(f"{site:15} {ratio.numel():6,d} weights, {float((ratio < 1).float().mean()):6.1%} of them below 0 dB")
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-plotting.signal_to_noise(ratios, axes)
+figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
+plotting.signal_to_noise({site: ratio.clamp_min(1e-4) for site, ratio in ratios.items()}, axes)  # cut at -40 dB
 plt.show()
 
 # %%
@@ -54,7 +54,7 @@ first = next(iter(ratios.values()))
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
 left.imshow(digits.x_train.mean(0).numpy(), cmap="gray_r")
 left.set(title="mean image", xticks=[], yticks=[])
-shown = right.imshow(pruning.decibel(first.mean(0)).reshape(8, 8).numpy(), cmap="viridis")
+shown = right.imshow(pruning.decibel(first.mean(0)).reshape(8, 8).numpy(), cmap="viridis", vmin=-20)
 right.set(title="mean ratio of each pixel's weights, dB", xticks=[], yticks=[])
 figure.colorbar(shown, ax=right)
 plt.show()
@@ -70,7 +70,7 @@ plt.show()
 report = pruning.snr_report(model, posterior, *test, fractions=(0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98), num_samples=50)
 print(report)
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.9), layout="constrained")
 plotting.pruning_curve(report, axes)
 plt.show()
 
