@@ -165,7 +165,7 @@ def kl_weight(out: Path, quick: bool) -> None:
 
 def estimators(out: Path, quick: bool) -> None:
     """Variance of the gradient by batch size for three estimators, on a regression and on images."""
-    num_draws, num_groups = (4, 2) if quick else (60, 8)
+    num_draws, num_groups = (4, 2) if quick else (40, 5)
     model, x, y = sine()
     guide = fitted(model, x, y, 5 if quick else 300).guide
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
