@@ -89,14 +89,11 @@ def test_readme_snippets_run(index, capsys, tmp_path, monkeypatch):
     exec(compile(snippets("README.md")[index], f"README.md snippet {index}", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out
     torch.set_default_dtype(torch.float64)
-    if "accuracy" in printed:
-        assert float(re.search(r"accuracy ([\d.]+)%", printed).group(1)) > 90
-    elif elbos := [float(number) for number in re.findall(r"ELBO +(-?[\d.]+) =", printed)]:
-        assert elbos == sorted(elbos)
-        assert elbos[-1] > elbos[0] + 1000
+    if "doubt" in printed:
+        known, unknown = (float(number) for number in re.findall(r"([\d.]+) nats", printed))
+        assert 5 * known < unknown
     else:
-        assert re.search(r"nuts +mean-field .* 0\.\d+ ± 0\.0\d+ ", printed)
-        assert (tmp_path / "comparison.png").exists()
+        assert 80 < int(re.search(r"(\d+)% of the new rows", printed).group(1)) < 99
 
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md") if "```python" in path.read_text())
@@ -188,6 +185,7 @@ def test_tutorials_run_and_show_their_effect(name, capsys, monkeypatch):
 
 def test_local_links_lead_somewhere():
     for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+        text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             if not target.startswith(("http", "gallery/", "../gallery/")):  # the gallery is made by Sphinx
                 assert (document.parent / target).exists(), f"{document}: {target}"

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from .... import plotting
 from .html import figure, figures, panel, paragraph, table
 from .numbers import count, percent
 from .section import Section, Tile, Verdict
@@ -106,11 +107,11 @@ def _predicted_and_observed(found: Regressed, output: int) -> str:
     ax = panel(3.1)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
     ax.vlines(middle, lower, upper, color="0.7", linewidth=1, label=f"{percent(LEVEL, 0)} interval")
-    ax.plot(middle, observed, "o", markersize=3, color="#0072B2", label="observed")
+    ax.plot(middle, observed, "o", markersize=3, color=plotting.PALETTE[0], label="observed")
     ends = [float(mean.min()), float(mean.max())]
     ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
     ax.set(xlabel=f"predicted mean of {found.names[output]}", ylabel=f"observed {found.names[output]}")
-    ax.legend(fontsize=8)
+    ax.legend()
     part = "" if len(chosen) == len(mean) else f" of {count(len(mean))}"
     inside = float(((y >= low) & (y <= high)).double().mean())
     return figure(

@@ -68,12 +68,13 @@ def figure(ax: Any, *, alt: str, caption: str = "") -> str:
 
 
 def panel(height: float = 2.6) -> Any:
-    """New axes, as wide as a telephone's screen is.
+    """New axes of the width of a column, which is that of a telephone's screen.
 
     Args:
-        height: Height in inches; the width is 3.4.
+        height: Height in inches.
     """
-    return plotting.new_axes(1, 1, size=(3.4, height))[0, 0]
+    with plotting.style():
+        return plotting.new_axes(1, 1, size=("column", height))[0, 0]
 
 
 def figures(*parts: str) -> str:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .... import metrics
+from .... import metrics, plotting
 from .html import figure, figures, panel, paragraph, table
 from .numbers import count, interval, percent
 from .section import Section, Tile, Verdict
@@ -106,7 +106,7 @@ def _residuals(found: Regressed) -> str:
     epistemic = found.prediction.epistemic[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
     ax = panel()
-    ax.plot(epistemic.numpy(), residual.numpy(), "o", markersize=3, color="#0072B2", alpha=0.6)
+    ax.plot(epistemic.numpy(), residual.numpy(), "o", markersize=3, color=plotting.PALETTE[0], alpha=0.6)
     ax.axhline(0, color="black", linewidth=1, linestyle="--")
     ax.set(xlabel=f"epistemic sd of {name}", ylabel=f"observed minus predicted {name}")
     if float(epistemic.max()) > 20 * float(epistemic.median()) > 0:
