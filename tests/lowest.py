@@ -21,6 +21,8 @@ TESTS = (
     "batches",
     "checkpointing",
     "cli",
+    "cli_front",
+    "cli_results",
     "conversion",
     "direct_path",
     "direct_numbers",

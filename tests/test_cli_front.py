@@ -1,7 +1,7 @@
 """The front of the command line: help, completion, JSON, formats and colours, and how soon each is there."""
 
-import io
-import json
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
+
 import os
 import pickle
 import re
@@ -13,37 +13,19 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import pyro_bnn as pb
-from pyro_bnn.app import recipes, study
-from pyro_bnn.app.cli import compare, demo, evaluate, main, predict, prune, train, weights
+from pyro_bnn.app import recipes
+from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, train, weights
 from pyro_bnn.app.cli import program as program_module
-from pyro_bnn.app.cli.output import Output, has_colours
 from pyro_bnn.app.cli.program import COMMANDS, program
 from pyro_bnn.app.config import RunConfig
 
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
 NAMES = [command.__name__ for command, _ in COMMANDS]
 EXAMPLES = [line for _, lines in COMMANDS for line in lines]
-STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
-ESCAPE = re.compile(r"\x1b\[[\d;]*m")
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs a command line; returns exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["pyro-bnn", *map(str, arguments)])
-        torch.set_default_dtype(torch.float32)
-        with pytest.raises(SystemExit) as stop:
-            main()
-        torch.set_default_dtype(torch.float64)
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture
@@ -54,6 +36,7 @@ def wide(monkeypatch):
 
 # --- what is loaded when ----------------------------------------------------------------------------------------------
 
+MISTAKES = [["trian"], ["train", "--epochs", "x"], ["train", "digits"], ["train", "cifar", "--out", "r"]]
 FRESH = """
 import os, sys
 from pyro_bnn.app.cli import main
@@ -84,7 +67,7 @@ assert {"torch", "pyro"} <= sys.modules.keys()  # the check sees them
 
 def test_help_version_and_completion_load_neither_torch_nor_pyro(tmp_path):
     helps = [["--help"], ["--version"], *([name, "--help"] for name in NAMES)]
-    code = FRESH.replace("COMMANDS", repr(helps)).replace("MISTAKES", repr([["trian"], ["train", "--epochs", "x"]]))
+    code = FRESH.replace("COMMANDS", repr(helps)).replace("MISTAKES", repr(MISTAKES))
     result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -158,19 +141,19 @@ def test_ctrl_c_while_a_library_loads_ends_in_a_sentence(tmp_path, late):
         assert "Traceback" in err
 
 
-def test_ctrl_c_before_a_command_begins_ends_in_a_sentence(command, monkeypatch):
+def test_ctrl_c_before_a_command_begins_ends_in_a_sentence(pyro_bnn, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(program_module.typer.core.TyperGroup, "parse_args", interrupted)
-    assert command("train", "digits") == (130, "", "error: stopped.\n")
+    assert pyro_bnn("train", "digits") == (130, "", "error: stopped.\n")
 
 
 # --- help and completion ----------------------------------------------------------------------------------------------
 
 
-def test_version(command):
-    assert command("--version") == (0, f"pyro-bnn {pb.__version__}\n", "")
+def test_version(pyro_bnn):
+    assert pyro_bnn("--version") == (0, f"pyro-bnn {pb.__version__}\n", "")
 
 
 def test_the_version_is_that_of_the_project():
@@ -193,8 +176,8 @@ SETTINGS = [field.name for field in fields(RunConfig) if field.name not in ("dat
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_the_help_of_train_shows_the_settings_of_the_default_recipe(command, wide, setting):
-    printed = command("train", "--help")[1]
+def test_the_help_of_train_shows_the_settings_of_the_default_recipe(pyro_bnn, wide, setting):
+    printed = pyro_bnn("train", "--help")[1]
     option = re.search(rf"│ --{setting.replace('_', '-')} .*?(?=│\n│ --|╰)", printed, re.DOTALL).group()
     expected = IN_WORDS.get(setting) or recipes.default(setting)
     assert f"[default: ({expected})]" in option
@@ -209,8 +192,8 @@ def test_the_shown_settings_are_read_from_the_recipes(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_help_has_examples(command, wide, name):
-    printed = command(name, "-h")[1]
+def test_each_help_has_examples(pyro_bnn, wide, name):
+    printed = pyro_bnn(name, "-h")[1]
     shown = [line.strip() for line in printed.splitlines() if line.strip().startswith(f"pyro-bnn {name}")]
     assert shown == [line for line in EXAMPLES if line.split()[1] == name]
     assert shown
@@ -263,191 +246,10 @@ def test_completion_scripts_are_shown(shell):
         ("train digits --recipe x", []),
     ],
 )
-def test_values_are_completed(command, monkeypatch, words, expected):
+def test_values_are_completed(pyro_bnn, monkeypatch, words, expected):
     monkeypatch.setenv("_PYRO_BNN_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"pyro-bnn {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(f"{words}|".split())))
-    code, out, _ = command()
+    code, out, _ = pyro_bnn()
     assert code == 0
     assert out.split() == expected
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
-
-SHORT = {
-    "train": ["--epochs", 2, "--hidden", 8],
-    "evaluate": ["--num-samples", 4],
-    "prune": ["--num-samples", 2, "--fractions", "0,.5"],
-    "compare": ["--num-draws", 40, "--num-steps", 2],
-}
-"""Options that make a command quick."""
-
-KEYS = {
-    "train": {
-        "accuracy",
-        "classes",
-        "config",
-        "folder",
-        "last_epoch",
-        "notes",
-        "num_test",
-        "num_train",
-        "pictures",
-        "seconds",
-        "status",
-    },
-    "evaluate": {"folder", "num_test", "num_unknown", "ood", "pictures", "rows"},
-    "prune": {"folder", "gains", "pictures", "pruned", "report"},
-    "weights": {"folder", "pictures", "sites"},
-    "compare": {"folder", "pictures", "rows", "statuses"},
-    "demo": {"digits", "folder", "pictures", "regression", "seconds"},
-}
-
-
-def result(command, name, *arguments):
-    """The JSON document of a command, with what it said to people."""
-    code, out, err = command(name, *arguments, *SHORT.get(name, ()), "--json")
-    assert code == 0, err
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
-
-    document = json.loads(out, parse_constant=refuse)
-    assert document.pop("command") == name
-    assert document.pop("version") == pb.__version__
-    assert document.keys() == KEYS[name]
-    return document, err
-
-
-def test_each_command_gives_its_results_as_json(command, tmp_path):
-    run, copy = tmp_path / "run", tmp_path / "copy"
-    trained, words = result(command, "train", "digits", "--out", run, "--accuracy")
-    assert "next: pyro-bnn evaluate" in words
-    assert trained["config"] == json.loads((run / "config.json").read_text())
-    assert trained["config"]["epochs"] == len(trained["accuracy"]["test"]) == trained["last_epoch"]["epoch"] + 1 == 2
-    assert trained["status"]["ok"]
-    assert trained["pictures"] == ["accuracy.png"]
-    assert trained["folder"] == str(run)
-
-    evaluated, words = result(command, "evaluate", run)
-    assert "mutual information" in words
-    metrics = json.loads((run / "metrics.json").read_text())
-    assert {key: evaluated[key] for key in metrics} == metrics
-
-    pruned, _ = result(command, "prune", run, "--keep", "0.5", "--out", copy)
-    assert pruned["pruned"]["folder"] == str(copy)
-    assert {key: pruned[key]["rows"] for key in ("report", "gains")} == {
-        key: [{**row} for row in value["rows"]]
-        for key, value in json.loads((run / "pruning.json").read_text(), parse_constant=lambda _: None).items()
-    }
-    result(command, "prune", run, "--keep", "0", "--out", tmp_path / "empty")
-    for folder, num_removed in ((run, 0), (copy, 1)):
-        sites = result(command, "weights", folder)[0]["sites"]
-        assert [site["site"] for site in sites] == ["net.1.weight", "net.1.bias", "net.3.weight", "net.3.bias"]
-        assert min(sum(site["num_removed"] for site in sites), 1) == num_removed
-
-
-def test_json_of_the_comparison(command, tmp_path, monkeypatch):
-    """With two methods that take no time; `test_cli.py` runs them all."""
-    methods = study.RegressionStudy.methods
-    monkeypatch.setattr(study.RegressionStudy, "nuts", lambda self: methods(self)["laplace"]())
-    monkeypatch.setattr(study.RegressionStudy, "methods", lambda self: {"mean-field, LRT": methods(self)["laplace"]})
-    compared, words = result(command, "compare", "--out", tmp_path / "c", "--format", "svg")
-    assert "mean-field, LRT" in words
-    assert compared["statuses"].keys() == {"nuts", "mean-field, LRT"}
-    assert {row["region"] for row in compared["rows"]} == {"data", "gap", "outside"}
-    assert compared["pictures"] == ["comparison.svg"]
-    assert (tmp_path / "c" / "comparison.svg").read_bytes().startswith(STARTS["svg"])
-
-
-@pytest.mark.slow
-def test_json_of_the_demo(command, tmp_path):
-    shown, words = result(command, "demo", "--out", tmp_path / "demo", "--format", "pdf")
-    assert "Done in" in words
-    assert shown["digits"]["rows"][-1]["accuracy"] > 0.97
-    assert shown["pictures"] == ["loss.pdf", "ood.pdf", "regression.pdf", "reliability.pdf", "votes.pdf"]
-
-
-def test_with_json_a_fault_leaves_standard_output_empty(command, tmp_path):
-    code, out, err = command("evaluate", tmp_path / "nowhere", "--json")
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-
-
-def test_pictures_come_in_the_format_that_is_asked_for(command, tmp_path):
-    run = tmp_path / "run"
-    options = ["--recipe", "tutorial", "--hold-out", "7,8,9", "--format", "pdf"]
-    command("train", "digits", "--out", run, *options, *SHORT["train"])
-    assert (run / "accuracy.pdf").read_bytes().startswith(STARTS["pdf"])
-    pictures = {
-        "evaluate": ["loss", "reliability", "votes", "ood"],
-        "weights": ["weight", "weights"],
-        "prune": ["pruning", "snr"],
-    }
-    for kind in ("svg", "png"):
-        for name, stems in pictures.items():
-            if (name, kind) == ("prune", "png"):
-                continue  # takes longest
-            code, out, err = command(name, run, "--format", kind, *SHORT.get(name, ()))
-            assert (code, err) == (0, "")
-            for stem in stems:
-                assert (run / f"{stem}.{kind}").read_bytes().startswith(STARTS[kind])
-            if name != "evaluate":
-                assert all(f"{stem}.{kind}" in out for stem in stems)
-    assert {path.name for path in run.glob("*.svg")} == {"pruning.svg", "snr.svg"}  # the others would be out of date
-    assert (run / "accuracy.pdf").exists()
-    (run / "loss.svg").write_text("not ours")
-    command("evaluate", run, *SHORT["evaluate"])
-    assert (run / "loss.svg").read_text() == "not ours"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["demo"],
-        ["train", "digits", "--out", "r"],
-        ["compare"],
-        *([name, "r"] for name in ("evaluate", "prune", "weights")),
-    ],
-)
-def test_an_unknown_format_is_told_before_anything_is_done(command, tmp_path, monkeypatch, arguments):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = command(*arguments, "--format", "gif")
-    assert (code, out, err) == (2, "", "error: unknown format 'gif'; choose png, pdf or svg.\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-# --- colours ----------------------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-TABLE = "name      value\na            1\nb  [red] {x}  2\n\na note on the values"
-
-
-@pytest.mark.parametrize(
-    ("stream", "variables", "is_coloured"),
-    [
-        (Terminal, {}, True),
-        (Terminal, {"NO_COLOR": ""}, True),
-        (Terminal, {"NO_COLOR": "1"}, False),
-        (Terminal, {"TERM": "dumb"}, False),
-        (io.StringIO, {}, False),
-    ],
-)
-def test_a_terminal_shows_the_same_letters_in_colours(monkeypatch, stream, variables, is_coloured):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    for name, value in {"TERM": "xterm-256color", "COLUMNS": "20", **variables}.items():
-        monkeypatch.setenv(name, value)
-    written = stream()
-    monkeypatch.setattr(sys, "stdout", written)
-    output = Output("evaluate", as_json=False)
-    output.table(TABLE)
-    output.say("done.", style="green")
-    output.document(rows=[1])
-    assert has_colours(written) == is_coloured
-    assert bool(ESCAPE.search(written.getvalue())) == is_coloured
-    assert ESCAPE.sub("", written.getvalue()) == f"{TABLE}\ndone.\n"

@@ -1,23 +1,40 @@
-"""What a fault is told as. This module loads the library, so it is imported only when there is one."""
+"""What a fault is told as."""
 
-import torch
-
-from ..._files import DamagedFileError
-from ...svi import NonFiniteError
+import sys
 
 __all__ = ["explained"]
 
 MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
 
 def explained(error: Exception) -> tuple[str, int] | None:
     """The sentence that an error is told as and the exit code, which is 2 for wrong use; None for a bug."""
+    if "torch" in sys.modules:  # else the library has not run yet, and loading it takes long
+        fault = _of_the_library(error)
+        if fault is not None:
+            return fault
     if isinstance(error, MISUSE):
-        return _sentence(error), 1 if isinstance(error, DamagedFileError) else 2
-    if isinstance(error, OSError | NonFiniteError):
+        return _sentence(error), 2
+    if isinstance(error, OSError):
         return _sentence(error), 1
-    if _is_of_memory(error):
-        return "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller.", 1
+    if isinstance(error, MemoryError):
+        return EXHAUSTED, 1
+    return None
+
+
+def _of_the_library(error: Exception) -> tuple[str, int] | None:
+    import torch
+
+    from ..._files import DamagedFileError
+    from ...svi import NonFiniteError
+
+    if isinstance(error, DamagedFileError | NonFiniteError):
+        return str(error), 1
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU, torch says so in words only
+    is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
+    if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
+        return EXHAUSTED, 1
     return None
 
 
@@ -27,11 +44,3 @@ def _sentence(error: Exception) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror.lower()}."
     return str(error)
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Whether memory is short; on the CPU, torch says so in words only."""
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    words = ("can't allocate memory", "Storage size calculation overflowed")
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in words)

@@ -12,6 +12,7 @@ import typer
 import pyro_bnn
 
 from . import compare, demo, evaluate, predict, prune, train, weights
+from .faults import explained
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
 
@@ -84,8 +85,6 @@ def run() -> None:
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
     except Exception as error:
-        from .faults import explained
-
         fault = explained(error)
         if fault is None:
             raise

@@ -1,0 +1,196 @@
+"""What commands give: JSON for programs, pictures in several formats, and colours for people."""
+
+# ruff: noqa: F811  # tests take the imported fixture as a parameter
+
+import io
+import json
+import re
+import sys
+
+import pytest
+
+import pyro_bnn as pb
+from pyro_bnn.app import study
+from pyro_bnn.app.cli.output import Output, has_colours
+
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+STARTS = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+SHORT = {
+    "train": ["--epochs", 2, "--hidden", 8],
+    "evaluate": ["--num-samples", 4],
+    "prune": ["--num-samples", 2, "--fractions", "0,.5"],
+    "compare": ["--num-draws", 40, "--num-steps", 2],
+}
+"""Options that make a command quick."""
+
+KEYS = {
+    "train": {
+        "accuracy",
+        "classes",
+        "config",
+        "folder",
+        "last_epoch",
+        "notes",
+        "num_test",
+        "num_train",
+        "pictures",
+        "seconds",
+        "status",
+    },
+    "evaluate": {"folder", "num_test", "num_unknown", "ood", "pictures", "rows"},
+    "prune": {"folder", "gains", "pictures", "pruned", "report"},
+    "weights": {"folder", "pictures", "sites"},
+    "compare": {"folder", "pictures", "rows", "statuses"},
+    "demo": {"digits", "folder", "pictures", "regression", "seconds"},
+}
+
+
+def result(pyro_bnn, name, *arguments):
+    """The JSON document of a command, with what it said to people."""
+    code, out, err = pyro_bnn(name, *arguments, *SHORT.get(name, ()), "--json")
+    assert code == 0, err
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    document = json.loads(out, parse_constant=refuse)
+    assert document.pop("command") == name
+    assert document.pop("version") == pb.__version__
+    assert document.keys() == KEYS[name]
+    return document, err
+
+
+def test_each_command_gives_its_results_as_json(pyro_bnn, tmp_path):
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    trained, words = result(pyro_bnn, "train", "digits", "--out", run, "--accuracy")
+    assert "next: pyro-bnn evaluate" in words
+    assert trained["config"] == json.loads((run / "config.json").read_text())
+    assert trained["config"]["epochs"] == len(trained["accuracy"]["test"]) == trained["last_epoch"]["epoch"] + 1 == 2
+    assert trained["status"]["ok"]
+    assert trained["pictures"] == ["accuracy.png"]
+    assert trained["folder"] == str(run)
+
+    evaluated, words = result(pyro_bnn, "evaluate", run)
+    assert "mutual information" in words
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert {key: evaluated[key] for key in metrics} == metrics
+
+    pruned, _ = result(pyro_bnn, "prune", run, "--keep", "0.5", "--out", copy)
+    assert pruned["pruned"]["folder"] == str(copy)
+    assert {key: pruned[key]["rows"] for key in ("report", "gains")} == {
+        key: [{**row} for row in value["rows"]]
+        for key, value in json.loads((run / "pruning.json").read_text(), parse_constant=lambda _: None).items()
+    }
+    result(pyro_bnn, "prune", run, "--keep", "0", "--out", tmp_path / "empty")
+    for folder, num_removed in ((run, 0), (copy, 1)):
+        sites = result(pyro_bnn, "weights", folder)[0]["sites"]
+        assert [site["site"] for site in sites] == ["net.1.weight", "net.1.bias", "net.3.weight", "net.3.bias"]
+        assert min(sum(site["num_removed"] for site in sites), 1) == num_removed
+
+
+def test_json_of_the_comparison(pyro_bnn, tmp_path, monkeypatch):
+    """With two methods that take no time; `test_cli.py` runs them all."""
+    methods = study.RegressionStudy.methods
+    monkeypatch.setattr(study.RegressionStudy, "nuts", lambda self: methods(self)["laplace"]())
+    monkeypatch.setattr(study.RegressionStudy, "methods", lambda self: {"mean-field, LRT": methods(self)["laplace"]})
+    compared, words = result(pyro_bnn, "compare", "--out", tmp_path / "c", "--format", "svg")
+    assert "mean-field, LRT" in words
+    assert compared["statuses"].keys() == {"nuts", "mean-field, LRT"}
+    assert {row["region"] for row in compared["rows"]} == {"data", "gap", "outside"}
+    assert compared["pictures"] == ["comparison.svg"]
+    assert (tmp_path / "c" / "comparison.svg").read_bytes().startswith(STARTS["svg"])
+
+
+@pytest.mark.slow
+def test_json_of_the_demo(pyro_bnn, tmp_path):
+    shown, words = result(pyro_bnn, "demo", "--out", tmp_path / "demo", "--format", "pdf")
+    assert "Done in" in words
+    assert shown["digits"]["rows"][-1]["accuracy"] > 0.97
+    assert shown["pictures"] == ["loss.pdf", "ood.pdf", "regression.pdf", "reliability.pdf", "votes.pdf"]
+
+
+def test_with_json_a_fault_leaves_standard_output_empty(pyro_bnn, tmp_path):
+    code, out, err = pyro_bnn("evaluate", tmp_path / "nowhere", "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+
+
+def test_pictures_come_in_the_format_that_is_asked_for(pyro_bnn, tmp_path):
+    run = tmp_path / "run"
+    options = ["--recipe", "tutorial", "--hold-out", "7,8,9", "--format", "pdf"]
+    pyro_bnn("train", "digits", "--out", run, *options, *SHORT["train"])
+    assert (run / "accuracy.pdf").read_bytes().startswith(STARTS["pdf"])
+    pictures = {
+        "evaluate": ["loss", "reliability", "votes", "ood"],
+        "weights": ["weight", "weights"],
+        "prune": ["pruning", "snr"],
+    }
+    for kind in ("svg", "png"):
+        for name, stems in pictures.items():
+            if (name, kind) == ("prune", "png"):
+                continue  # takes longest
+            code, out, err = pyro_bnn(name, run, "--format", kind, *SHORT.get(name, ()))
+            assert (code, err) == (0, "")
+            for stem in stems:
+                assert (run / f"{stem}.{kind}").read_bytes().startswith(STARTS[kind])
+            if name != "evaluate":
+                assert all(f"{stem}.{kind}" in out for stem in stems)
+    assert {path.name for path in run.glob("*.svg")} == {"pruning.svg", "snr.svg"}  # the others would be out of date
+    assert (run / "accuracy.pdf").exists()
+    (run / "loss.svg").write_text("not ours")
+    pyro_bnn("evaluate", run, *SHORT["evaluate"])
+    assert (run / "loss.svg").read_text() == "not ours"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo"],
+        ["train", "digits", "--out", "r"],
+        ["compare"],
+        *([name, "r"] for name in ("evaluate", "prune", "weights")),
+    ],
+)
+def test_an_unknown_format_is_told_before_anything_is_done(pyro_bnn, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = pyro_bnn(*arguments, "--format", "gif")
+    assert (code, out, err) == (2, "", "error: unknown format 'gif'; choose png, pdf or svg.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+TABLE = "name      value\na            1\nb  [red] {x}  2\n\na note on the values"
+
+
+@pytest.mark.parametrize(
+    ("stream", "variables", "is_coloured"),
+    [
+        (Terminal, {}, True),
+        (Terminal, {"NO_COLOR": ""}, True),
+        (Terminal, {"NO_COLOR": "1"}, False),
+        (Terminal, {"TERM": "dumb"}, False),
+        (io.StringIO, {}, False),
+    ],
+)
+def test_a_terminal_shows_the_same_letters_in_colours(monkeypatch, stream, variables, is_coloured):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "20", **variables}.items():
+        monkeypatch.setenv(name, value)
+    written = stream()
+    monkeypatch.setattr(sys, "stdout", written)
+    output = Output("evaluate", as_json=False)
+    output.table(TABLE)
+    output.say("done.", style="green")
+    output.document(rows=[1])
+    assert has_colours(written) == is_coloured
+    assert bool(ESCAPE.search(written.getvalue())) == is_coloured
+    assert ESCAPE.sub("", written.getvalue()) == f"{TABLE}\ndone.\n"
