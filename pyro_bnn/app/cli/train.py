@@ -108,6 +108,8 @@ def train(
         )
     if resume is None and (dataset is None or out is None):
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    if dataset is not None and not Path(dataset).suffix:
+        recipes.find_recipe(dataset, recipe or "default")  # a mistake is told before torch is loaded
     with loading():
         from .. import runs, sources
         from ..folders import resuming
