@@ -22,7 +22,7 @@ from .stopping import loading
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
     "pyro-bnn train fashion-mnist --out garments --epochs 10 --download",
-    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --prior laplace:0.1 --out wide",
+    "pyro-bnn train mnist --recipe article --hidden 1200,1200 --out wide",
     "pyro-bnn train houses.csv --target price --ignore id --out houses",
     "pyro-bnn train data.npz --net lenet.py:make --out own",
 )
@@ -108,6 +108,8 @@ def train(
         )
     if resume is None and (dataset is None or out is None):
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
+    if dataset is not None and not Path(dataset).suffix:
+        recipes.find_recipe(dataset, recipe or "default")  # a mistake is told before torch is loaded
     with loading():
         from .. import runs, sources
         from ..folders import resuming
