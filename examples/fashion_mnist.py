@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--dataset", choices=["fashion-mnist", "digits"], default="fashion-mnist")
     parser.add_argument("--data", type=Path, help="folder that holds FashionMNIST/raw and MNIST/raw")
     parser.add_argument("--download", action="store_true", help="fetch missing data into that folder")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--kl-weight", type=float, default=0.3, help="KL weight: 1 is the ELBO, less a cold posterior")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the pictures")
     parser.add_argument("--seed", type=int, default=0)

@@ -136,7 +136,7 @@ def main() -> None:
     inside = Y_GRID[(Y_GRID >= 0) & (Y_GRID <= 1)]
     truth = true_log_density(at_cut, inside[:, None]).exp().flatten()
     axes[1, 0].fill_between(inside, truth, color="0.85", label="the truth", zorder=0)
-    axes[1, 0].set(xlabel="y", ylabel=f"p(y | x = {CUT})", title=f"the cut at x = {CUT}")
+    axes[1, 0].set(xlabel="y", ylabel=f"p(y | x = {CUT})", title=f"the cut at x = {CUT}", ylim=(0, 4))
     axes[1, 0].legend(loc="upper right")
     plotting.save(axes[0, 0], options.out / "mixture_density.png")
 

@@ -63,7 +63,7 @@ def vote_histograms(
             picture.set_title(titles[column], fontsize=7)
         bars.barh(range(len(classes)), vote.cpu().numpy(), color=BLUE, height=0.75)
         bars.set(xlim=(0, total), ylim=(len(classes) - 0.4, -0.6))
-        bars.set_xticks([0, total / 2, total], ["0", f"{total / 2:g}", f"{total}"])
+        bars.set_xticks([0, total] if total % 2 else [0, total // 2, total])
         bars.grid(axis="y", visible=False)
         is_left = column % in_a_row == 0
         bars.set_yticks(range(len(classes)), classes if is_left else [""] * len(classes))

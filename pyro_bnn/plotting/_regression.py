@@ -110,7 +110,7 @@ def predictive_density(
     if data is not None:
         points = (part.flatten().cpu().numpy() for part in data)
         ax.plot(*points, ".", color=VERMILION, markersize=2, markeredgewidth=0, alpha=0.5, label="data")
-        ax.legend(loc="upper left")
+        ax.legend(loc="upper left", markerscale=3)
     ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax
 
