@@ -35,7 +35,7 @@ print(posterior.status)
 # %%
 # Signal and noise
 # ----------------
-# The ratio of a weight is |mean| / sd, often given in decibel: 0 dB is a ratio of 1, 10 dB one of 10.
+# The ratio of a weight is ``|mean| / sd``, often given in decibel: 0 dB is a ratio of 1, 10 dB one of 10.
 
 ratios = pruning.signal_to_noise(posterior)
 for site, ratio in ratios.items():
