@@ -74,6 +74,7 @@ sphinx_gallery_conf = {
 
 html_theme = "furo"
 html_title = "pyro-bnn"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 pygments_style = "tango"
