@@ -35,7 +35,9 @@ templates_path = ["_templates"]
 autosummary_generate = True
 autodoc_typehints = "description"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-if not os.environ.get("DOCS_OFFLINE"):
+if os.environ.get("DOCS_OFFLINE"):
+    suppress_warnings = ["ref.ref", "ref.term"]  # labels in docstrings that scikit-learn lends to our estimators
+else:
     extensions.append("sphinx.ext.intersphinx")
 intersphinx_mapping = {
     "python": ("https://docs.python.org/3", None),
@@ -73,6 +75,7 @@ sphinx_gallery_conf = {
 
 html_theme = "furo"
 html_title = "pyro-bnn"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 pygments_style = "tango"

@@ -1,7 +1,10 @@
-"""Knowing what it does not know
-================================
 
 The first picture of the README.
+=======
+"""The picture of the landing page
+==================================
+
+What a Bayesian network knows that it does not know, in one picture: the first of the README.
 
 Left: a curve with a gap in its data. NUTS draws from the exact posterior, and a mean-field Gaussian approximates it.
 Both bands widen where there are no data, that of mean-field too little. Right: a network trained on garments

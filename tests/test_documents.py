@@ -64,7 +64,7 @@ TUTORIALS = {
     ),
     "plot_3_is_my_posterior_good.py": (
         {
-            "num_samples=150, num_warmup=150, max_tree_depth=7": "num_samples=40, num_warmup=60, max_tree_depth=5",
+            "num_samples=150, num_warmup=150, max_tree_depth=7": "num_samples=20, num_warmup=40, max_tree_depth=5",
             "num_samples=600": "num_samples=100",
             "num_draws=50": "num_draws=20",
         },
@@ -106,6 +106,7 @@ PEERS = [page for page in PAGES if page.startswith("docs/coming_from/")]
 def test_snippets_of_a_page_run_one_after_the_other(page, monkeypatch, tmp_path):
     """All but those of other libraries, which follow a line `<!-- needs: PACKAGE -->`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: plt.close("all"))
     torch.set_default_dtype(torch.float32)
     names = {"__name__": "page"}
     ours = re.sub(r"<!-- needs: \S+ -->\s*```python\n.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)

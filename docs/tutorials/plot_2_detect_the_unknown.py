@@ -172,9 +172,9 @@ plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 plt.show()
 
 # %%
-# Each curve says what share of the images has a score below the value on the axis. The further apart the two curves
-# are, the better: the AUROC is the probability that a random unknown image has a larger score than a random known one
-# (0.5 is guessing, 1 perfect).
+# Each curve says what share of the images has a score below the value on the axis: the further apart the two curves,
+# the better. The last panel has the ROC curves; the area below one, the AUROC, is the probability that a random unknown
+# image has a larger score than a random known one (0.5 is guessing, 1 perfect).
 #
 # A rule for work
 # ---------------
