@@ -1,6 +1,3 @@
-
-The first picture of the README.
-=======
 """The picture of the landing page
 ==================================
 
