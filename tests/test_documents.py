@@ -64,7 +64,7 @@ TUTORIALS = {
     ),
     "plot_3_is_my_posterior_good.py": (
         {
-            "num_samples=150, num_warmup=150, max_tree_depth=7": "num_samples=20, num_warmup=40, max_tree_depth=5",
+            "num_samples=150, num_warmup=150, max_tree_depth=7": "num_samples=25, num_warmup=40, max_tree_depth=5",
             "num_samples=600": "num_samples=100",
             "num_draws=50": "num_draws=20",
         },
