@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import pyro_bnn as pb
 from pyro_bnn.app import recipes
-from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, train, weights
+from pyro_bnn.app.cli import compare, demo, evaluate, predict, prune, report, train, weights
 from pyro_bnn.app.cli import program as program_module
 from pyro_bnn.app.cli.program import COMMANDS, program
 from pyro_bnn.app.config import RunConfig
@@ -208,7 +208,7 @@ def test_examples_are_read(example, monkeypatch):
     def reached():
         raise ReachedError
 
-    for module in (compare, demo, evaluate, predict, prune, train, weights):
+    for module in (compare, demo, evaluate, predict, prune, report, train, weights):
         monkeypatch.setattr(module, "loading", reached)
     name, *arguments = shlex.split(example)
     assert name == "pyro-bnn"

@@ -13,11 +13,10 @@ AMBIGUOUS: dict[str, str] = {}
 """Private names both of another library's classes and of the package's."""
 
 FOR_TYPES = {
-    ("pyro_bnn/__init__.py", "pyro_bnn/scikit/__init__.py"),
     ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_classification.py"),
     ("pyro_bnn/uncertainty/_prediction.py", "pyro_bnn/uncertainty/_regression.py"),
 }
-"""Imports (from, to) that only annotations need; scikit-learn is imported at the first use of its estimators."""
+"""Imports (from, to) that only annotations need."""
 
 USED_IN_TESTS = {
     "tests/test_checkpointing.py": (
