@@ -29,7 +29,8 @@ def test_every_picture_has_a_maker_and_is_shown():
     shown = set()
     for page in DOCS.rglob("*.md"):
         shown |= set(re.findall(r"\]\([./]*pictures/(\w+)\.png\)", page.read_text()))
-    assert committed == set(NAMES) == shown
+    assert committed == {*NAMES, "front"}  # `examples/readme_picture.py` makes that of the front page
+    assert shown == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

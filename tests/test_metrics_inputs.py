@@ -21,6 +21,7 @@ ARGUMENTS = {
     "calibration_bins": CLASSES,
     "expected_calibration_error": CLASSES,
     "adaptive_calibration_error": CLASSES,
+    "calibration_error_by_chance": {"probs": CLASSES["probs"]},
     "root_mean_squared_error": {"mean": [0.0, 1.0], "y": [0.5, 2.0]},
     "mixture_log_likelihood": {"log_probs": [[0.0, -1.0], [0.5, 2.0]]},
     "interval_coverage": {"lower": [0.0, 1.0], "upper": [1.0, 2.0], "y": [0.5, 3.0]},
@@ -33,6 +34,9 @@ ARGUMENTS = {
     },
     "ood_scores": {"in_domain": [0.1, 0.2, 0.4], "out_of_domain": [0.3, 0.6]},
 }
+ALONE = ("ood_scores", "mixture_log_likelihood", "calibration_error_by_chance")
+"""Scores whose arguments need not have as many rows as others."""
+
 PAIRS = [(score, name) for score, arguments in ARGUMENTS.items() for name in arguments]
 
 
@@ -97,7 +101,7 @@ def test_what_is_no_number_is_refused_by_name(score, name, kind):
     "reshape",
     [lambda v: v[:0], lambda v: torch.tensor(0.5), lambda v: v[None, None, None], lambda v: torch.cat([v, v])[:-1]],
 )
-@pytest.mark.parametrize(("score", "name"), [p for p in PAIRS if p[0] not in ("ood_scores", "mixture_log_likelihood")])
+@pytest.mark.parametrize(("score", "name"), [p for p in PAIRS if p[0] not in ALONE])
 def test_wrong_shapes_are_refused(score, name, reshape):
     arguments = tensors(score)
     if name == "draws":  # of two, since any number above one is allowed
@@ -107,9 +111,9 @@ def test_wrong_shapes_are_refused(score, name, reshape):
 
 
 @pytest.mark.parametrize("value", [torch.zeros(0), torch.tensor(0.5), torch.zeros(1, 1, 2)])
-@pytest.mark.parametrize(("score", "name"), [p for p in PAIRS if p[0] in ("ood_scores", "mixture_log_likelihood")])
+@pytest.mark.parametrize(("score", "name"), [p for p in PAIRS if p[0] in ALONE])
 def test_wrong_shapes_of_single_arguments_are_refused(score, name, value):
-    with pytest.raises(ValueError, match=r"vector of scores, got shape|must have shape"):
+    with pytest.raises(ValueError, match=r"vector of scores, got shape|must have shape|must have the shape"):
         getattr(metrics, score)(**{**tensors(score), name: value})
 
 

@@ -57,7 +57,7 @@ def test_what_a_job_leaves_open_or_keeps_is_seen(capsys):
     kept, opened = [], []
 
     def leak(folder):
-        kept.append(b"x" * 10_000_000)  # zeros would take no memory
+        kept.append(b"x" * 60_000_000)  # zeros would take no memory
         kept.append(torch.zeros(1))
         opened.append((folder / "file").open("w"))
 

@@ -27,7 +27,9 @@ LONGEST = 600
 
 _world = []
 
+VALIDATES = torch.distributions.Distribution._validate_args
 torch.compile(torch.nn.Identity())  # what its first call imports moves random states: not inside a test
+torch.distributions.Distribution.set_default_validate_args(VALIDATES)  # that call turns it off
 
 
 @pytest.fixture

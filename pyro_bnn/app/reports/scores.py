@@ -135,7 +135,7 @@ def report_scores(
     save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
         probs = ensemble.as_classification().probs
-        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y), picture_format)
+        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y)[0], picture_format)
     return report
 
 
