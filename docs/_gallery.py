@@ -21,7 +21,7 @@ def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[
         reStructuredText that shows the pictures.
     """
     folder, moved = Path(block_vars["src_file"]).parent, []
-    for picture in sorted(folder.glob("*.png"), key=lambda path: path.stat().st_mtime):
+    for picture in sorted(folder.rglob("*.png"), key=lambda path: path.stat().st_mtime):
         target = Path(next(block_vars["image_path_iterator"]))
         picture.replace(target)
         moved.append(str(target))
