@@ -106,7 +106,7 @@ def main() -> None:
         ax.label_outer()
         ax.get_legend().set_visible(ax is panels[0, 0])
     kl_ax.set(xlabel="epoch", ylabel="KL(q || prior) (nats)", yscale="log")
-    kl_ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, title="KL weight", title_fontsize=7)
+    kl_ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, title="KL weight", title_fontsize=7)
     mse_ax.bar_label(mse_ax.barh(list(errors), list(errors.values())), fmt=" %.1f", fontsize=7)
     mse_ax.set(xlabel="MSE of the mean to the truth, inside", ylabel="KL weight", xlim=(0, 1.2 * max(errors.values())))
     mse_ax.invert_yaxis()
