@@ -3,8 +3,17 @@
 The public names are listed in `__init__.pyi`. Each is loaded when it is first used, and torch and Pyro with it.
 """
 
+import threading
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_one_at_a_time = threading.RLock()  # threads that import modules of a circle at once see halves of them (Pyro has one)
+
+
+def __getattr__(name: str) -> object:
+    with _one_at_a_time:
+        return _load(name)
+
 
 __version__ = "0.1.0"

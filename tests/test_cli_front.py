@@ -83,6 +83,7 @@ THREADS = """
 import pickle, sys, threading
 import pyro_bnn
 assert "torch" not in sys.modules
+sys.setswitchinterval(1e-5)
 failures = []
 def use(name):
     try:
@@ -93,6 +94,7 @@ names = ["fit_svi", "fit_nuts", "predict", "load_posterior", "MeanFieldGuide", "
 threads = [threading.Thread(target=use, args=(name,)) for name in names]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
+sys.setswitchinterval(5e-3)
 assert not failures, failures
 assert pickle.loads(bytes.fromhex(sys.argv[1])) == pyro_bnn.ScaleMixturePrior(0.5, 1.0, 0.1)
 import pyro_bnn.plotting
