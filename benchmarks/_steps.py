@@ -226,6 +226,8 @@ class FitSVI:
         estimator: Gradient estimator.
         make_guide: From the model to its guide.
         in_batches: Give `fit_svi` a list of batches instead of the two tensors.
+        optimizer: Maker of the optimizer; None is that of the setting.
+        execution: How steps are computed; None records them on a GPU.
     """
 
     def __init__(
@@ -237,6 +239,8 @@ class FitSVI:
         estimator: pb.Estimator | None = None,
         make_guide: MakeGuide = mean_field,
         in_batches: bool = False,
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+        execution: pb.Execution | None = None,
     ) -> None:
         self.setting = setting
         self.model = pb.BayesianModel(
@@ -254,12 +258,12 @@ class FitSVI:
             self.model,
             self.guide,
             data,
-            optimizer=setting.optimizer,
+            optimizer=optimizer or setting.optimizer,
             num_epochs=2,
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
             estimator=estimator,
-            execution=execution_on(setting),  # recorded in the first epoch, replayed in the second
+            execution=execution or execution_on(setting),  # recorded in the first epoch, replayed in the second
         )
 
     def burst(self, **options: object) -> float:
