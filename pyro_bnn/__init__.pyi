@@ -83,6 +83,7 @@ from .scikit import BNNClassifier as BNNClassifier
 from .scikit import BNNRegressor as BNNRegressor
 from .svi import Execution as Execution
 from .svi import GradientNoise as GradientNoise
+from .svi import NaturalGradient as NaturalGradient
 from .svi import NonFiniteError as NonFiniteError
 from .svi import ParameterNoise as ParameterNoise
 from .svi import PosteriorWarning as PosteriorWarning
@@ -92,6 +93,7 @@ from .svi import SVIStep as SVIStep
 from .svi import clipped as clipped
 from .svi import fit_svi as fit_svi
 from .svi import gradient_noise as gradient_noise
+from .svi import natural_gradient as natural_gradient
 from .svi import scheduled as scheduled
 from .svi import svi_step as svi_step
 from .tensorboard import TensorBoard as TensorBoard
