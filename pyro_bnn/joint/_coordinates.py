@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .. import _checks
+from .._copies import copied
 from .._scope import EXCLUSIVE
 from ..model import BayesianModel
 from ._layout import Layout
@@ -68,8 +69,8 @@ class Coordinates:
 def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
     """The coordinates of a model's latent variables in a dtype of their own; the model is not changed."""
     with EXCLUSIVE:  # another thread's draw may be in the network
-        copied = copy.deepcopy(model)
-    return Coordinates(find_sites(copied.to(dtype).eval(), (), {}))
+        model = copied(model)
+    return Coordinates(find_sites(model.to(dtype).eval(), (), {}))
 
 
 def unvalidated(distribution: Any) -> Any:
