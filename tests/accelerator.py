@@ -1,14 +1,14 @@
 """An accelerator that every machine has: torch's `meta` device, with the values of its tensors kept beside them.
 
-A tensor on `meta` has shape, type, device and storage, but no values. :class:`Accelerator` is a dispatch mode that keeps
-the values of each storage in a storage on the CPU, and computes every operation there. So whole programs run, with the
-numbers that they have on the CPU, on a device that is not the CPU:
+A tensor on `meta` has shape, type, device and storage, but no values. :class:`Accelerator` is a dispatch mode that
+keeps the values of each storage in another one on the CPU, and computes every operation there. So whole programs run
+on a device that is not the CPU, and give the numbers that they give on the CPU:
 
-- an operation that mixes devices raises, as on a GPU, also where the kernels of `meta` would let it pass;
+- an operation that mixes devices raises an error, also where the kernels of `meta` would let it pass;
 - a read of a value, for which a program waits for a GPU, is answered and counted, and so is a copy to the device;
 - a fused optimizer of torch runs as it is.
 
-It cannot show what a GPU computes, how fast, or what its kernels refuse: that is for the tests marked `gpu`.
+It cannot show what a GPU computes, how fast it is, or what its kernels refuse: tests marked `gpu` are for that.
 """
 
 import functools
@@ -24,20 +24,24 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import optimizer as optimizers
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")
+CPU = torch.device("cpu")
 
 aten = torch.ops.aten
 
-COPIES = {aten._to_copy, aten.copy_, aten._copy_from}
+COPIES = {aten._to_copy, aten.copy_}
 
-MAY_TAKE_INDICES = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_, aten._unsafe_index}
-"""Operations that copy indices on the CPU to the device of the values, in CUDA too."""
+INDEXING = {aten.index, aten.index_put_, aten._unsafe_index, aten._index_put_impl_}
+"""Operations that copy indices on the CPU to the device, in CUDA too."""
 
 CHECKS_ERRORS = {aten._linalg_check_errors, aten.linalg_cholesky, aten.linalg_inv, aten.linalg_solve, aten.linalg_eigh}
 """Operations of linear algebra that read whether they succeeded."""
+
+TAKES_NUMBERS = {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor, aten.where.self}
+"""Operations that take a number on the CPU as a tensor, in addition to those of single elements."""
 
 IS_META = Tensor.is_meta.__get__  # type: ignore[attr-defined]
 
@@ -52,10 +56,11 @@ class Accelerator(TorchDispatchMode):
     """A context in which tensors on `meta` have values.
 
     Attributes:
-        reads: Number of waits for a value, by the line of the package, or of a test, that caused them.
-        transfers: Number of copies of a tensor, list or number on the CPU to the device; a program waits for these too.
+        reads: Number of waits for values, by the line of the package, or of a test, that caused them.
+        transfers: Number of copies of tensors or numbers from the CPU to the device, for which a program waits too,
+            except if the memory is pinned.
         scalars: Number of tensors of one number on the CPU that were used with tensors on the device. CUDA takes these
-            as numbers, without a copy or a wait.
+            as numbers, without a copy or a wait, so they are allowed.
     """
 
     def __init__(self) -> None:
@@ -68,20 +73,25 @@ class Accelerator(TorchDispatchMode):
 
     def __enter__(self) -> "Accelerator":
         self._stack.enter_context(_Functions(self))
-        self._supported = optimizers._get_fused_kernels_supported_devices
-        optimizers._get_fused_kernels_supported_devices = lambda: [*self._supported(), DEVICE.type]
+        supported = optimizers._get_fused_kernels_supported_devices
+        self._stack.callback(setattr, optimizers, "_get_fused_kernels_supported_devices", supported)
+        optimizers._get_fused_kernels_supported_devices = lambda: [*supported(), DEVICE.type]
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        optimizers._get_fused_kernels_supported_devices = self._supported
         self._stack.close()
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Numbers of reads and of transfers so far."""
-        return self.reads.total(), self.transfers.total()
+    def num_reads(self) -> int:
+        """Number of reads so far."""
+        return self.reads.total()
+
+    @property
+    def num_transfers(self) -> int:
+        """Number of transfers so far."""
+        return self.transfers.total()
 
     def reset(self) -> None:
         """Count from zero."""
@@ -89,111 +99,97 @@ class Accelerator(TorchDispatchMode):
             counter.clear()
 
     def values(self, tensor: Tensor) -> Tensor:
-        """The values of a tensor on the device: a tensor on the CPU that shares memory with all views of it."""
+        """The values of a tensor on the device: a tensor on the CPU, in memory that all views of it share."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._storages:
-            raise AssertionError(f"a tensor of shape {tuple(tensor.shape)} came to the device unseen")
+        assert storage._cdata in self._storages, f"a tensor of shape {tuple(tensor.shape)} has come from outside"
         memory = self._storages[storage._cdata][1]
-        offset = tensor.storage_offset()
-        return torch.empty(0, dtype=tensor.dtype).set_(memory, offset, tensor.size(), tensor.stride())
+        return torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-        if not any(map(_is_here, tensors)) and _device_of(kwargs) != DEVICE:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        device = _device_of(kwargs)
+        if device != DEVICE and not any(map(_is_here, tensors)):
             return func(*args, **kwargs)
-        if _makes_view(func):
+        if _needs_no_values(func):
             return func(*args, **kwargs)
         self._judge(func, args, kwargs, tensors)
-        on_cpu = functools.partial(tree_map, lambda leaf: self.values(leaf) if _is_here(leaf) else leaf)
-        keywords = on_cpu(kwargs)
-        target = _device_of(kwargs)
-        if target is not None:
-            keywords["device"] = torch.device("cpu")
-        result = func(*on_cpu(args), **keywords)
-        if target is not None and target != DEVICE:
-            return result.clone()  # never the memory of the device itself
-        return self._returned(func, args, kwargs, result)
+        values, keywords = self._on_cpu(args), self._on_cpu(kwargs)
+        if device is None:
+            return self._returned(func, args, kwargs, func(*values, **keywords))
+        result = func(*values, **{**keywords, "device": CPU})
+        if device == DEVICE:
+            return self._returned(func, args, kwargs, result)
+        return result.clone()  # else it may be the device's own memory
+
+    def _on_cpu(self, tree: Any) -> Any:
+        return tree_map(lambda leaf: self.values(leaf) if _is_here(leaf) else leaf, tree)
 
     def _judge(self, func: Any, args: tuple, kwargs: Mapping[str, Any], tensors: list[Tensor]) -> None:
         """Count what makes a program wait; raise where CUDA would."""
-        kind = func.overloadpacket
-        if kind in COPIES:
+        if func.overloadpacket in COPIES:
             self._judge_copy(args, kwargs)
             return
-        if _reads(func, args) and any(map(_is_here, tensors)):
+        if any(map(_is_here, tensors)) and _reads(func, args):
             self.reads[_place()] += 1
         generator = kwargs.get("generator")
-        if generator is not None and generator.device.type != DEVICE.type:
-            raise WrongDeviceError(f"{func} on {DEVICE} got a generator of {generator.device.type}")
+        if generator is not None and generator.device != DEVICE:
+            raise WrongDeviceError(f"{func} on {DEVICE} got a generator of {generator.device}")
         for tensor in tensors:
-            if _is_here(tensor) or func is aten._fused_adam_.default:
+            if _is_here(tensor) or _device_of(kwargs) is not None:  # an example of a new tensor's shape
                 continue
-            if kind in MAY_TAKE_INDICES and not tensor.is_floating_point() and tensor is not args[0]:
+            if func.overloadpacket in INDEXING and not tensor.is_floating_point() and tensor is not args[0]:
                 self.transfers[_place()] += 1
-            elif tensor.dim() == 0 and tensor is not args[0] and _takes_numbers(func):
-                self.scalars[_place()] += 1
-            elif tensor.dim() == 0 and torch.Tag.pointwise in func.tags and not _writes(func):
+            elif tensor.dim() == 0 and _takes_numbers(func) and not (_writes(func) and tensor is args[0]):
                 self.scalars[_place()] += 1
             else:
-                raise WrongDeviceError(f"{func} got tensors on {DEVICE} and on cpu, the latter of {tuple(tensor.shape)}")
+                raise WrongDeviceError(f"{func} got a tensor of shape {tuple(tensor.shape)} on {tensor.device}")
 
     def _judge_copy(self, args: tuple, kwargs: Mapping[str, Any]) -> None:
-        if len(args) > 1 and isinstance(args[1], Tensor):
-            target, source = args[0].device, args[1].device
-        else:
-            source = args[0].device
-            target = _device_of(kwargs) or source
-        if source == DEVICE and target != DEVICE:
+        is_in_place = len(args) > 1 and isinstance(args[1], Tensor)
+        source = args[1] if is_in_place else args[0]
+        target = args[0].device if is_in_place else _device_of(kwargs)
+        if _is_here(source) and target not in (None, DEVICE):
             self.reads[_place()] += 1
-        elif source != DEVICE and target == DEVICE:
+        elif not _is_here(source):
             self.transfers[_place()] += 1
 
     def _returned(self, func: Any, args: tuple, kwargs: Mapping[str, Any], result: Any) -> Any:
         """What an operation returns on the device: arguments that it wrote to, and new tensors."""
-        schema = func._schema
-        given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+        arguments, returns = func._schema.arguments, func._schema.returns
+        given = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | dict(kwargs)
         written = {
             label: given[argument.name]
-            for argument in schema.arguments
-            if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given
+            for argument in arguments
+            if argument.alias_info is not None and argument.name in given
             for label in argument.alias_info.before_set
         }
         results = list(result) if isinstance(result, tuple) else [result]
-        for index, returned in enumerate(schema.returns):
-            if returned.alias_info is not None:
-                results[index] = written[next(iter(returned.alias_info.before_set))]
-            else:
+        for index, returned in enumerate(returns):
+            if returned.alias_info is None:
                 results[index] = tree_map(self._adopted, results[index])
-        for argument in schema.arguments:  # `out=` may have got another shape
-            if argument.alias_info is not None and argument.is_out and _is_here(given.get(argument.name)):
-                self._require_room(given[argument.name])
+            else:
+                results[index] = written[next(iter(returned.alias_info.before_set))]
         return tuple(results) if isinstance(result, tuple) else results[0]
-
-    def _require_room(self, out: Tensor) -> None:
-        assert self.values(out).shape == out.shape
 
     def _adopted(self, value: Any) -> Any:
         """A new tensor on the device with the values of one on the CPU."""
         if not isinstance(value, Tensor):
             return value
         adopted = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=DEVICE)
-        if value.storage_offset() or value.untyped_storage().nbytes() < adopted.untyped_storage().nbytes():
-            value = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype).copy_(value)
-        self._keep(adopted, value)
-        return adopted
-
-    def _keep(self, tensor: Tensor, values: Tensor) -> None:
-        storage = tensor.untyped_storage()
+        storage, memory = adopted.untyped_storage(), value.untyped_storage()
+        if value.storage_offset() or memory.nbytes() < storage.nbytes():
+            memory = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype).copy_(value).untyped_storage()
         if len(self._storages) % 1000 == 999:
             self._storages = {key: pair for key, pair in self._storages.items() if not pair[0].expired()}
-        self._storages[storage._cdata] = StorageWeakRef(storage), values.untyped_storage()
+        self._storages[storage._cdata] = StorageWeakRef(storage), memory
+        return adopted
 
 
 class _Functions(TorchFunctionMode):
-    """What torch does without a dispatch: numbers to tensors, and questions about memory and lists of values."""
+    """What torch does without a dispatch: tensors from numbers, lists from tensors, and questions about memory."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         super().__init__()
@@ -204,16 +200,19 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func == IS_META:
-            return False  # it has values
-        if func is Tensor.data_ptr and _is_here(args[0]):
-            with torch.utils._python_dispatch._disable_current_modes():
-                return self._accelerator.values(args[0]).data_ptr()
+            return False  # the package refuses tensors without values, and these have some
+        if func is torch.as_tensor and _is_here(args[0]):
+            return args[0].to(**kwargs)
         if func in (torch.tensor, torch.as_tensor) and _device_of(kwargs) == DEVICE:
-            return func(*args, **{**kwargs, "device": None}).to(DEVICE)
-        if func is Tensor.new_tensor and _device_of(kwargs) in (None, DEVICE) and _is_here(args[0]):
-            dtype = kwargs.pop("dtype", None) or args[0].dtype
-            return torch.tensor(*args[1:], **kwargs, dtype=dtype).to(DEVICE)
-        if func is Tensor.tolist and _is_here(args[0]):
+            return func(*args, **{**kwargs, "device": CPU}).to(DEVICE)
+        if not (args and _is_here(args[0])):
+            return func(*args, **kwargs)
+        if func is Tensor.data_ptr:
+            with _disable_current_modes():
+                return self._accelerator.values(args[0]).data_ptr()
+        if func is Tensor.new_tensor and _device_of(kwargs) in (None, DEVICE):
+            return torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs, "device": CPU}).to(DEVICE)
+        if func is Tensor.tolist:
             return args[0].cpu().tolist()
         return func(*args, **kwargs)
 
@@ -228,11 +227,10 @@ def _device_of(kwargs: Mapping[str, Any]) -> torch.device | None:
 
 
 @functools.cache
-def _makes_view(func: Any) -> bool:
-    """Whether an operation touches no values: its result has the memory of an argument."""
-    returns = func._schema.returns
-    aliases = [r.alias_info is not None and not r.alias_info.is_write for r in returns]
-    is_view = bool(aliases) and all(aliases)
+def _needs_no_values(func: Any) -> bool:
+    """Whether an operation only makes a view of an argument, or turns one into a view."""
+    aliases = [returned.alias_info for returned in func._schema.returns]
+    is_view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
     return is_view or torch.Tag.inplace_view in func.tags or func.overloadpacket is aten.set_
 
 
@@ -242,29 +240,28 @@ def _writes(func: Any) -> bool:
 
 
 def _takes_numbers(func: Any) -> bool:
-    return torch.Tag.pointwise in func.tags or func in (aten.fill_.Tensor, aten.masked_fill.Tensor, aten.where.self)
+    return torch.Tag.pointwise in func.tags or func in TAKES_NUMBERS
 
 
 def _reads(func: Any, args: tuple) -> bool:
-    """Whether an operation ends only when the values of its arguments are known to the program."""
-    kind = func.overloadpacket
-    if kind in MAY_TAKE_INDICES:
-        by_value = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8) and _is_here(i)]
-        fills = kind is not aten.index and len(args) > 2 and args[2].numel() == 1 and len(args[1]) == 1
-        return bool(by_value) and not fills
+    """Whether a program waits for the values of an operation's arguments: its result, or its shape, needs them."""
+    if func.overloadpacket in INDEXING:
+        masks = [index for index in args[1] if _is_here(index) and index.dtype in (torch.bool, torch.uint8)]
+        is_fill = len(args) > 2 and args[2].numel() == 1 and len(args[1]) == 1
+        return bool(masks) and not is_fill
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    return bool(tags & set(func.tags)) or kind in CHECKS_ERRORS
+    return bool(tags & set(func.tags)) or func.overloadpacket in CHECKS_ERRORS
 
 
 def _place() -> str:
     """The innermost line of the package on the stack, or if there is none that of a test."""
     frame: Any = sys._getframe(1)
-    of_test = None
+    of_test = "elsewhere"
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if PACKAGE in path.parents:
             return f"{path.relative_to(PACKAGE)}:{frame.f_lineno}"
-        if of_test is None and path.parent == Path(__file__).parent and path.name != Path(__file__).name:
+        if of_test == "elsewhere" and path.parent == Path(__file__).parent and path != Path(__file__):
             of_test = f"{path.name}:{frame.f_lineno}"
         frame = frame.f_back
-    return of_test or "elsewhere"
+    return of_test
