@@ -63,6 +63,9 @@ from .mcmc import Sampler as Sampler
 from .mcmc import fit_mcmc as fit_mcmc
 from .mcmc import fit_nuts as fit_nuts
 from .model import BayesianModel as BayesianModel
+from .model import Selection as Selection
+from .model import SelectionWarning as SelectionWarning
+from .model import layers as layers
 from .posterior import EnsemblePosterior as EnsemblePosterior
 from .posterior import Posterior as Posterior
 from .posterior import Status as Status
