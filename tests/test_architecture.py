@@ -28,7 +28,7 @@ LAYERS = [
     {"guides", "estimators"},
     {"svi", "mcmc", "laplace"},
     {"prediction"},
-    {"checkpoint", "comparison", "fitting", "pruning"},
+    {"checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
     {"plotting", "scikit", "tensorboard"},
     {"app"},
     {"__main__"},
