@@ -78,6 +78,7 @@ from .priors import HorseshoePrior as HorseshoePrior
 from .priors import LaplacePrior as LaplacePrior
 from .priors import LearnedNormalPrior as LearnedNormalPrior
 from .priors import NormalPrior as NormalPrior
+from .priors import PosteriorPrior as PosteriorPrior
 from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
