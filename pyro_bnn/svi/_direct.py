@@ -141,7 +141,7 @@ class DirectStep(GradientStep):
             with layers, torch.autocast(self._joint.model.device.type, autocast, enabled=autocast is not None):
                 yield
 
-        with self._joint.model.intercepted(around):
+        with self._joint.model.interception.by(around):
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:
