@@ -27,6 +27,7 @@ FLOOR = frozenset(
         "_processes",
         "_records",
         "_reflection",
+        "_reuse",
         "_scope",
         "_summary",
     }
@@ -162,6 +163,7 @@ def foreign_names() -> frozenset[str]:
         nn.Module(),
         nn.LSTM(1, 1),
         torch.zeros(1),
+        torch.ops.aten.add.Tensor,
         torch.optim.Adam([nn.Parameter(torch.zeros(1))], fused=True),
         normal.to_event(1),
         dist.LogNormal(0.0, 1.0),
