@@ -1,5 +1,6 @@
 """Time and peak memory of building a model and a guide for a large network, each in a process of its own."""
 
+import functools
 import time
 
 import torch
@@ -51,11 +52,16 @@ def build_also_from_a_list() -> dict[str, dict[str, float]]:
     return {**result, "list": {"bytes": _memory.peak("cpu") - before}}
 
 
+@functools.cache
+def _builds(quick: bool, threads: int) -> list[dict[str, dict[str, float]]]:
+    results = [in_new_process("_construction:build", quick, threads=threads) for _ in range(1 if quick else 3)]
+    return [result for result in results if isinstance(result, dict)]
+
+
 def cell(device: str, part: str, unit: str, quick: bool, threads: int) -> Cell:
     """Seconds or gigabytes (peak, beyond what was there before) of the model's or the guide's construction."""
     assert torch.device(device).type == "cpu"
-    results = [in_new_process("_construction:build", quick, threads=threads) for _ in range(1 if quick else 3)]
-    found = [result[part] for result in results if isinstance(result, dict)]
+    found = [result[part] for result in _builds(quick, threads)]
     held = f"its tensors take {found[0]['held'] / GIGABYTE:.3g} GB"
     if unit == " s":
         return Cell([each["seconds"] for each in found], unit, held)
