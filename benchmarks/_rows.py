@@ -10,7 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 
-from . import _growth, _prediction
+from . import _construction, _growth, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
 from ._steps import (
@@ -66,7 +66,7 @@ class Options:
 
 def all_rows(options: Options) -> list[Row]:
     """All rows, in the order of the table."""
-    parts = (_steps, _peers, _estimators, _residual, _growing, _predicting, _others)
+    parts = (_steps, _peers, _estimators, _residual, _growing, _constructing, _predicting, _others)
     return [row for part in parts for row in part(options)]
 
 
@@ -151,6 +151,16 @@ def _growing(options: Options) -> Iterator[Row]:
         yield Row(f"SVI step, slope of log time over log weights{whose}", slope, slope_goal, on=("cpu",))
         title = f"SVI, peak memory / location and scale, {largest} weights{whose}"
         yield Row(title, memory, memory_goal, memory_goal)
+
+
+def _constructing(options: Options) -> Iterator[Row]:
+    name = "MLP" if options.quick else "vit_b_16"
+    for part, limits in (("model", (None, None)), ("guide", (at_most(2, " s"), at_most(0.75, " GB")))):
+        for what, unit, goal in zip(("time", "peak memory"), (" s", " GB"), limits, strict=True):
+            measure = functools.partial(
+                _construction.cell, part=part, unit=unit, quick=options.quick, threads=options.threads
+            )
+            yield Row(f"construction of the {part}, {name}, {what}", measure, goal, on=("cpu",))
 
 
 def _predicting(options: Options) -> Iterator[Row]:

@@ -77,6 +77,7 @@ from .priors import HierarchicalPrior as HierarchicalPrior
 from .priors import HorseshoePrior as HorseshoePrior
 from .priors import LaplacePrior as LaplacePrior
 from .priors import LearnedNormalPrior as LearnedNormalPrior
+from .priors import NetworkNormalPrior as NetworkNormalPrior
 from .priors import NormalPrior as NormalPrior
 from .priors import PosteriorPrior as PosteriorPrior
 from .priors import Prior as Prior

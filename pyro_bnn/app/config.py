@@ -31,8 +31,8 @@ class RunConfig:
         prior: A name and numbers, such as ``normal:0.1``; `specs.PRIORS` is the list. Or ``GLOB=PRIOR;GLOB=PRIOR``,
             where the first glob that matches a parameter's name chooses its prior.
         guide: ``mean-field`` or ``auto-normal``.
-        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
-            ``network:FRACTION*prior``.
+        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``,
+            ``network:FRACTION*prior`` or ``network:FRACTION*weight``.
         inputs: Of image sets ``raw`` pixels in [0, 1], ``scaled:FACTOR`` (raw pixels times a number), or
             ``standardized`` pixel by pixel. Of tables and arrays ``standardized`` or ``raw``.
         hidden: Units of each hidden layer, for the network ``mlp``.

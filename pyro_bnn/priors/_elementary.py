@@ -61,6 +61,34 @@ class NormalPrior(Prior):
 
 
 @dataclass(frozen=True)
+class NetworkNormalPrior(Prior):
+    r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
+
+    For a pretrained network this is the prior of MOPED: it says that the weights are near those that an earlier
+    training found. If that training saw the same data, they are counted twice, and the posterior is too sure of the
+    given weights; compare on data that neither training saw.
+
+    The means are the model's own copy of the network's weights, not a further one.
+
+    Args:
+        scale: Standard deviation, above 0.
+
+    References:
+        Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
+        https://arxiv.org/abs/1906.05323. Its start of the guide is ``NetworkInit(weight_fraction=0.1)``.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(parameter, scale^2)."""
+        return dist.Normal(parameter.detach(), parameter.new_tensor(self.scale), validate_args=False)
+
+
+@dataclass(frozen=True)
 class LaplacePrior(Prior):
     r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
 
