@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from . import _checks
+from ._devices import reads_wait
 
 __all__ = ["LogVariance", "Precision", "ScaleMap", "Softplus"]
 
@@ -100,7 +101,7 @@ class Softplus(ScaleMap):
         formula is used on a CPU, because the time of torch's softplus varies there: it uses log1p, which took 0.5 ms
         for 478,410 numbers in some processes and 6 ms in others, with the same library on the same machine.
         """
-        if parameter.is_cuda or float(parameter.max()) > LARGEST_EXPONENT:
+        if reads_wait(parameter.device) or float(parameter.max()) > LARGEST_EXPONENT:
             softplus(parameter, out=out)  # type: ignore[call-arg]
             return
         u = torch.exp(parameter, out=out)

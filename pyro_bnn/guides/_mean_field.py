@@ -20,7 +20,7 @@ from ._init import Init, NetworkInit
 from ._masks import FlatMask, PrunedNormal
 from ._mean_field_state import MeanFieldState
 from ._natural_state import NaturalState
-from ._parameters import ParameterVector, tree
+from ._parameters import ParameterVector, plant, tree
 
 
 class MeanFieldGuide(GaussianGuide):
@@ -80,10 +80,12 @@ class MeanFieldGuide(GaussianGuide):
         _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
         self.scale_map = Softplus() if scale_map is None else scale_map
         _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
-        starts = {site.name: init(site) for site in self.sites}
-        self.loc = tree({name: loc for name, (loc, _) in starts.items()})
-        parameters = {name: self._from_rho(rho) for name, (_, rho) in starts.items()}
-        self.add_module(self.scale_map.name, tree(parameters))
+        self.loc, free = nn.Module(), nn.Module()
+        self.add_module(self.scale_map.name, free)
+        for site in self.sites:  # one after the other: the first values of all sites would take as much memory again
+            loc, rho = init(site)
+            plant(self.loc, site.name, loc)
+            plant(free, site.name, self._from_rho(rho))
 
     def _from_rho(self, rho: Tensor) -> Tensor:
         """The free parameter whose scale is the softplus of rho."""

@@ -17,10 +17,11 @@ from torch import Tensor
 from .. import _checks
 from .._copies import copied
 from .._inputs import Inputs, as_inputs, as_targets, map_inputs, named_leaves
+from .._reflection import unvalidated
 from .._scope import EXCLUSIVE, own_parameters, seeded
 from ..model import BayesianModel
 from ._batched import BatchedModel
-from ._coordinates import Coordinates, Draw, unvalidated
+from ._coordinates import Coordinates, Draw
 from ._gradients import check_gradients
 from ._rows import groups_of
 from ._sites import Site, find_sites
