@@ -1,6 +1,5 @@
 """Values of a model's latent variables as rows of one matrix, in unconstrained space."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from .._copies import copied
 from .._reflection import unvalidated
 from .._scope import EXCLUSIVE
 from ..model import BayesianModel
@@ -67,5 +67,5 @@ class Coordinates:
 def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
     """The coordinates of a model's latent variables in a dtype of their own; the model is not changed."""
     with EXCLUSIVE:  # another thread's draw may be in the network
-        copied = copy.deepcopy(model)
-    return Coordinates(find_sites(copied.to(dtype).eval(), (), {}))
+        model = copied(model)
+    return Coordinates(find_sites(model.to(dtype).eval(), (), {}))

@@ -18,6 +18,8 @@ from .._scope import short_errors
 from ..joint import CHECKPOINTED
 from ..model import BayesianModel
 from ._arguments import Batch
+from ._natural import NaturalGradient
+from ._optimizers import skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
@@ -130,7 +132,7 @@ class GradientStep(Step):
     ) -> None:
         self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
         self._learned, self._count = parameters, 0
-        can_skip = getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused")
+        can_skip = optimizer.can_skip if isinstance(optimizer, NaturalGradient) else skips_on_flag(optimizer)
         self.waits = not (can_skip and reads_wait(parameters[0].device))
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
