@@ -106,6 +106,32 @@ def test_noise_of_gradients():
     both(lambda model, guide, x, y: pb.gradient_noise(model, guide, x, y, num_draws=3).parameters[0].noise)
 
 
+def test_swag():
+    def compute(model, guide, x, y):
+        swag = pb.SWAG(guide, rank=2, start=1)
+        fit(model, guide, (x, y), num_epochs=5, callbacks=[swag])
+        return swag.posterior(model).sample(3, seed=0)
+
+    both(compute, make_guide=pb.auto_delta)
+
+
+@pytest.mark.parametrize("sampler", [pb.SGLD(lr=1e-3), pb.SGHMC(lr=1e-3)])
+def test_a_step_of_stochastic_gradient_sampling_reads_one_number(sampler):
+    """It reads whether the gradient is finite, as a fit whose optimizer cannot skip a step on the device."""
+
+    def counted(num_epochs):
+        def compute(model, guide, x, y):
+            options = {"sampler": sampler, "num_epochs": num_epochs, "num_samples": 4, "num_chains": 1, "seed": 0}
+            return quietly(pb.fit_sgmcmc, model, (x, y), batch_size=2, **options).sample(4, seed=0)
+
+        return both(compute, make_guide=lambda model: None)
+
+    short, long = counted(4), counted(8)
+    steps_in_an_epoch = 3
+    assert long.num_reads - short.num_reads == 4 * (steps_in_an_epoch + 1)
+    assert long.num_transfers - short.num_transfers == 4
+
+
 # --- samplers ---------------------------------------------------------------------------------------------------------
 
 
