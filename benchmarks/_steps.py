@@ -240,6 +240,7 @@ class CapturedDeterministic(Loop):
 
 
 MakeGuide = Callable[[pb.BayesianModel], pb.FlatGuide]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def mean_field(model: pb.BayesianModel) -> pb.MeanFieldGuide:
@@ -256,6 +257,7 @@ class FitSVI:
         elbo: Class of the ELBO.
         estimator: Gradient estimator.
         make_guide: From the model to its guide.
+        optimizer: From parameters to their optimizer; None is that of the setting.
         in_batches: Give `fit_svi` a list of batches instead of the two tensors.
     """
 
@@ -267,6 +269,7 @@ class FitSVI:
         elbo: type[ELBO] = Trace_ELBO,
         estimator: pb.Estimator | None = None,
         make_guide: MakeGuide = mean_field,
+        optimizer: MakeOptimizer | None = None,
         in_batches: bool = False,
     ) -> None:
         self.setting = setting
@@ -286,7 +289,7 @@ class FitSVI:
             self.model,
             self.guide,
             data,
-            optimizer=setting.optimizer,
+            optimizer=optimizer or setting.optimizer,
             num_epochs=2,
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
@@ -299,6 +302,16 @@ class FitSVI:
             warnings.filterwarnings("ignore", message="`num_data` is")  # it is meant to differ from the rows at hand
             posterior = self._fit(**options)
         return posterior.history.epochs[-1].seconds / self.setting.num_steps
+
+
+def natural(setting: Setting) -> FitSVI:
+    """Natural-gradient inference; parameters without a distribution have the optimizer of all other rows."""
+
+    def guide(model: pb.BayesianModel) -> pb.MeanFieldGuide:
+        init = pb.NetworkInit(scale=INITIAL_SCALE)
+        return pb.MeanFieldGuide(model, init=init, scale_map=pb.scale_maps.Precision())
+
+    return FitSVI(setting, make_guide=guide, optimizer=pb.natural_gradient(1e-3, others=setting.optimizer))
 
 
 class OwnLoop:
