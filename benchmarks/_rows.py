@@ -13,7 +13,17 @@ import pyro_bnn as pb
 from . import _construction, _growth, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
-from ._steps import CapturedDeterministic, Checkpoint, Deterministic, Epoch, FitSVI, HandWritten, OwnLoop, Setting
+from ._steps import (
+    CapturedDeterministic,
+    Checkpoint,
+    Deterministic,
+    Epoch,
+    FitSVI,
+    HandWritten,
+    OwnLoop,
+    ResidualSetting,
+    Setting,
+)
 
 Make = Callable[[Setting], Contender]
 ELBOS: tuple[type[ELBO], ...] = (Trace_ELBO, TraceMeanField_ELBO)
@@ -46,13 +56,17 @@ class Options:
         )
 
     @property
+    def residual(self) -> ResidualSetting:
+        return ResidualSetting(batch_size=4, num_steps=1, width=2) if self.quick else ResidualSetting(num_steps=4)
+
+    @property
     def rounds(self) -> int:
         return 2 if self.quick else 15
 
 
 def all_rows(options: Options) -> list[Row]:
     """All rows, in the order of the table."""
-    parts = (_steps, _peers, _estimators, _growing, _constructing, _predicting, _others)
+    parts = (_steps, _peers, _estimators, _residual, _growing, _constructing, _predicting, _others)
     return [row for part in parts for row in part(options)]
 
 
@@ -114,6 +128,10 @@ def _estimators(options: Options) -> Iterator[Row]:
                 pair = _fit(elbo, estimator=estimator()), _fit(elbo)
                 title = f"SVI step, {name} / plain, {kind}, {elbo.__name__}"
                 yield Row(title, _pair(options, setting, *pair), at_most(limit))
+
+
+def _residual(options: Options) -> Iterator[Row]:
+    yield Row("ResNet-20, SVI step / deterministic step", _pair(options, options.residual, _fit(), Deterministic))
 
 
 def _growing(options: Options) -> Iterator[Row]:

@@ -70,6 +70,11 @@ class Setting:
         return torch.randn(num_rows, *shape).to(self.device), labels.to(self.device)
 
     @property
+    def where(self) -> tuple[str, ...]:
+        """Globs of the parameters that are random."""
+        return ("**",)
+
+    @property
     def num_rows(self) -> float:
         """The number N of data points in the ELBO."""
         return self.batch_size * self.num_steps if self.num_data is None else self.num_data
@@ -81,6 +86,32 @@ class Setting:
         """Wait for the device."""
         if self.device == "cuda":
             torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class ResidualSetting(Setting):
+    """ResNet-20 on images of 3 x 32 x 32; the parameters of batch normalisation are not random.
+
+    Args:
+        width: Channels of the first stage.
+    """
+
+    width: int = 16
+
+    def net(self) -> nn.Sequential:
+        """A new network."""
+        return pb.nets.resnet20(width=self.width).to(self.device)
+
+    @cached_property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Standard normal inputs, random labels."""
+        num_rows = self.batch_size * self.num_steps
+        return torch.randn(num_rows, 3, 32, 32).to(self.device), torch.randint(10, (num_rows,)).to(self.device)
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The weights of convolutions and of the linear layer."""
+        return ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
 
 
 class Loop(ABC):
@@ -244,6 +275,7 @@ class FitSVI:
             prior=prior or pb.NormalPrior(PRIOR_SCALE),
             likelihood=pb.CategoricalLikelihood(),
             num_data=int(setting.num_rows),
+            where=setting.where,
         )
         self.guide = make_guide(self.model)
         data: object = setting.data

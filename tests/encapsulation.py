@@ -17,6 +17,7 @@ FLOOR = frozenset(
     {
         "_checkpointing",
         "_checks",
+        "_devices",
         "_extras",
         "_files",
         "_functional",

@@ -194,7 +194,7 @@ def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
 def _unpacked(
     state: Mapping[str, Tensor], removed: Mapping[str, tuple[int, ...]], expected: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The inverse of :func:`_packed`; parameters of removed weights become 0."""
+    """The inverse of :func:`_packed`; means of removed weights become 0, scales moderate."""
     unpacked = dict(state)
     for site, shape in removed.items():
         if f"loc.{site}" not in expected or tuple(expected[f"loc.{site}"].shape) != shape:
@@ -208,7 +208,8 @@ def _unpacked(
                     f"`{name}` of the guide in the file must have shape {(int(keep.sum()),)}, one number for each "
                     f"weight that is left, got {_checks.shape(kept)}."
                 )
-            unpacked[name] = kept.new_zeros(shape).masked_scatter_(keep, kept)
+            kind = SCALE_MAPS.get(name.partition(".")[0])
+            unpacked[name] = kept.new_full(shape, 0.0 if kind is None else kind.moderate).masked_scatter_(keep, kept)
     return unpacked
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import pyro.distributions as dist
 import torch
@@ -220,8 +220,12 @@ class FlatState(ABC):
         """The guide's parameters."""
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
-    def begin(self) -> None:
-        """Start a step from the present values of the parameters."""
+    def begin(self, weight: float) -> None:
+        """Start a step from the present values of the parameters.
+
+        Args:
+            weight: Weight of the divergence in this step.
+        """
         for vector in self.vectors.values():
             vector.link()
         self.update()
@@ -288,8 +292,11 @@ class FlatState(ABC):
         return result
 
 
+State = TypeVar("State", bound=FlatState)
+
+
 @contextmanager
-def lent(state: FlatState) -> Iterator[FlatState]:
+def lent(state: State) -> Iterator[State]:
     """A context that yields a state and closes it at the end."""
     try:
         yield state

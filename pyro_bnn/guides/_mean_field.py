@@ -14,12 +14,13 @@ from .. import _checks
 from .._reflection import elementwise, move_distribution
 from .._scope import allow_local_mode, local_param
 from .._summary import counted
-from ..joint import Joint, Site, find_sites
-from ..scale_maps import ScaleMap, Softplus
+from ..joint import Joint, NormalDensity, Site, find_sites
+from ..scale_maps import Precision, ScaleMap, Softplus
 from ._flat import Choice, FlatState, GaussianGuide, Noise, lent
 from ._init import Init, NetworkInit
 from ._masks import FlatMask, PrunedNormal
 from ._mean_field_state import MeanFieldState
+from ._natural_state import NaturalState
 from ._parameters import ParameterVector, plant, tree
 
 
@@ -129,6 +130,37 @@ class MeanFieldGuide(GaussianGuide):
         mask = FlatMask(joint, lambda: self.masks, is_closed)
         return lent(MeanFieldState(joint, loc, free, self.scale_map, mask, noise, is_closed))
 
+    def natural(
+        self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
+    ) -> AbstractContextManager[NaturalState]:
+        """Lend the parameters to steps of natural-gradient inference, which update them without an optimizer.
+
+        Args:
+            joint: The model's joint density over the same sites.
+            initial_hessian: See :class:`NaturalState`.
+            adds_up: See :class:`NaturalState`.
+
+        Returns:
+            A context that yields the state of the guide.
+
+        Raises:
+            ValueError: If the parameters of the scales are not precisions, or some are frozen.
+        """
+        if not isinstance(self.scale_map, Precision):
+            raise ValueError(
+                "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
+                f"{type(self.scale_map).__name__}; make it with `scale_map=scale_maps.Precision()`."
+            )
+        if not all(parameter.requires_grad for parameter in self.parameters()):
+            raise ValueError(
+                "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it by "
+                "Adam with another scale map, or call `guide.requires_grad_(True)`."
+            )
+        loc, precision = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", "precision"))
+        is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
+        mask = FlatMask(joint, lambda: self.masks, is_closed)
+        return lent(NaturalState(joint, loc, precision, mask, initial_hessian=initial_hessian, adds_up=adds_up))
+
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
         """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian.
@@ -206,8 +238,8 @@ class MeanFieldGuide(GaussianGuide):
         if masks:
             self.add_module("keep", tree(masks))
         for name, mask in masks.items():
-            for kind in ("loc", self.scale_map.name):  # 0 is safe for every scale map, whatever the parameter was
-                self._tree(kind).get_parameter(name)[~mask] = 0
+            for kind, value in (("loc", 0.0), (self.scale_map.name, self.scale_map.moderate)):
+                self._tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state as any module does; a state that does not fit leaves the guide as it was."""

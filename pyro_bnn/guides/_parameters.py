@@ -83,7 +83,9 @@ class ParameterVector:
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set the `grad` of each parameter to its part of that vector."""
+        """Set the `grad` of each parameter to its part of that vector, if there is one."""
+        if not self._gradients:
+            return
         for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 

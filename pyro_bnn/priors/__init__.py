@@ -14,3 +14,4 @@ from ._elementary import ScaleMixturePrior as ScaleMixturePrior
 from ._hierarchical import HierarchicalNormalPrior as HierarchicalNormalPrior
 from ._hierarchical import HorseshoePrior as HorseshoePrior
 from ._learned import LearnedNormalPrior as LearnedNormalPrior
+from ._posterior import PosteriorPrior as PosteriorPrior

@@ -57,7 +57,7 @@ class NormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(0, scale^2)."""
-        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)
+        return dist.Normal(parameter.new_zeros(()), parameter.new_full((), self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class NetworkNormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(parameter, scale^2)."""
-        return dist.Normal(parameter.detach(), parameter.new_tensor(self.scale), validate_args=False)
+        return dist.Normal(parameter.detach(), parameter.new_full((), self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LaplacePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Laplace(0, scale)."""
-        return dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)
+        return dist.Laplace(parameter.new_zeros(()), parameter.new_full((), self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class ScaleMixturePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The two-component mixture."""
-        numbers = (parameter.new_tensor(value) for value in (self.mixing, self.scale1, self.scale2))
+        numbers = (parameter.new_full((), value) for value in (self.mixing, self.scale1, self.scale2))
         return ScaleMixtureNormal(*numbers, validate_args=False)
 
 
@@ -159,5 +159,5 @@ class FanInNormalPrior(Prior):
         """N(0, gain^2 / fan_in)."""
         weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
         fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
-        scale = parameter.new_tensor(self.gain / math.sqrt(fan_in))
+        scale = parameter.new_full((), self.gain / math.sqrt(fan_in))
         return dist.Normal(parameter.new_zeros(()), scale, validate_args=False)

@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from .. import recipes
-from ..config import GUIDES, OPTIMIZERS, SCHEDULES
-from ..specs import PRIOR_CHOICES, PRIORS
+from ..config import GUIDES, SCHEDULES
+from ..specs import OPTIMIZERS, PRIOR_CHOICES, PRIORS
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -135,7 +135,8 @@ BatchSize = Annotated[
 Optimizer = Annotated[
     str | None,
     typer.Option(
-        help="adam, or sgd (without momentum).",
+        help="adam, sgd (without momentum), natural (gradients, which are faster) or natural:HESSIAN,DECAY: the first "
+        "Hessian of the loss of one row, and the decay of its average.",
         show_default=recipes.default("optimizer"),
         autocompletion=one_of(*OPTIMIZERS),
         rich_help_panel=FIT,
