@@ -149,39 +149,6 @@ class LogVariance(ScaleMap):
         torch.mul(parameter, 0.5, out=out).exp_()
 
 
-@dataclass(frozen=True)
-class Precision(ScaleMap):
-    r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
-
-    It is for :func:`~pyro_bnn.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer such as
-    Adam do not, and are far too small for it: precisions are in the thousands.
-
-    Example:
-        >>> Precision()(torch.tensor([1.0, 10_000.0]))
-        tensor([1.0000, 0.0100])
-    """
-
-    name: ClassVar[str] = "precision"
-    moderate: ClassVar[float] = 1.0
-
-    def __call__(self, parameter: Tensor) -> Tensor:
-        """One divided by the root of the parameter."""
-        return _checks.real_tensor("parameter", parameter).rsqrt()
-
-    def inverse(self, scale: Tensor) -> Tensor:
-        """One divided by the square of the scale."""
-        _require_positive(scale)
-        return scale.reciprocal().square()
-
-    def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
-        """Minus half of the scale divided by the precision."""
-        return torch.div(scale, parameter, out=out).mul_(-0.5)
-
-    def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale without new memory; see :meth:`ScaleMap.write`."""
-        torch.rsqrt(parameter, out=out)
-
-
 FIRST_SHARE = 0.9
 """Heuristic: share of the cap at which larger first scales start; the slope there is a hundredth of softplus'."""
 
@@ -242,3 +209,36 @@ class Capped(ScaleMap):
         Softplus().write(parameter, out, scratch)
         divisor = torch.div(out, self.max_scale, out=scratch[0]).add_(1)
         out.div_(divisor).clamp_(max=self.max_scale)
+
+
+@dataclass(frozen=True)
+class Precision(ScaleMap):
+    r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
+
+    It is for :func:`~pyro_bnn.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer such as
+    Adam do not, and are far too small for it: precisions are in the thousands.
+
+    Example:
+        >>> Precision()(torch.tensor([1.0, 10_000.0]))
+        tensor([1.0000, 0.0100])
+    """
+
+    name: ClassVar[str] = "precision"
+    moderate: ClassVar[float] = 1.0
+
+    def __call__(self, parameter: Tensor) -> Tensor:
+        """One divided by the root of the parameter."""
+        return _checks.real_tensor("parameter", parameter).rsqrt()
+
+    def inverse(self, scale: Tensor) -> Tensor:
+        """One divided by the square of the scale."""
+        _require_positive(scale)
+        return scale.reciprocal().square()
+
+    def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
+        """Minus half of the scale divided by the precision."""
+        return torch.div(scale, parameter, out=out).mul_(-0.5)
+
+    def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
+        """Write the scale without new memory; see :meth:`ScaleMap.write`."""
+        torch.rsqrt(parameter, out=out)

@@ -99,7 +99,7 @@ FROZEN = functools.partial(pb.MeanFieldGuide, learn_locations=False)
 @pytest.mark.parametrize(
     ("path", "estimator"),
     [("direct", None), ("pyro", None), ("direct", pb.LocalReparameterization()), ("direct", pb.Flipout())],
-    ids=str,
+    ids=["direct", "pyro", "lrt", "flipout"],
 )
 def test_frozen_means_do_not_move_and_scales_do(path, estimator):
     model, x, y = small()
@@ -114,6 +114,13 @@ def test_frozen_means_do_not_move_and_scales_do(path, estimator):
         for name, value in guide.state_dict().items():
             assert torch.equal(value, before[name]) == (name.startswith("loc.") and not is_learned), name
     assert "43 locations frozen" in repr(FROZEN(model))
+
+
+def test_natural_gradient_does_not_move_frozen_means_silently():
+    model, x, y = small()
+    guide = FROZEN(model, scale_map=pb.scale_maps.Precision())
+    with pytest.raises(ValueError, match="updates all parameters of a guide, got a guide with frozen ones"):
+        pb.fit_svi(model, guide, (x, y), optimizer=pb.natural_gradient(lr=0.1), num_epochs=1)
 
 
 @pytest.mark.uses_param_store

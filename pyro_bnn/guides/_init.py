@@ -129,7 +129,7 @@ class NetworkInit(Init):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """The network's weights and a small scale; see :meth:`Init.__call__`."""
         loc = site.unconstrained_start
-        scale = loc.new_tensor(self.scale)
+        scale = loc.new_full((), self.scale)
         if site.transform is None and self.prior_fraction is not None:
             scale = torch.where(site.prior.stddev.isfinite(), self.prior_fraction * site.prior.stddev, scale)
         if site.transform is None and self.weight_fraction is not None:

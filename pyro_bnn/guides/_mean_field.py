@@ -144,12 +144,17 @@ class MeanFieldGuide(GaussianGuide):
             A context that yields the state of the guide.
 
         Raises:
-            ValueError: If the parameters of the scales are not precisions.
+            ValueError: If the parameters of the scales are not precisions, or some are frozen.
         """
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
                 f"{type(self.scale_map).__name__}; make it with `scale_map=scale_maps.Precision()`."
+            )
+        if not all(parameter.requires_grad for parameter in self.parameters()):
+            raise ValueError(
+                "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it by "
+                "Adam with another scale map, or call `guide.requires_grad_(True)`."
             )
         loc, precision = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", "precision"))
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}

@@ -85,7 +85,7 @@ class NetworkNormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(parameter, scale^2)."""
-        return dist.Normal(parameter.detach(), parameter.new_tensor(self.scale), validate_args=False)
+        return dist.Normal(parameter.detach(), parameter.new_full((), self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
