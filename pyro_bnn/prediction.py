@@ -64,7 +64,8 @@ def predict(
         :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
 
     Raises:
-        ValueError: If x or y has a wrong shape, device, dtype or value, or if a loader is empty.
+        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, or if the network gives
+            NaN.
     """
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
@@ -201,7 +202,20 @@ def _predict_tensor(
         total.prediction(None if density is None else density - log_num_samples)
         for total, density in zip(sums, log_density, strict=True)
     ]
-    return replace(concatenate(parts), targets=y)
+    prediction = replace(concatenate(parts), targets=y)
+    _require_numbers(prediction)
+    return prediction
+
+
+def _require_numbers(prediction: Prediction) -> None:
+    """Raise if the network has made NaN from finite inputs and weights, with which every score would be NaN."""
+    is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
+    if bool(is_bad.any()):
+        raise ValueError(
+            f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
+            "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
+            "(leave those of `weight_norm` out of `prune`)."
+        )
 
 
 def _observation(model: BayesianModel, draw: Draw, x: Inputs) -> Distribution:
