@@ -69,7 +69,8 @@ def predict(
         :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
 
     Raises:
-        ValueError: If x or y has a wrong shape, device, dtype or value, or if a loader is empty.
+        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, or if the network gives
+            NaN.
     """
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
@@ -197,7 +198,9 @@ def _predict_tensor(
             batch.forget()
         done += count
     log_num_samples = torch.tensor(float(len(seeds))).log().item()
-    return replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
+    prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
+    _require_numbers(prediction)
+    return prediction
 
 
 def _add_draws(
@@ -276,6 +279,17 @@ class _Batch(Generic[P]):
         """The prediction of all draws."""
         density = self._log_density
         return self._sum.prediction(None if density is None else density - log_num_samples)
+
+
+def _require_numbers(prediction: Prediction) -> None:
+    """Raise if the network has made NaN from finite inputs and weights, with which every score would be NaN."""
+    is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
+    if bool(is_bad.any()):
+        raise ValueError(
+            f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
+            "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
+            "(leave those of `weight_norm` out of `prune`)."
+        )
 
 
 def _observation(model: BayesianModel, draw: Draw, x: Inputs) -> Distribution:

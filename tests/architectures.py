@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -39,6 +40,7 @@ from .architecture_nets import (
     parameter_list,
     pooled,
     quietly,
+    resnet18,
     self_attention,
     sentences,
     sequences,
@@ -63,6 +65,7 @@ class Architecture:
         is_training: Whether it is fitted in train mode.
         is_random: Whether it draws numbers in train mode, as dropout does.
         kept: Sites of which no weight may be removed.
+        is_long: Whether its tests run at night.
         refusal: Part of the message with which NUTS refuses it; empty if it does not.
         remark: What the documentation says of it.
     """
@@ -73,6 +76,7 @@ class Architecture:
     is_training: bool = True
     is_random: bool = False
     kept: str = ""
+    is_long: bool = False
     refusal: str = ""
     remark: str = ""
 
@@ -187,13 +191,17 @@ ARCHITECTURES = {
     'random last layer, `where="net.3.*"`': Architecture(
         backbone, vectors, where="net.3.*", remark="the rest is learned; NUTS leaves it as it is"
     ),
-    "torchvision's `resnet18`": Architecture(
+    "part of torchvision's `resnet18`": Architecture(
         half_a_resnet18,
         lambda: numbers((3, 8, 8)),
         where=("net.conv1.weight", "net.bn1.*", "net.layer1.*.bn1.*", "net.fc.*"),
-        remark="a part of it in the ordinary tests, all of it at night",
+        remark="without its widest layers",
     ),
+    "torchvision's `resnet18`": Architecture(resnet18, lambda: numbers((3, 8, 8)), is_long=True),
     "torchvision's `VisionTransformer`": Architecture(
-        vision_transformer, lambda: numbers((3, 4, 4)), remark="small in the ordinary tests, `vit_b_16` at night"
+        vision_transformer, lambda: numbers((3, 4, 4)), remark="a small one; for `vit_b_16` see below"
     ),
 }
+
+NAMES = [pytest.param(name, marks=pytest.mark.nightly) if a.is_long else name for name, a in ARCHITECTURES.items()]
+"""All names; tests of long ones run at night."""
