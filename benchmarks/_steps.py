@@ -122,15 +122,16 @@ class Loop(ABC):
         self.losses: list[float] = []  # losses of the last burst
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor) -> float:
-        """One step; returns the loss."""
+    def step(self, x: Tensor, y: Tensor) -> Tensor | float:
+        """One step; returns the loss. A tensor is read after all steps, as in `fit_svi`: no step waits for it."""
 
     def burst(self) -> float:
         x, y = self.setting.data
         self.setting.finish()
         begin = time.perf_counter()
         order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
-        self.losses = [self.step(x[rows], y[rows]) for rows in order]
+        losses = [self.step(x[rows], y[rows]) for rows in order]
+        self.losses = torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()
         self.setting.finish()
         return (time.perf_counter() - begin) / self.setting.num_steps
 
@@ -143,12 +144,12 @@ class Differentiable(Loop):
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor) -> Tensor: ...
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self.optimizer.zero_grad()
         loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return loss.detach()
 
 
 class HandWritten(Differentiable):
@@ -232,11 +233,11 @@ class CapturedDeterministic(Loop):
         with torch.cuda.graph(self._graph):
             self._loss = step()
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self._x.copy_(x)
         self._y.copy_(y)
         self._graph.replay()
-        return self._loss.item()
+        return self._loss.detach().clone()
 
 
 MakeGuide = Callable[[pb.BayesianModel], pb.FlatGuide]
