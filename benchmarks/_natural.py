@@ -6,26 +6,14 @@ import importlib
 from torch import Tensor
 from torch.nn import functional as F
 
-import pyro_bnn as pb
-
 from . import _memory
 from ._growth import sizes
 from ._measure import Cell, in_new_process
-from ._steps import INITIAL_SCALE, PRIOR_SCALE, Deterministic, FitSVI, Loop, Setting
+from ._steps import INITIAL_SCALE, PRIOR_SCALE, Deterministic, Loop, Setting, natural
 
 BATCH_SIZE = 16
 BYTES = 4
 """Bytes of a weight in float32."""
-
-
-def ours(setting: Setting) -> FitSVI:
-    """Our step, as a user of `fit_svi` gets it."""
-
-    def guide(model: pb.BayesianModel) -> pb.MeanFieldGuide:
-        init = pb.NetworkInit(scale=INITIAL_SCALE)
-        return pb.MeanFieldGuide(model, init=init, scale_map=pb.scale_maps.Precision())
-
-    return FitSVI(setting, optimizer=pb.natural_gradient(), make_guide=guide, execution=pb.Execution())
 
 
 class Ivon(Loop):
@@ -56,7 +44,7 @@ class Ivon(Loop):
 
 def peak_vectors(num_weights: float, device: str, is_deterministic: bool) -> float:
     """Peak memory of a fit, its network included, in vectors of all weights; for a process of its own."""
-    make = Deterministic if is_deterministic else ours
+    make = Deterministic if is_deterministic else natural
     make(Setting((8, 8, 8), batch_size=BATCH_SIZE, num_steps=2, device=device)).burst()  # what libraries take once
     setting = Setting(sizes(num_weights), batch_size=BATCH_SIZE, num_steps=2, device=device)
     assert setting.data
@@ -69,7 +57,10 @@ def peak_vectors(num_weights: float, device: str, is_deterministic: bool) -> flo
 
 
 def memory(num_weights: float, threads: int, device: str) -> Cell:
-    """Vectors that a fit takes beyond a deterministic one with Adam."""
+    """Vectors that a fit takes beyond a deterministic one with Adam.
+
+    Layers must be larger than 32 MB: the system keeps smaller ones for later when they are freed.
+    """
     found = [
         in_new_process("_natural:peak_vectors", num_weights, device, is_plain, threads=threads)
         for is_plain in (False, True)
