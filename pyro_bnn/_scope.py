@@ -245,7 +245,12 @@ def allow_local_mode(module: PyroModule) -> None:
 
 
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
-    """A `pyro.param` statement for a parameter of a module: Pyro can trace it, but it stays out of the global store."""
+    """A `pyro.param` statement for a parameter of a module: Pyro can trace it, but it stays out of the global store.
+
+    A frozen parameter gets none. To an optimizer of Pyro it would be one with gradient 0, which weight decay changes.
+    """
+    if not parameter.requires_grad:
+        return parameter
     parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
     statement = effectful(type="param")(lambda *_, **__: parameter)
     value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)

@@ -17,6 +17,8 @@ FLOOR = frozenset(
     {
         "_checkpointing",
         "_checks",
+        "_copies",
+        "_devices",
         "_extras",
         "_files",
         "_functional",

@@ -58,6 +58,10 @@ USED_IN_TESTS = {
         {"pyro_bnn.mcmc._adaptation"},
         "Step size, mass and windows are compared with their definitions; no fit shows them alone.",
     ),
+    "tests/test_mcmc_cache.py": (
+        {"pyro_bnn.mcmc._compiled"},
+        "What a user sees of the cache is time. Compilations are counted, and a wrong key must be seen to be wrong.",
+    ),
     "tests/test_mcmc_compiled.py": (
         {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._nuts"},
         "The compiled sampler is compared with the eager one step by step.",

@@ -27,10 +27,12 @@ def test_every_map_is_in_the_table():
 
 
 @pytest.mark.parametrize("name", SCALE_MAPS)
-def test_scales_are_positive_and_grow_with_the_parameter(name):
-    scale = SCALE_MAPS[name](parameters(name))
+def test_scales_are_positive_and_monotone_in_the_parameter(name):
+    parameter = parameters(name)
+    scale = SCALE_MAPS[name](parameter)
     assert bool((scale > 0).all())
     assert bool((scale.diff() > 0).all())
+    assert bool((parameter.diff() > 0).all() if name != "precision" else (parameter.diff() < 0).all())
 
 
 @pytest.mark.parametrize("name", SCALE_MAPS)
@@ -49,7 +51,7 @@ def test_the_inverse_undoes_the_map(name):
     scale_map = SCALE_MAPS[name]
     scale = torch.logspace(-12, 8, 2001)
     torch.testing.assert_close(scale_map(scale_map.inverse(scale)), scale, rtol=ROUGH, atol=0)
-    parameter = torch.linspace(-25, 25, 2001)
+    parameter = torch.linspace(1e-3, 25, 2001) if name == "precision" else torch.linspace(-25, 25, 2001)
     torch.testing.assert_close(scale_map.inverse(scale_map(parameter)), parameter, rtol=ROUGH, atol=1e-10)
 
 

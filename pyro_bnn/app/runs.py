@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -27,7 +26,7 @@ from .datasets import Dataset, Facts
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
 from .manifest import Manifest, verified
-from .specs import make_estimator, make_kl_weight
+from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
 
 __all__ = [
@@ -116,7 +115,8 @@ def fit(
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
-    optimizer, schedule = _optimizer(config, len(data.x_train)), schedules[config.schedule]
+    schedule = schedules[config.schedule]
+    optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     train_rows, test_rows = (data.x_train, data.y_train), (data.x_test, data.y_test)
     tracker = AccuracyTracker(model, guide, train_rows, test_rows) if config.accuracy else None
     noting = _noting(folder, config.epochs)
@@ -152,18 +152,6 @@ SPACE = 4
 def _noting(folder: Folder, num_epochs: int) -> Callable[[History], None]:
     """A callback that says to other commands how far the training has come."""
     return lambda history: folder.note(f"{len(history.epochs)} of {num_epochs} epochs")
-
-
-def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """The optimizer, with a learning rate for `fit_svi`.
-
-    `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
-    the learning rate is divided by that number; Adam's steps do not depend on the scale of the loss.
-    """
-    if config.optimizer == "adam":
-        return functools.partial(torch.optim.Adam, lr=config.lr, fused=True)
-    num_batches = math.ceil(num_data / config.batch_size)
-    return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
 
 
 def load_config(run: str | Path) -> RunConfig:

@@ -20,6 +20,8 @@ from ._init import UniformInit as UniformInit
 from ._low_rank import LowRankGuide as LowRankGuide
 from ._marginals import has_marginals as has_marginals
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
+from ._natural_state import NaturalState as NaturalState
+from ._natural_state import NaturalUpdate as NaturalUpdate
 from ._parameters import ParameterVector as ParameterVector
 from ._parameters import tree as tree
 from ._posterior import GuidePosterior as GuidePosterior

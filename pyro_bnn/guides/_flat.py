@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import pyro.distributions as dist
 import torch
@@ -137,7 +137,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
                 return "parameters of the guide differ from those of the network in shape, dtype or device"
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in named.values()):
             return "parameters of the guide have hooks"
-        return None if all(p.requires_grad for p in named.values()) else "parameters of the guide are frozen"
+        return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
         """The shape that a parameter of the guide must have: that of the site after which it is named; None is any."""
@@ -220,8 +220,12 @@ class FlatState(ABC):
         """The guide's parameters."""
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
-    def begin(self) -> None:
-        """Start a step from the present values of the parameters."""
+    def begin(self, weight: float) -> None:
+        """Start a step from the present values of the parameters.
+
+        Args:
+            weight: Weight of the divergence in this step.
+        """
         for vector in self.vectors.values():
             vector.link()
         self.update()
@@ -288,8 +292,11 @@ class FlatState(ABC):
         return result
 
 
+State = TypeVar("State", bound=FlatState)
+
+
 @contextmanager
-def lent(state: FlatState) -> Iterator[FlatState]:
+def lent(state: State) -> Iterator[State]:
     """A context that yields a state and closes it at the end."""
     try:
         yield state

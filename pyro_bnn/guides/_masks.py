@@ -114,6 +114,11 @@ class FlatMask:
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
+    def fill_precisions(self, precision: Tensor) -> None:
+        """Write the prior's precision in place of the precisions of removed weights."""
+        if self._removed is not None:
+            torch.where(self._removed, self._scales**-2, precision, out=precision)
+
     def fill_scales(self, scale: Tensor) -> None:
         """Write the prior's scale in place of the scales of removed weights."""
         if self._removed is not None:

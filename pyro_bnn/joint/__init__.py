@@ -5,6 +5,7 @@ from ._coordinates import Coordinates as Coordinates
 from ._coordinates import coordinates_of as coordinates_of
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
+from ._densities import NormalDensity as NormalDensity
 from ._densities import density_of as density_of
 from ._gradients import CHECKPOINTED as CHECKPOINTED
 from ._gradients import check_gradients as check_gradients

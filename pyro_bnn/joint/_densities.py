@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-from .._reflection import unwrap
+from .._reflection import unvalidated, unwrap
 from ..distributions import ScaleMixtureNormal
 from ._sites import Site
 
@@ -80,7 +80,10 @@ class NormalDensity(Density):
     is_closed = True
 
     def __init__(self, loc: float | Tensor, scale: float | Tensor) -> None:
-        self._loc, self._precision = loc, scale**-2
+        self.loc = loc
+        """Mean, a number or shape (P,)."""
+        self.precision = scale**-2
+        """One divided by the variance, a number or shape (P,)."""
         self._log_scale = scale.log().sum() if isinstance(scale, Tensor) else math.log(scale)
         self._is_scalar = not isinstance(scale, Tensor)
         if self._is_scalar and not isinstance(loc, Tensor):
@@ -89,23 +92,24 @@ class NormalDensity(Density):
     def _constant(self, count: int) -> float | Tensor:
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
-    def _centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        is_zero = not isinstance(self._loc, Tensor) and self._loc == 0
-        return value if is_zero else torch.sub(value, self._loc, out=scratch)
+    def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
+        """The deviations of the values from the mean; they are the values themselves, or are written into `scratch`."""
+        is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
+        return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         r"""The sum of :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi` over all numbers w."""
-        deviation = self._centred(value, scratch[0])
-        torch.mul(deviation, -self._precision, out=slope)
+        deviation = self.centred(value, scratch[0])
+        torch.mul(deviation, -self.precision, out=slope)
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
         """See :meth:`Density.add_slope`; with one scale for all weights, without a vector for the slope."""
-        if isinstance(self._precision, Tensor):
+        if isinstance(self.precision, Tensor):
             return super().add_slope(value, gradient, weight, scratch)
-        deviation = self._centred(value, scratch[0])
-        gradient.add_(deviation, alpha=-weight * self._precision)
-        return -0.5 * self._precision * torch.dot(deviation, deviation).double() - self._constant(len(value))
+        deviation = self.centred(value, scratch[0])
+        gradient.add_(deviation, alpha=-weight * self.precision)
+        return -0.5 * self.precision * torch.dot(deviation, deviation).double() - self._constant(len(value))
 
     def divergence(
         self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
@@ -114,13 +118,31 @@ class NormalDensity(Density):
 
         No summand is negative, so no digits cancel where guide and prior are close.
         """
-        deviation = self._centred(loc, scratch[0])
-        torch.mul(deviation, self._precision, out=loc_slope)
+        deviation = self.centred(loc, scratch[0])
+        torch.mul(deviation, self.precision, out=loc_slope)
         squares = torch.dot(deviation, loc_slope).double()
-        torch.mul(scale, self._precision, out=scale_slope)
+        torch.mul(scale, self.precision, out=scale_slope)
         ratio = torch.mul(scale, scale_slope, out=scratch[0])
         scale_slope.sub_(torch.reciprocal(scale, out=scratch[1]))
         return 0.5 * (ratio.sub_(torch.log(ratio, out=scratch[1])).sub_(1).sum().double() + squares)
+
+    def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        r"""Half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
+
+        It is minus the expected log-density, without the constant :math:`\tfrac12 \log 2\pi` of each number.
+
+        Args:
+            loc: Means m, shape (P,).
+            precision: Precisions S, shape (P,).
+            scratch: At least two vectors of shape (P,) that may be overwritten.
+        """
+        variance = torch.reciprocal(precision, out=scratch[0])
+        deviation = self.centred(loc, scratch[1])
+        if isinstance(self.precision, Tensor):
+            total = torch.dot(self.precision, variance.addcmul_(deviation, deviation))
+        else:
+            total = self.precision * (variance.sum() + torch.dot(deviation, deviation))
+        return 0.5 * total.double() + self._log_scale * (len(loc) if self._is_scalar else 1)
 
 
 class ScaleMixtureDensity(Density):
@@ -167,7 +189,7 @@ class AnyDensity(Density):
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
-        self._prior, self._transform, self._jacobian = site.prior, site.transform, jacobian
+        self._prior, self._transform, self._jacobian = unvalidated(site.prior), site.transform, jacobian
         start = site.unconstrained_start
         self._shape, self._event_dim = start.shape, site.unconstrained_event_dim
         zero = torch.zeros_like(start)

@@ -1,6 +1,5 @@
 """A check that autograd's gradients of a network are right: a fit with a wrong gradient would fail silently."""
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
 from .. import _checks
+from .._copies import copied
 from .._functional import ChangedInputError
 from .._inputs import Inputs, map_inputs, versions
 from .._scope import EXCLUSIVE, seeded
@@ -164,8 +164,8 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     try:
         with torch.enable_grad():
             with EXCLUSIVE:  # another thread's draw may be in the network
-                copied = copy.deepcopy(model)
-            function = _Function(copied.double(), x, y)
+                model_copy = copied(model)
+            function = _Function(model_copy.double(), x, y)
             start, gradients = function.value({}), function.gradients()
             if function.value({}) != start or not math.isfinite(start) or not _are_finite(gradients):
                 return

@@ -52,11 +52,12 @@ class Joint:
         self._statements = model.sample_statements
         self._watched = [(tensor, tensor._version) for site in self.sites for tensor in tensors_of(site.prior)]
 
-    def pieces(self, kind: Callable[[Site], Any] = lambda site: None) -> list[Piece]:
+    def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
         """The priors of the whole vector, in pieces: neighbours of one kind and density are joined, long runs are cut.
 
         Args:
             kind: Function from a site to a label; only sites with equal labels are evaluated together.
+            longest: Length of the longest piece on a CPU.
         """
         runs: list[Piece] = []
         for site in self.sites:
@@ -66,7 +67,7 @@ class Joint:
                 runs[-1] = Piece(slice(last.part.start, part.stop), last.density, its_kind)
             elif part.stop > part.start:
                 runs.append(Piece(part, density, its_kind))
-        return [piece for run in runs for piece in _cut(run, self.model.device)]
+        return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
 
     def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Values of the sites from their unconstrained values, differentiable."""
@@ -85,8 +86,8 @@ class Joint:
             raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
 
 
-def _cut(run: Piece, device: torch.device) -> Iterable[Piece]:
+def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
     """Chunks of a long run; a density without a key may have one number per weight, so its run stays whole."""
-    size = CHUNK if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
+    size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
     for start in range(run.part.start, run.part.stop, size):
         yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -9,6 +9,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from .. import _checks, _functional
+from .._devices import reads_wait
 from .._inputs import Inputs, num_rows, shapes
 from .._reuse import Memory
 from ..likelihoods import Likelihood
@@ -88,7 +89,7 @@ class Response:
         """
         check_shapes(self.likelihood, self.target_shape, x, y)
         check_size(len(y), num_data)
-        if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
+        if not reads_wait(y.device):  # `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
         dtype = self.output.dtype
         return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)

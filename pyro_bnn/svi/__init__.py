@@ -9,6 +9,8 @@ from ._gradient_noise import GradientNoise as GradientNoise
 from ._gradient_noise import ParameterNoise as ParameterNoise
 from ._gradient_noise import gradient_noise as gradient_noise
 from ._judge import PosteriorWarning as PosteriorWarning
+from ._natural import NaturalGradient as NaturalGradient
+from ._natural import natural_gradient as natural_gradient
 from ._optimizers import OptimizerMaker as OptimizerMaker
 from ._optimizers import ScheduledMaker as ScheduledMaker
 from ._optimizers import clipped as clipped

@@ -1,7 +1,7 @@
 """The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +14,11 @@ from .._inputs import num_rows, take
 from .._reflection import has_hooks
 from .._scope import EXCLUSIVE
 from ..estimators import Estimator, random_layers
-from ..guides import FlatGuide, RandomParameter
+from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
 from ._arguments import Batch
 from ._execution import Execution
+from ._natural import NaturalGradient, mean_field
 from ._step import GradientStep
 
 
@@ -49,13 +50,11 @@ class DirectStep(GradientStep):
         estimator: Estimator | None,
         execution: Execution,
     ) -> None:
-        super().__init__(joint.model, guide, parameters, optimizer, execution.processes)
         self._execution = execution
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
-        noise = None if estimator is None else estimator.noise
         self._stack = ExitStack()
-        is_mean_field = isinstance(elbo, TraceMeanField_ELBO)
-        self._state = self._stack.enter_context(guide.flat(joint, noise=noise, closed_form=is_mean_field))
+        self._state = self._stack.enter_context(_state(joint, guide, optimizer, elbo, estimator, execution))
+        super().__init__(joint.model, guide, parameters, optimizer, execution.processes)
 
     def close(self) -> None:
         """Give the parameters memory of their own again."""
@@ -73,7 +72,7 @@ class DirectStep(GradientStep):
     def _exclusive_backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
         self._require_same_model()
-        self._state.begin()
+        self._state.begin(weight)
         terms = self._draw_once(batch, weight / self._num_draws)
         if self._num_draws > 1:
             gradients = self._state.gradients
@@ -138,7 +137,8 @@ class DirectStep(GradientStep):
         @contextmanager
         def around(_: object, num_rows: int) -> Iterator[None]:
             layers = nullcontext() if estimator is None else random_layers(estimator, random, num_rows)
-            with layers, torch.autocast(self._joint.model.device.type, autocast, enabled=autocast is not None):
+            lower = nullcontext() if autocast is None else torch.autocast(self._joint.model.device.type, autocast)
+            with layers, lower:
                 yield
 
         with self._joint.model.interception.by(around):
@@ -147,6 +147,22 @@ class DirectStep(GradientStep):
     def _bad_site(self) -> str | None:
         bad = self._state.bad_site()
         return bad or (None if bool(torch.isfinite(self._last_log_likelihood)) else "`obs` (its log-density)")
+
+
+def _state(
+    joint: Joint,
+    guide: FlatGuide,
+    optimizer: Optimizer,
+    elbo: ELBO,
+    estimator: Estimator | None,
+    execution: Execution,
+) -> AbstractContextManager[FlatState]:
+    """A context with the state of the guide for steps of this optimizer."""
+    if isinstance(optimizer, NaturalGradient):
+        adds_up = int(elbo.num_particles) > 1 or execution.processes.are_many
+        return optimizer.lent(mean_field(guide), joint, adds_up=adds_up)
+    noise = None if estimator is None else estimator.noise
+    return guide.flat(joint, noise=noise, closed_form=isinstance(elbo, TraceMeanField_ELBO))
 
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:

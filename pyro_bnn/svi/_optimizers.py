@@ -79,6 +79,11 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
     return make
 
 
+def skips_on_flag(optimizer: Optimizer) -> bool:
+    """Whether a flag on the device can make a step of an optimizer do nothing, as torch's `GradScaler` needs it."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
+
+
 def require_maker(optimizer: object) -> None:
     """Raise unless a value can make optimizers from parameters; an optimizer of Pyro cannot."""
     is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import CheckpointError
 
+from .._devices import reads_wait
 from .._inputs import num_rows
 from .._processes import Processes
 from .._scope import short_errors
 from ..joint import CHECKPOINTED
 from ..model import BayesianModel
 from ._arguments import Batch
+from ._natural import NaturalGradient
+from ._optimizers import skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
@@ -129,8 +132,8 @@ class GradientStep(Step):
     ) -> None:
         self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
         self._learned, self._count = parameters, 0
-        can_skip = getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused")
-        self.waits = not (can_skip and parameters[0].is_cuda)
+        can_skip = optimizer.can_skip if isinstance(optimizer, NaturalGradient) else skips_on_flag(optimizer)
+        self.waits = not (can_skip and reads_wait(parameters[0].device))
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
     @abstractmethod

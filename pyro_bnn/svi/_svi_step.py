@@ -22,6 +22,7 @@ from ._arguments import Arguments, Batch
 from ._direct import DirectStep
 from ._execution import Execution
 from ._graph import GraphStep
+from ._natural import NaturalGradient, require_natural
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
 from ._requirements import NotCopied, check_coverage, check_latents, check_model, checked_maker
@@ -145,6 +146,10 @@ class SVIStep(NotCopied):
         made = _make_optimizer(self._maker, parameters)
         options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator, "execution": self.execution}
         step: Step
+        if isinstance(made, NaturalGradient):
+            closed = joint if isinstance(joint, str) else ""
+            cuda_graph, has_estimator = self.execution.cuda_graph, self._estimator is not None
+            require_natural(closed, self.guide, has_estimator=has_estimator, cuda_graph=cuda_graph)
         if isinstance(joint, str):
             self._path = f"pyro: {joint}"
             if option := self.execution.needs_direct_path:

@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from .. import recipes
-from ..config import GUIDES, OPTIMIZERS, SCHEDULES
-from ..specs import PRIOR_CHOICES, PRIORS
+from ..config import GUIDES, SCHEDULES
+from ..specs import OPTIMIZERS, PRIOR_CHOICES, PRIORS
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -101,7 +101,7 @@ GuideSpec = Annotated[
 InitSpec = Annotated[
     str | None,
     typer.Option(
-        help="uniform, normal, network:SCALE or network:FRACTION*prior.",
+        help="uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
         show_default=recipes.default("init"),
         autocompletion=one_of("uniform", "normal", "network:"),
         rich_help_panel=FIT,
@@ -135,7 +135,8 @@ BatchSize = Annotated[
 Optimizer = Annotated[
     str | None,
     typer.Option(
-        help="adam, or sgd (without momentum).",
+        help="adam, sgd (without momentum), natural (gradients, which are faster) or natural:HESSIAN,DECAY: the first "
+        "Hessian of the loss of one row, and the decay of its average.",
         show_default=recipes.default("optimizer"),
         autocompletion=one_of(*OPTIMIZERS),
         rich_help_panel=FIT,

@@ -1,0 +1,251 @@
+"""The state of the mean-field Gaussian guide during a step of natural-gradient inference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
+from ._flat import FlatState, RandomParameter, scratch_for
+from ._masks import FlatMask
+from ._parameters import ParameterVector
+
+LONGEST = 2**16
+"""Heuristic: length of a piece on a CPU, at which a piece of every vector of the update fits in a core's cache."""
+
+SMALLEST_WEIGHT = 1e-12
+"""Heuristic: smallest weight of the divergence. Precisions grow as its inverse, and single precision ends at 3e38."""
+
+
+@dataclass(frozen=True)
+class NaturalUpdate:
+    """Settings of one update; see :class:`NaturalState`.
+
+    Args:
+        lr: Learning rate of the means.
+        momentum: Decay of the averaged gradient.
+        hessian_decay: Decay of the averaged Hessian.
+        clip: Largest size of a step of a mean divided by the learning rate; None is no limit.
+        is_bad: Flag on the device, above 0 if the update must do nothing; None if it is known that it must be made.
+    """
+
+    lr: float
+    momentum: float
+    hessian_decay: float
+    clip: float | None
+    is_bad: Tensor | None = None
+
+
+class NaturalState(FlatState):
+    r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S.
+
+    The loss is :math:`L + \lambda\,\mathrm{KL}`, with L minus the log-likelihood of the whole data set and
+    :math:`\lambda` the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum
+    has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`, with g the gradient of L in
+    w. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step draws w, averages, and moves towards these
+    conditions:
+
+    .. math::
+        u &= \frac{g\,(w - m)}{\lambda} + \frac{P}{S} - 1, \\
+        M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
+        S &\leftarrow S \left(1 + \rho u + \tfrac12 \rho^2 u^2\right), \qquad \rho = 1 - \beta_2, \\
+        m &\leftarrow m - \alpha \left(\frac{M}{\lambda (1 - \beta_1^t)} + P (m - m_0)\right) \Big/ S.
+
+    The factor of S is never below 1/2, so precisions stay positive. With another prior p, the gradient g is that of
+    :math:`L - \lambda \log p`, and P = 0 in these formulas: the conditions are then :math:`E[g] = 0` and
+    :math:`S = E[\nabla^2(L - \lambda \log p)] / \lambda`. Several draws, and several processes, average g and
+    :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S that comes from the data is divided by its ratio.
+
+    With S = N (h + P/N) this is the method of Shen et al. (2024), with h the Hessian of the mean loss of N rows.
+
+    Args:
+        joint: The joint density.
+        loc: The means, P numbers.
+        precision: The precisions, P numbers.
+        mask: The removed weights.
+        initial_hessian: First Hessian of the loss of one row, from which the first step computes S; None leaves S.
+        adds_up: Whether a step adds up several draws or processes, for which :math:`g (w - m)` needs a vector.
+
+    References:
+        Shen et al. (2024), https://arxiv.org/abs/2402.17641; Lin et al. (2020), https://arxiv.org/abs/2002.10060 (the
+        factor of S); Khan and Rue (2023), https://arxiv.org/abs/2107.04562.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        loc: ParameterVector,
+        precision: ParameterVector,
+        mask: FlatMask,
+        *,
+        initial_hessian: float | None,
+        adds_up: bool,
+    ) -> None:
+        super().__init__(joint, {"loc": loc, "precision": precision})
+        self._loc, self._precision, self._mask = loc.value, precision.value, mask
+        self._initial_hessian = initial_hessian
+        self._pieces = joint.pieces(longest=LONGEST)
+        self._scratch = scratch_for(self._pieces, self._loc)
+        self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
+        self._product = torch.zeros_like(self._loc) if adds_up else None  # of gradient and deviation
+        self.momentum = torch.zeros_like(self._loc)
+        """Average M of the gradients, shape (P,)."""
+        self.num_updates = 0
+        """Number t of updates made."""
+        self.weight: float | None = None
+        """Weight of the divergence in the last step; None before the first."""
+        loc.set_gradient(self.value_grad)
+        if self._product is not None:  # in the place of a gradient, where processes average it
+            precision.set_gradient(self._product)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradient in the draw, and its product with the deviation if several are added up."""
+        return [self.value_grad] if self._product is None else [self.value_grad, self._product]
+
+    def begin(self, weight: float) -> None:
+        """Start a step; see :meth:`FlatState.begin`."""
+        if weight < SMALLEST_WEIGHT:
+            raise ValueError(
+                f"`kl_weight` must be at least {SMALLEST_WEIGHT:g} for natural-gradient inference, got {weight:g}, at "
+                "which the best guide is a point; use Adam with such weights."
+            )
+        super().begin(weight)
+        with torch.no_grad():
+            if self.num_updates == 0 and self._initial_hessian is not None:
+                self._start(self._initial_hessian * self.joint.model.num_data / weight)
+            elif self.weight is not None and weight != self.weight:
+                self._rescale(self.weight / weight)
+            self._mask.fill_precisions(self._precision)
+        self.weight = weight
+
+    def update(self) -> None:
+        """Check the removed weights; see :meth:`FlatState.update`."""
+        self._mask.require_same()
+        with torch.no_grad():
+            self._mask.fill(self._loc, 0)
+
+    def _start(self, of_data: float) -> None:
+        """Set the precisions from their part that comes from the data."""
+        for piece in self._pieces:
+            self._precision[piece.part] = of_data + _prior_precision(piece)
+
+    def _rescale(self, ratio: float) -> None:
+        """Multiply the part of the precisions that comes from the data; a negative part does not grow."""
+        for piece in self._pieces:
+            precision, of_prior = self._precision[piece.part], _prior_precision(piece)
+            of_data = precision - of_prior
+            scaled = of_data * ratio if ratio < 1 else torch.maximum(of_data, of_data * ratio)
+            precision.copy_(scaled.add_(of_prior))
+
+    @torch.no_grad()
+    def draw(self) -> Mapping[str, Tensor | RandomParameter]:
+        """Draw values; see :meth:`FlatState.draw`."""
+        self.value_grad.zero_()
+        self.value.normal_()
+        for piece in self._pieces:
+            part = piece.part
+            value, scale = self.value[part], self._scratch[0, : part.stop - part.start]
+            torch.addcmul(self._loc[part], value, torch.rsqrt(self._precision[part], out=scale), out=value)
+        self._mask.fill(self.value, 0)
+        return self._given()
+
+    @torch.enable_grad()
+    def _given(self) -> Mapping[str, Tensor]:
+        return self.joint.constrained(self.leaves(self.value, self.value_grad))
+
+    @torch.no_grad()
+    def pull_back(self, weight: float) -> Tensor:
+        """Add the prior's slope where it is not Gaussian; see :meth:`FlatState.pull_back`."""
+        self._mask.fill(self.value_grad, 0)
+        terms = [self._divergence(piece, weight) for piece in self._pieces]
+        self._mask.fill(self.value_grad, 0)
+        if self._product is not None:
+            torch.sub(self.value, self._loc, out=self._product).mul_(self.value_grad)
+        return torch.stack(terms).sum() - self._mask.constant
+
+    def _divergence(self, piece: Piece, weight: float) -> Tensor:
+        part, density = piece.part, piece.density
+        count = part.stop - part.start
+        loc, precision, value = self._loc[part], self._precision[part], self.value[part]
+        first, second, *rest = self._scratch[:, :count]
+        log_precisions = torch.log(precision, out=first).sum().double()
+        if isinstance(density, NormalDensity):
+            return density.expected_energy(loc, precision, [first, second]) + 0.5 * log_precisions - 0.5 * count
+        squares = torch.sub(value, loc, out=first).square_().mul_(precision).sum().double()
+        log_p = density.add_slope(value, self.value_grad[part], -weight, [first, second, *rest])
+        return 0.5 * (log_precisions - squares) - count * LOG_ROOT_TAU - log_p
+
+    @torch.no_grad()
+    def update_parameters(self, settings: NaturalUpdate) -> None:
+        """Make the update of the formulas above, piece by piece.
+
+        Args:
+            settings: Learning rate, decays, limit and flag.
+        """
+        self.num_updates += 1
+        for piece in self._pieces:
+            self._update_precision(piece, settings)
+            self._update_loc(piece, settings)
+
+    def _update_precision(self, piece: Piece, settings: NaturalUpdate) -> None:
+        part, rate = piece.part, 1 - settings.hessian_decay
+        assert self.weight is not None
+        precision = self._precision[part]
+        product, inverse, *_ = self._scratch[:, : part.stop - part.start]
+        if self._product is None:
+            torch.sub(self.value[part], self._loc[part], out=product).mul_(self.value_grad[part])
+        else:
+            product.copy_(self._product[part])
+        factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, until it is squared
+        if isinstance(piece.density, NormalDensity):
+            _add_scaled(factor, piece.density.precision, torch.reciprocal(precision, out=inverse), rate)
+        factor.square_().add_(1).mul_(0.5)
+        if settings.is_bad is not None:
+            factor.masked_fill_(settings.is_bad, 1)
+        precision.mul_(factor)
+
+    def _update_loc(self, piece: Piece, settings: NaturalUpdate) -> None:
+        part, density, is_bad = piece.part, piece.density, settings.is_bad
+        assert self.weight is not None
+        loc, momentum = self._loc[part], self.momentum[part]
+        step, deviation, *_ = self._scratch[:, : part.stop - part.start]
+        torch.sub(self.value_grad[part], momentum, out=step)
+        if is_bad is not None:
+            step.masked_fill_(is_bad, 0)
+        momentum.add_(step, alpha=1 - settings.momentum)
+        bias = 1 - settings.momentum**self.num_updates
+        torch.mul(momentum, 1 / (self.weight * bias), out=step)
+        if isinstance(density, NormalDensity):
+            _add_scaled(step, density.precision, density.centred(loc, deviation))
+        step.div_(self._precision[part])
+        if settings.clip is not None:
+            step.clamp_(-settings.clip, settings.clip)
+        if is_bad is not None:
+            step.masked_fill_(is_bad, 0)
+        loc.sub_(step, alpha=settings.lr)
+        self._mask.fill(loc, 0, part)
+
+    def is_degenerate(self, site: str) -> bool:
+        """Whether a precision of a site is not above 0 and finite."""
+        precision = self.joint.layout.views(self._precision)[site]
+        return not bool(((precision > 0) & torch.isfinite(precision)).all())
+
+    def release(self) -> None:
+        """See :meth:`FlatState.release`."""
+        del self._scratch, self._product
+        self.value = self._loc
+
+
+def _prior_precision(piece: Piece) -> float | Tensor:
+    """Precision of a Gaussian prior; 0 for others, whose slope is part of the gradient."""
+    return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
+
+
+def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: float = 1.0) -> None:
+    """Add `weight` times `factor` times `value`, in place."""
+    if isinstance(factor, Tensor):
+        target.addcmul_(value, factor, value=weight)
+    else:
+        target.add_(value, alpha=weight * factor)
