@@ -228,6 +228,16 @@ def _predicting(options: Options) -> Iterator[Row]:
         return dataclasses.replace(cell, detail=f"{theirs:.3g} / {own:.3g} s")
 
     yield Row("prediction, laplace-torch's time / ours", laplace)
+    images = (2, 32) if options.quick else (16, 224)
+    reused = [lambda s, by_hand=b: _prediction.Reused(s, *images, by_hand=by_hand) for b in (False, True)]
+    title = "prediction, last layer random, ResNet-18, 100 draws / one deterministic pass"
+    yield Row(title, lambda d: alternate(*(make(setting(d)) for make in reused), 2 * rounds + 1), at_most(1.1))
+    small = (20, 16, 4) if options.quick else (10, 20, 20, 3)
+    for sizes, goal in ((options.mlp.sizes, at_most(2)), (small, None)):
+        row = dataclasses.replace(options.mlp, sizes=sizes, batch_size=1, num_steps=1)
+        pair = [functools.partial(make, num_samples=100) for make in (_prediction.OneRow, _prediction.OneRowByHand)]
+        title = f"prediction, one row, {'-'.join(map(str, sizes))}, 100 draws / the same arithmetic by hand"
+        yield Row(title, _pair(options, row, *pair), goal)
     for removed in (0.9, 0.98):
         wide = dataclasses.replace(
             options.mlp, sizes=(20, 16, 4) if options.quick else (784, 1200, 1200, 10), batch_size=1000, num_steps=1
