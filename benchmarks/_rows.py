@@ -23,6 +23,7 @@ from ._steps import (
     OwnLoop,
     ResidualSetting,
     Setting,
+    natural,
 )
 
 Make = Callable[[Setting], Contender]
@@ -131,7 +132,24 @@ def _estimators(options: Options) -> Iterator[Row]:
 
 
 def _residual(options: Options) -> Iterator[Row]:
-    yield Row("ResNet-20, SVI step / deterministic step", _pair(options, options.residual, _fit(), Deterministic))
+    setting = options.residual
+    yield Row(
+        "ResNet-20, natural-gradient step / deterministic step",
+        _pair(options, setting, natural, Deterministic),
+        at_most(1.15),
+        at_most(1.1),
+    )
+    yield Row("ResNet-20, SVI step / deterministic step", _pair(options, setting, _fit(), Deterministic))
+
+    def memory(device: str) -> Cell:
+        names = "natural-gradient", "SVI", "deterministic"
+        arguments = setting.batch_size, setting.width, device
+        used = [in_new_process("_growth:residual_memory", n, *arguments, threads=options.threads) for n in names]
+        first, _, last = (float(number) / 1e6 for number in used)
+        text = ", ".join(f"{name} {float(number) / 1e6:.0f}" for name, number in zip(names, used, strict=True))
+        return Cell([first / last], detail=f"MB: {text}")
+
+    yield Row("ResNet-20, peak memory of a fit, natural-gradient / deterministic", memory, at_most(1.05), at_most(1.05))
 
 
 def _growing(options: Options) -> Iterator[Row]:

@@ -122,15 +122,16 @@ class Loop(ABC):
         self.losses: list[float] = []  # losses of the last burst
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor) -> float:
-        """One step; returns the loss."""
+    def step(self, x: Tensor, y: Tensor) -> Tensor | float:
+        """One step; returns the loss. A tensor is read after all steps, as in `fit_svi`: no step waits for it."""
 
     def burst(self) -> float:
         x, y = self.setting.data
         self.setting.finish()
         begin = time.perf_counter()
         order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
-        self.losses = [self.step(x[rows], y[rows]) for rows in order]
+        losses = [self.step(x[rows], y[rows]) for rows in order]
+        self.losses = torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()
         self.setting.finish()
         return (time.perf_counter() - begin) / self.setting.num_steps
 
@@ -143,12 +144,12 @@ class Differentiable(Loop):
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor) -> Tensor: ...
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self.optimizer.zero_grad()
         loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return loss.detach()
 
 
 class HandWritten(Differentiable):
@@ -232,14 +233,15 @@ class CapturedDeterministic(Loop):
         with torch.cuda.graph(self._graph):
             self._loss = step()
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self._x.copy_(x)
         self._y.copy_(y)
         self._graph.replay()
-        return self._loss.item()
+        return self._loss.detach().clone()
 
 
 MakeGuide = Callable[[pb.BayesianModel], pb.FlatGuide]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def mean_field(model: pb.BayesianModel) -> pb.MeanFieldGuide:
@@ -256,6 +258,7 @@ class FitSVI:
         elbo: Class of the ELBO.
         estimator: Gradient estimator.
         make_guide: From the model to its guide.
+        optimizer: From parameters to their optimizer; None is that of the setting.
         in_batches: Give `fit_svi` a list of batches instead of the two tensors.
     """
 
@@ -267,6 +270,7 @@ class FitSVI:
         elbo: type[ELBO] = Trace_ELBO,
         estimator: pb.Estimator | None = None,
         make_guide: MakeGuide = mean_field,
+        optimizer: MakeOptimizer | None = None,
         in_batches: bool = False,
     ) -> None:
         self.setting = setting
@@ -286,7 +290,7 @@ class FitSVI:
             self.model,
             self.guide,
             data,
-            optimizer=setting.optimizer,
+            optimizer=optimizer or setting.optimizer,
             num_epochs=2,
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
@@ -299,6 +303,16 @@ class FitSVI:
             warnings.filterwarnings("ignore", message="`num_data` is")  # it is meant to differ from the rows at hand
             posterior = self._fit(**options)
         return posterior.history.epochs[-1].seconds / self.setting.num_steps
+
+
+def natural(setting: Setting) -> FitSVI:
+    """Natural-gradient inference; parameters without a distribution have the optimizer of all other rows."""
+
+    def guide(model: pb.BayesianModel) -> pb.MeanFieldGuide:
+        init = pb.NetworkInit(scale=INITIAL_SCALE)
+        return pb.MeanFieldGuide(model, init=init, scale_map=pb.scale_maps.Precision())
+
+    return FitSVI(setting, make_guide=guide, optimizer=pb.natural_gradient(1e-3, others=setting.optimizer))
 
 
 class OwnLoop:

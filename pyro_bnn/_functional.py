@@ -99,6 +99,12 @@ def _refresh(layer: nn.Module, _: object) -> None:
     layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]  # type: ignore
 
 
+def has_hooks_of_others(layer: nn.Module) -> bool:
+    """Whether a module has hooks, except that of :func:`refresh_recurrent_weights`."""
+    kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
+
+
 @contextmanager
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which the parameters at some paths are given tensors, also for `next(net.parameters())`.

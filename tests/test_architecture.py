@@ -19,6 +19,7 @@ LAYERS = [
     {"_inputs"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_extras", "_functional"},
+    {"_reuse"},
     {"data", "metrics", "nets", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

@@ -64,15 +64,15 @@ def test_a_crop_is_a_part_of_the_framed_image_or_its_mirror_image():
 
 
 def test_methods_are_trained_and_measured_side_by_side(benchmark):
-    printed = benchmark("--epochs", 12, "--methods", "last-layer", "adam")
+    printed = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
     rows = [line for line in printed.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[0] for row in rows] == ["| network", "| last-layer", "| adam"]
-    for method in ("adam", "last-layer"):
+    assert [row.split(" | ")[0] for row in rows] == ["| network", "| last-layer", "| adam", "| natural"]
+    for method in cifar.SETTINGS:
         record = json.loads((benchmark.out / f"{method}-seed0.json").read_text())
         assert record["scores"]["accuracy"] > 0.6
         assert record["training"]["cpu_seconds"] > 0
         assert not (benchmark.out / f"{method}-seed0.fit").exists()
-    again = benchmark("--epochs", 12, "--methods", "last-layer", "adam")
+    again = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
     assert "epoch" not in again.partition("Trained on")[0]
     assert again.partition("Trained on")[2] == printed.partition("Trained on")[2]
 

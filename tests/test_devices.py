@@ -12,6 +12,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn import scale_maps
 
 from .accelerator import DEVICE, Accelerator, WrongDeviceError
 from .cases import ESTIMATORS, FIXED_PRIORS, GUIDES, HIERARCHICAL_PRIORS, LEARNED_PRIORS, LIKELIHOODS, small_model
@@ -47,10 +48,10 @@ def assert_no_waits(device):
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-def steps(model, guide, x, y, device=None, **options):
+def steps(model, guide, x, y, device=None, optimizer=FUSED, **options):
     """The ELBO's terms of some steps, after a first one that prepares them."""
     torch.manual_seed(1)
-    with pb.svi_step(model, guide, FUSED, **options) as step:
+    with pb.svi_step(model, guide, optimizer, **options) as step:
         step(x, y)
         if device is not None:
             device.reset()
@@ -68,13 +69,14 @@ def assert_same_as_on_the_cpu(found, expected, guide, guide_on_cpu):
         torch.testing.assert_close(parameter.cpu(), parameters[name], **CPU_ONLY_FORMULAS)
 
 
-def check_steps(elbo, estimator=None, num_reads=0, num_transfers=0, **kwargs):
+def check_steps(elbo, estimator=None, optimizer=FUSED, num_reads=0, num_transfers=0, **kwargs):
     """Steps give the numbers of the CPU, and wait for the device at most so many times each."""
+    options = {"elbo": elbo(), "estimator": estimator, "optimizer": optimizer}
     model, guide, *data = problem("cpu", **kwargs)
-    path, expected = steps(model, guide, *data, elbo=elbo(), estimator=estimator)
+    path, expected = steps(model, guide, *data, **options)
     with Accelerator() as device:
         *there, x, y = problem(DEVICE, **kwargs)
-        path_there, found = steps(*there, x, y, device, elbo=elbo(), estimator=estimator)
+        path_there, found = steps(*there, x, y, device, **options)
         assert_same_as_on_the_cpu(found, expected, there[1], guide)
     assert path == path_there
     assert (path == "direct") == (num_reads == 0)
@@ -101,6 +103,23 @@ def test_a_direct_step_with_any_likelihood_never_waits(likelihood):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_direct_step_with_any_estimator_never_waits(estimator, elbo):
     check_steps(elbo, ESTIMATORS[estimator], likelihood="gaussian-latent")
+
+
+NATURAL = pb.natural_gradient(hessian_decay=0.9, others=FUSED)
+
+
+def precisions(model):
+    return pb.MeanFieldGuide(model, scale_map=scale_maps.Precision())
+
+
+@pytest.mark.parametrize("prior", FIXED_PRIORS)
+def test_a_step_of_natural_gradient_with_any_fixed_prior_never_waits(prior):
+    check_steps(Trace_ELBO, optimizer=NATURAL, make_guide=precisions, prior=FIXED_PRIORS[prior])
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian-learned", "gaussian-latent"])
+def test_a_step_of_natural_gradient_that_learns_a_noise_scale_never_waits(likelihood):
+    check_steps(Trace_ELBO, optimizer=NATURAL, make_guide=precisions, likelihood=likelihood)
 
 
 OF_PYRO = {"auto-normal": 65, "auto-full-rank": 50, "auto-low-rank": 50}

@@ -155,7 +155,10 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     Raises:
         ValueError: If the two disagree, or if the network changes its weights in place; the message names the site.
     """
-    if model.is_intercepted or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS:
+    if (
+        model.interception.is_active
+        or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS
+    ):
         return
     x, y = map_inputs(_example, x), _example(_checks.rows("y", y))
     try:

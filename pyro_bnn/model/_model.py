@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Generic
 
 import pyro
@@ -24,7 +23,7 @@ from ._choice import make_random, parameter_tree
 from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
-from ._response import Interception, Interceptor, Response, respond
+from ._response import Interception, Response, respond
 from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
@@ -329,14 +328,10 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         """
         return self._likelihood_given(values)(output)
 
-    def intercepted(self, interceptor: Interceptor) -> AbstractContextManager[None]:
-        """A context in which every call of the network runs inside a context made by `interceptor`."""
-        return self._interception.by(interceptor)
-
     @property
-    def is_intercepted(self) -> bool:
-        """Whether a context of :meth:`intercepted` is active."""
-        return self._interception.interceptor is not None
+    def interception(self) -> Interception:
+        """Where estimators, and memories of earlier calls, enter the calls of the network."""
+        return self._interception
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
         """The likelihood with those of the given values that belong to it."""
@@ -384,14 +379,14 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception.interceptor)
+        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
         net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
-        return respond(net, likelihood, self._paths, weights, x, self._interception.interceptor)
+        return respond(net, likelihood, self._paths, weights, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

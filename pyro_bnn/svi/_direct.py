@@ -141,7 +141,7 @@ class DirectStep(GradientStep):
             with layers, lower:
                 yield
 
-        with self._joint.model.intercepted(around):
+        with self._joint.model.interception.by(around):
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:

@@ -37,7 +37,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> J
         return "autocast is on"
     if has_hooks(model):
         return "the model or the guide has hooks"
-    if model.is_intercepted:
+    if model.interception.is_active:
         return "an estimator is applied already"
     if not model.has_fixed_priors:
         return "a prior depends on other variables or is learned"
