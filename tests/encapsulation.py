@@ -17,6 +17,7 @@ FLOOR = frozenset(
     {
         "_checkpointing",
         "_checks",
+        "_copies",
         "_devices",
         "_extras",
         "_files",
