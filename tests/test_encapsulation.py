@@ -23,6 +23,10 @@ USED_IN_TESTS = {
         {"pyro_bnn._checkpointing", "pyro_bnn._files"},
         "When states are written and what a signal does is the same for every computation.",
     ),
+    "tests/test_architectures_values.py": (
+        {"pyro_bnn._functional"},
+        "Layers that do not see the drawn weights must be noticed.",
+    ),
     "tests/test_batches.py": (
         {"pyro_bnn.svi._batches"},
         "The order of the rows is compared with its definition, and fits go through it.",
