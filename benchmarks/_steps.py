@@ -122,15 +122,16 @@ class Loop(ABC):
         self.losses: list[float] = []  # losses of the last burst
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor) -> float:
-        """One step; returns the loss."""
+    def step(self, x: Tensor, y: Tensor) -> Tensor | float:
+        """One step; returns the loss. A tensor is read after all steps, as in `fit_svi`: no step waits for it."""
 
     def burst(self) -> float:
         x, y = self.setting.data
         self.setting.finish()
         begin = time.perf_counter()
         order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
-        self.losses = [self.step(x[rows], y[rows]) for rows in order]
+        losses = [self.step(x[rows], y[rows]) for rows in order]
+        self.losses = torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()
         self.setting.finish()
         return (time.perf_counter() - begin) / self.setting.num_steps
 
@@ -143,12 +144,12 @@ class Differentiable(Loop):
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor) -> Tensor: ...
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self.optimizer.zero_grad()
         loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return loss.detach()
 
 
 class HandWritten(Differentiable):
@@ -232,11 +233,11 @@ class CapturedDeterministic(Loop):
         with torch.cuda.graph(self._graph):
             self._loss = step()
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self._x.copy_(x)
         self._y.copy_(y)
         self._graph.replay()
-        return self._loss.item()
+        return self._loss.detach().clone()
 
 
 MakeGuide = Callable[[pb.BayesianModel], pb.FlatGuide]
@@ -259,6 +260,7 @@ class FitSVI:
         make_guide: From the model to its guide.
         optimizer: From parameters to their optimizer; None is that of the setting.
         in_batches: Give `fit_svi` a list of batches instead of the two tensors.
+        execution: How steps are computed; None records them on a GPU.
     """
 
     def __init__(
@@ -271,6 +273,7 @@ class FitSVI:
         make_guide: MakeGuide = mean_field,
         optimizer: MakeOptimizer | None = None,
         in_batches: bool = False,
+        execution: pb.Execution | None = None,
     ) -> None:
         self.setting = setting
         self.model = pb.BayesianModel(
@@ -294,7 +297,7 @@ class FitSVI:
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
             estimator=estimator,
-            execution=execution_on(setting),  # recorded in the first epoch, replayed in the second
+            execution=execution or execution_on(setting),  # recorded in the first epoch, replayed in the second
         )
 
     def burst(self, **options: object) -> float:
@@ -311,7 +314,12 @@ def natural(setting: Setting) -> FitSVI:
         init = pb.NetworkInit(scale=INITIAL_SCALE)
         return pb.MeanFieldGuide(model, init=init, scale_map=pb.scale_maps.Precision())
 
-    return FitSVI(setting, make_guide=guide, optimizer=pb.natural_gradient(1e-3, others=setting.optimizer))
+    return FitSVI(
+        setting,
+        make_guide=guide,
+        optimizer=pb.natural_gradient(1e-3, others=setting.optimizer),
+        execution=pb.Execution(),
+    )
 
 
 class OwnLoop:

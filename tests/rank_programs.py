@@ -27,6 +27,8 @@ def made(path="direct", num_data=41, seed=0):
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1))
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(), num_data=num_data)
+    if path == "precise":
+        return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
     return model, pb.MeanFieldGuide(model) if path == "direct" else pb.auto_normal(model)
 
 
@@ -111,6 +113,26 @@ def by_loader(rank):
     model, guide = made(num_data=40)
     posterior = pb.fit_svi(model, guide, loader, optimizer=ADAM, num_epochs=3, seed=0)
     return learned(model, guide), plain(posterior.history)
+
+
+def natural_gradient(rank):
+    """A fit by natural gradients from starts that differ, and one step on a share of the rows with noise of its own."""
+    model, guide = made("precise", seed=rank)
+    options = {"optimizer": pb.natural_gradient(0.05, hessian_decay=0.95), "num_epochs": 5, "batch_size": 8, "seed": 3}
+    posterior = pb.fit_svi(model, guide, rows(), **options)
+    return learned(model, guide), plain(posterior.history), natural_products(rank)
+
+
+def natural_products(rank):
+    """The gradients of a step and their products with the deviations of the draw."""
+    model, guide = made("precise")
+    model.net.eval()
+    x, y = (part[slice(*[(0, 20), (20, 33)][rank])] for part in rows())
+    with pb.svi_step(model, guide, pb.natural_gradient(), elbo=Trace_ELBO(num_particles=2)) as step:
+        step.prepared(x, y)
+        torch.manual_seed(100 + rank)
+        step(x, y)
+        return {name: parameter.grad.clone() for name, parameter in guide.named_parameters()}
 
 
 class Share(IterableDataset):

@@ -75,6 +75,8 @@ TABLES = {
     "pixels": (GOOD, ("--inputs", "scaled:2"), "`inputs` of tables and arrays must be standardized or raw"),
     "accuracy": (GOOD, ("--accuracy",), "`accuracy` is recorded for classes only"),
     "estimator": (GOOD, ("--guide", "auto-normal", "--estimator", "local"), "`estimator` local needs the guide"),
+    "natural": (GOOD, ("--optimizer", "natural", "--guide", "auto-normal"), "`optimizer` natural needs the guide mean"),
+    "its draws": (GOOD, ("--optimizer", "natural", "--estimator", "local"), "natural needs the estimator weights"),
 }
 
 

@@ -51,6 +51,7 @@ def results(tmp_path_factory):
         ("odd_tensors",),
         ("separate",),
         ("torchs_own",),
+        ("natural_gradient",),
     ]
     found = together(programs)
     return {json.dumps(program): by_rank for program, by_rank in zip(programs, found, strict=True)}
@@ -122,6 +123,16 @@ def test_separate_fits_stay_separate(results):
 def test_pyros_elbo_works_inside_torchs_distributed_data_parallel(results):
     first, second = of(results, "torchs_own")
     assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_natural_gradients_average_the_hessians_of_all_draws(results):
+    found = of(results, "natural_gradient")
+    assert_equal_in_all(found)
+    alone = [rank_programs.natural_products(rank) for rank in range(NUM_PROCESSES)]
+    for *_, gradients in found:
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, (20 * alone[0][name] + 13 * alone[1][name]) / 33, rtol=1e-6, atol=1e-9)
+            assert not torch.allclose(alone[0][name], alone[1][name])
 
 
 # --- one process: batches in parts, and bfloat16 ----------------------------------------------------------------------

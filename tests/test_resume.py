@@ -72,6 +72,18 @@ def pruned(model):
     return pb.pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide
 
 
+def precise(model):
+    return pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
+
+
+def pruned_and_precise(model):
+    return pb.pruning.prune(precise(model), fraction=0.4).guide
+
+
+def natural(**options):
+    return pb.natural_gradient(0.05, hessian_decay=0.95, **options)
+
+
 def make(net=None, likelihood=None, guide=pb.MeanFieldGuide, prior=None):
     torch.manual_seed(0)
     net = net() if net else nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
@@ -122,6 +134,17 @@ CASES = {
     "loader-own-generator": {"data": own_generator},
     "loader-workers": {"data": functools.partial(loader, num_workers=2)},
     "callback": {"callbacks": CountsEpochs},
+    "natural": {"guide": precise, "optimizer": natural()},
+    "natural-all": {
+        "guide": pruned_and_precise,
+        "net": with_dropout,
+        "likelihood": pb.GaussianLikelihood(),
+        "prior": pb.PriorByName({"net.0.weight": pb.ScaleMixturePrior(), "**": pb.FanInNormalPrior()}),
+        "optimizer": pb.scheduled(
+            natural(initial_hessian=0.5, clip=0.1), functools.partial(CosineAnnealingLR, T_max=4)
+        ),
+        "elbo": Trace_ELBO(num_particles=2),
+    },
 }
 
 

@@ -25,8 +25,14 @@ def learned(run):
     return posterior.history.elbo, posterior.guide.state_dict()
 
 
+@pytest.fixture(params=["default", "fast"])
+def options(request):
+    """A run's command line, with each kind of optimizer."""
+    return (*OPTIONS, "--recipe", request.param)
+
+
 @pytest.fixture
-def stopped(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+def stopped(pyro_bnn, tmp_path, monkeypatch, options):  # noqa: F811
     """A run that SIGTERM has stopped after three of six epochs."""
 
     def note(folder, progress):
@@ -37,19 +43,19 @@ def stopped(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
     told = Folder.note
     with monkeypatch.context() as patch:
         patch.setattr(Folder, "note", note)
-        code, out, err = pyro_bnn(*OPTIONS, "--out", tmp_path / "stopped")
+        code, out, err = pyro_bnn(*options, "--out", tmp_path / "stopped")
     assert (code, out) == (130, "")
     assert err.strip() == f"error: stopped; `pyro-bnn train --resume {tmp_path / 'stopped'}` goes on."
     return tmp_path / "stopped"
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_happened(pyro_bnn, stopped, tmp_path):  # noqa: F811
+def test_a_stopped_run_goes_on_as_if_nothing_had_happened(pyro_bnn, stopped, tmp_path, options):  # noqa: F811
     code, _, err = pyro_bnn("evaluate", stopped)
     assert (code, "is not finished: 3 of 6 epochs; `pyro-bnn train --resume" in err) == (2, True)
     code, out, err = pyro_bnn("train", "--resume", stopped)
     assert (code, err) == (0, "")
     assert "completed after 6 of 6 epochs" in out
-    assert pyro_bnn(*OPTIONS, "--out", tmp_path / "whole")[0] == 0
+    assert pyro_bnn(*options, "--out", tmp_path / "whole")[0] == 0
     for name in ("config.json", "data.json", "accuracy.json", "accuracy.csv"):
         assert (stopped / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     resumed, whole = (learned(run) for run in (stopped, tmp_path / "whole"))

@@ -12,7 +12,7 @@ from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.network import check_network, make_network
 from .own.targets import Target
-from .specs import make_init, make_inputs, make_prior
+from .specs import make_init, make_inputs, make_prior, make_scale_map
 
 __all__ = ["build", "rebuild"]
 
@@ -48,8 +48,9 @@ def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[B
         net = _mlp(config, x, num_outputs) if config.net == "mlp" else _own(config, facts, x, num_outputs)
         model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=num_data)
         init = make_init(config.init)
-        guide = MeanFieldGuide(model, init=init) if config.guide == "mean-field" else auto_normal(model, init=init)
-    return model, guide
+        if config.guide == "auto-normal":
+            return model, auto_normal(model, init=init)
+        return model, MeanFieldGuide(model, init=init, scale_map=make_scale_map(config.optimizer))
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:

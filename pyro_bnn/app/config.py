@@ -10,7 +10,7 @@ from typing import Any
 
 from .own.reading import TABLES
 from .own.specs import checked_function
-from .specs import make_estimator, make_init, make_inputs, make_kl_weight, make_prior
+from .specs import make_estimator, make_init, make_inputs, make_kl_weight, make_optimizer, make_prior
 
 __all__ = ["RunConfig", "kind_of"]
 
@@ -18,8 +18,7 @@ VERSION = 2
 """Version of configurations in files; one of a later version is refused."""
 
 GUIDES = ("mean-field", "auto-normal")
-OPTIMIZERS = ("adam", "sgd")
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cosine", "warm-cosine")
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class RunConfig:
         prior: A name and numbers, such as ``normal:0.1``; `specs.PRIORS` is the list. Or ``GLOB=PRIOR;GLOB=PRIOR``,
             where the first glob that matches a parameter's name chooses its prior.
         guide: ``mean-field`` or ``auto-normal``.
-        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
-            ``network:FRACTION*prior``.
+        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``,
+            ``network:FRACTION*prior`` or ``network:FRACTION*weight``.
         inputs: Of image sets ``raw`` pixels in [0, 1], ``scaled:FACTOR`` (raw pixels times a number), or
             ``standardized`` pixel by pixel. Of tables and arrays ``standardized`` or ``raw``.
         hidden: Units of each hidden layer, for the network ``mlp``.
@@ -42,14 +41,15 @@ class RunConfig:
         lr: Learning rate. With `sgd` it multiplies the gradient of one batch's loss, the summed NLL plus
             KL / number of batches, as in papers. (`fit_svi` has the loss of the whole data set, which is as many times
             larger as there are batches.)
-        schedule: ``constant`` or ``cosine``.
+        schedule: ``constant``, ``cosine``, or ``warm-cosine``, which begins after an epoch at a tenth of the rate.
         num_particles: Weight draws per step.
         kl_weight: Weight of the KL term: a number, where 1 gives the ELBO, ``blundell``, ``per-weight`` or
             ``warmup:EPOCHS[,WEIGHT]``.
         hold_out: Classes of an image set that are kept out of training, as the unknown.
         validation: Number of an image set's training images set aside for validation; with 0, training uses all.
         seed: Seed of initial weights, batch order and weight draws.
-        optimizer: ``adam``, or ``sgd`` (without momentum).
+        optimizer: ``adam``, ``sgd`` (without momentum), or ``natural[:DECAY,CLIP]``: natural-gradient inference, with
+            the decay of the averaged Hessian, and the largest step of a mean divided by the learning rate.
         accuracy: Whether to record the accuracy at mean weights after each epoch.
         likelihood: A name, and a number for some: ``categorical``, ``gaussian[:SCALE]``, ``heteroscedastic``,
             ``mixture[:COMPONENTS]`` or ``poisson``; image sets are ``categorical``.
@@ -182,6 +182,11 @@ def _disagreements(values: Mapping[str, Any]) -> list[str]:
         problems.append("`accuracy` is recorded for classes only; leave out --accuracy")
     if values["estimator"] != "weights" and values["guide"] != "mean-field":
         problems.append(f"`estimator` {values['estimator']} needs the guide mean-field")
+    if values["optimizer"].startswith("natural"):
+        if values["guide"] != "mean-field":
+            problems.append("`optimizer` natural needs the guide mean-field")
+        if values["estimator"] != "weights":
+            problems.append("`optimizer` natural needs the estimator weights")
     return problems
 
 
@@ -306,7 +311,7 @@ CHECKS: dict[str, Check] = {
     "hold_out": _wholes(0),
     "validation": _whole(0),
     "seed": _whole(0),
-    "optimizer": _one_of(OPTIMIZERS),
+    "optimizer": _text(lambda spec: make_optimizer(spec, 1.0, 1)),
     "accuracy": _flag,
     "likelihood": _text(_likelihood),
     "net": _text(_network),

@@ -56,6 +56,13 @@ DIGITS = replace(
     hold_out=(7, 8, 9),
 )
 
+# Heuristic: chosen on 10,000 images set aside from the training set. Natural gradients need fewer epochs than Adam, and
+# less time for each. Their memory of 2,000 steps lets scales grow where the images say nothing.
+FAST = replace(DEFAULT, optimizer="natural:0.9995,1", epochs=22, lr=0.004, schedule="warm-cosine", kl_weight="0.15")
+
+# Heuristic: chosen on 250 digits set aside from the training set.
+FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", epochs=33, lr=0.1)
+
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
 # https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. Its loss is the one
 # whose gradient `lr` multiplies. It describes two hidden layers and makes parameters for two, but its function `net`
@@ -83,6 +90,9 @@ RECIPES: dict[tuple[str, str], RunConfig] = {
     ("fashion-mnist", "default"): DEFAULT,
     ("mnist", "default"): replace(DEFAULT, dataset="mnist"),
     ("digits", "default"): DIGITS,
+    ("fashion-mnist", "fast"): FAST,
+    ("mnist", "fast"): replace(FAST, dataset="mnist"),
+    ("digits", "fast"): FAST_DIGITS,
     ("fashion-mnist", "article"): ARTICLE,
     ("mnist", "article"): replace(ARTICLE, dataset="mnist"),
     ("digits", "article"): replace(ARTICLE, dataset="digits", hold_out=(7, 8, 9)),

@@ -5,12 +5,11 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 
 from .._files import DamagedFileError
 from .._records import plain, record
@@ -27,7 +26,7 @@ from .datasets import Dataset, Facts
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
 from .manifest import Manifest, verified
-from .specs import make_estimator, make_kl_weight
+from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
 
 __all__ = [
@@ -115,8 +114,8 @@ def fit(
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
-    schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
-    optimizer, schedule = _optimizer(config, len(data.x_train)), schedules[config.schedule]
+    schedule = _schedule(config)
+    optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     train_rows, test_rows = (data.x_train, data.y_train), (data.x_test, data.y_test)
     tracker = AccuracyTracker(model, guide, train_rows, test_rows) if config.accuracy else None
     noting = _noting(folder, config.epochs)
@@ -154,16 +153,23 @@ def _noting(folder: Folder, num_epochs: int) -> Callable[[History], None]:
     return lambda history: folder.note(f"{len(history.epochs)} of {num_epochs} epochs")
 
 
-def _optimizer(config: RunConfig, num_data: int) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """The optimizer, with a learning rate for `fit_svi`.
+def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
+    """A function that makes the schedule of the learning rate; None keeps it constant."""
+    if config.schedule == "constant":
+        return None
+    if config.schedule == "cosine":
+        return functools.partial(CosineAnnealingLR, T_max=config.epochs)
 
-    `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
-    the learning rate is divided by that number; Adam's steps do not depend on the scale of the loss.
-    """
-    if config.optimizer == "adam":
-        return functools.partial(torch.optim.Adam, lr=config.lr, fused=True)
-    num_batches = math.ceil(num_data / config.batch_size)
-    return functools.partial(torch.optim.SGD, lr=config.lr / num_batches, fused=True)
+    def schedule(optimizer: Optimizer) -> LRScheduler:
+        warm = ConstantLR(optimizer, factor=WARM, total_iters=1)
+        cosine = CosineAnnealingLR(optimizer, T_max=max(config.epochs - 1, 1))
+        return SequentialLR(optimizer, [warm, cosine], milestones=[1])
+
+    return schedule
+
+
+WARM = 0.1
+"""Heuristic: learning rate of the first epoch of `warm-cosine`, as a fraction of the next."""
 
 
 def load_config(run: str | Path) -> RunConfig:

@@ -5,6 +5,7 @@ The help of the command line lists them; so the library is loaded where a specif
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -12,13 +13,28 @@ from typing import TYPE_CHECKING
 import pyro_bnn as pb
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
-__all__ = ["PRIORS", "PRIOR_CHOICES", "make_estimator", "make_init", "make_inputs", "make_kl_weight", "make_prior"]
+__all__ = [
+    "OPTIMIZERS",
+    "PRIORS",
+    "PRIOR_CHOICES",
+    "make_estimator",
+    "make_init",
+    "make_inputs",
+    "make_kl_weight",
+    "make_optimizer",
+    "make_prior",
+    "make_scale_map",
+]
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
 
+
+OPTIMIZERS = ("adam", "sgd", "natural")
+"""Names of optimizers; numbers may follow the last."""
 
 PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "normal": (lambda *numbers: pb.NormalPrior(*numbers), "SCALE"),
@@ -74,8 +90,8 @@ def make_init(spec: str) -> pb.Init:
         ValueError: If there is no such initialisation.
 
     Example:
-        >>> make_init("network:0.3*prior").prior_fraction
-        0.3
+        >>> make_init("network:0.3*prior").prior_fraction, make_init("network:0.1*weight").weight_fraction
+        (0.3, 0.1)
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
@@ -83,9 +99,14 @@ def make_init(spec: str) -> pb.Init:
     if spec == "normal":
         return pb.NormalInit()
     if name != "network":
-        raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
+        raise ValueError(
+            f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE, network:F*prior or "
+            "network:F*weight."
+        )
     if rest.endswith("*prior"):
         return pb.NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
+    if rest.endswith("*weight"):
+        return pb.NetworkInit(weight_fraction=_numbers(spec, rest.removesuffix("*weight"), 1)[0])
     return pb.NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
 
 
@@ -160,3 +181,43 @@ def make_estimator(spec: str) -> pb.Estimator | None:
     if spec == "weights":
         return None
     return pb.LocalReparameterization() if spec == "local" else pb.Flipout()
+
+
+def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
+    """The maker of optimizers that a specification names, with a learning rate for `fit_svi`.
+
+    `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
+    the learning rate is divided by that number; the steps of the others do not depend on the scale of the loss.
+
+    Args:
+        spec: ``adam``, ``sgd``, ``natural``, or ``natural:DECAY,CLIP`` with `hessian_decay` and `clip` of
+            :func:`~pyro_bnn.natural_gradient`.
+        lr: Learning rate as in :class:`~pyro_bnn.app.config.RunConfig`.
+        num_batches: Number of batches in an epoch.
+
+    Raises:
+        ValueError: If there is no such optimizer or a number is out of range.
+    """
+    import torch  # late: it takes long
+
+    if spec == "adam":
+        return functools.partial(torch.optim.Adam, lr=lr, fused=True)
+    if spec == "sgd":
+        return functools.partial(torch.optim.SGD, lr=lr / num_batches, fused=True)
+    name, colon, rest = spec.partition(":")
+    if name != "natural":
+        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
+    if not colon:
+        return pb.natural_gradient(lr)
+    hessian_decay, clip = _numbers(spec, rest, 2)
+    return pb.natural_gradient(lr, hessian_decay=hessian_decay, clip=clip)
+
+
+def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
+    """The scale map of a mean-field guide that the optimizer of a specification can fit.
+
+    Example:
+        >>> make_scale_map("adam"), make_scale_map("natural:0.999,1")
+        (Softplus(), Precision())
+    """
+    return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()

@@ -73,8 +73,9 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
     path = Path(dataset).resolve()
     base = OWN if kind == "table" else replace(OWN, target="")
-    if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field":
-        base = replace(base, estimator="weights")  # the others do not suit every layer and guide
+    is_natural = settings.get("optimizer", "adam").startswith("natural")
+    if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
+        base = replace(base, estimator="weights")  # the others do not suit every layer, guide and optimizer
     config = replace(base, dataset=str(path), **settings)
     config.check()
     if not path.exists():

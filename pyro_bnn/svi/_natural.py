@@ -20,7 +20,7 @@ def natural_gradient(
     lr: float = 0.1,
     *,
     momentum: float = 0.9,
-    hessian_decay: float = 1 - 1e-5,
+    hessian_decay: float = 0.999,
     initial_hessian: float | None = None,
     clip: float | None = None,
     others: OptimizerMaker | None = None,

@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from .. import recipes
-from ..config import GUIDES, OPTIMIZERS, SCHEDULES
-from ..specs import PRIOR_CHOICES, PRIORS
+from ..config import GUIDES, SCHEDULES
+from ..specs import OPTIMIZERS, PRIOR_CHOICES, PRIORS
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -101,7 +101,7 @@ GuideSpec = Annotated[
 InitSpec = Annotated[
     str | None,
     typer.Option(
-        help="uniform, normal, network:SCALE or network:FRACTION*prior.",
+        help="uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
         show_default=recipes.default("init"),
         autocompletion=one_of("uniform", "normal", "network:"),
         rich_help_panel=FIT,
@@ -135,7 +135,8 @@ BatchSize = Annotated[
 Optimizer = Annotated[
     str | None,
     typer.Option(
-        help="adam, or sgd (without momentum).",
+        help="adam, sgd (without momentum), natural (gradients, which are faster) or natural:DECAY,CLIP: decay of the "
+        "averaged Hessian, and largest step of a mean divided by the learning rate.",
         show_default=recipes.default("optimizer"),
         autocompletion=one_of(*OPTIMIZERS),
         rich_help_panel=FIT,
@@ -153,7 +154,7 @@ LearningRate = Annotated[
 Schedule = Annotated[
     str | None,
     typer.Option(
-        help="Schedule of the learning rate: constant or cosine.",
+        help="Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine).",
         show_default=recipes.default("schedule"),
         autocompletion=one_of(*SCHEDULES),
         rich_help_panel=FIT,
