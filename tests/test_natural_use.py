@@ -175,6 +175,16 @@ def test_a_flag_on_the_device_makes_a_step_do_nothing():
     assert all(map(torch.equal, momentum, [state["momentum"] for state in optimizer.state.values()]))
 
 
+def test_fit_finds_a_plateau_by_natural_gradients():
+    x = torch.linspace(-1, 1, 20)[:, None]
+    model = pb.BayesianModel(
+        nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.1), num_data=20
+    )
+    posterior = pb.fit(model, (x, 2 * x), guide=precise(model), optimizer=pb.natural_gradient(0.2), seed=0)
+    assert "NaturalGradient lr 0.2" in posterior.status.message
+    assert abs(float(posterior.guide.locations()["net.weight"]) - 2) < 0.2
+
+
 REFUSED = {
     "softplus": ({"guide": pb.MeanFieldGuide}, {}, "make it with `scale_map=scale_maps.Precision"),
     "low-rank": ({"guide": lambda model: pb.LowRankGuide(model, rank=1)}, {}, "got LowRankGuide"),

@@ -77,7 +77,8 @@ def fit(
         data: A tuple (x, y) with all rows, or a loader of such pairs; see :func:`fit_svi`.
         guide: The guide, which is fitted in place; None is a :class:`MeanFieldGuide` around the network's own weights.
         optimizer: Function from parameters to a torch optimizer, as for :func:`fit_svi`; None is Adam with a learning
-            rate of 0.02. A pair of an optimizer and a schedule keeps its own learning rates.
+            rate of 0.02. A pair of an optimizer and a schedule keeps its own learning
+            rates. :func:`natural_gradient` needs a guide with precisions.
         max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and 50 epochs at least.
         batch_size: Number of rows in each batch; None takes all rows together if there are at most 1000, and otherwise
             splits them evenly into as few batches of at most 1000 as possible. A loader has its own.

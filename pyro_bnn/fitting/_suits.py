@@ -9,6 +9,7 @@ from .._inputs import as_inputs
 from ..guides import MeanFieldGuide
 from ..model import BayesianModel
 from ..nets import Standardize
+from ..scale_maps import Precision
 from ..svi import Data
 
 TABLE = 2
@@ -24,6 +25,8 @@ def suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data:
     layers = list(_layers(model.network))
     if any(isinstance(layer, nn.Unflatten) for layer in layers):
         return False
+    if isinstance(guide, MeanFieldGuide) and isinstance(guide.scale_map, Precision):
+        return False  # it is for natural gradients, which need draws
     if not isinstance(guide, MeanFieldGuide) or not all(
         isinstance(layer, nn.Linear) for layer in _with_tensors(layers)
     ):

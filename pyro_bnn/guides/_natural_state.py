@@ -233,9 +233,10 @@ class NaturalState(FlatState):
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 
     def release(self) -> None:
-        """See :meth:`FlatState.release`."""
-        del self._scratch, self._product
-        self.value = self._loc
+        """See :meth:`FlatState.release`; gradients, which are those in a draw, are not kept."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        del self._scratch, self._product, self._loc, self._precision, self.value
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:

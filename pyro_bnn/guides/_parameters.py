@@ -100,3 +100,4 @@ class ParameterVector:
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)
+        self._views, self.value = [], self.value.new_empty(0)  # the memory is free for the next vector's parameters
