@@ -10,7 +10,7 @@ import pyro_bnn as pb
 
 from . import _memory
 from ._measure import Cell, Contender, in_new_process
-from ._steps import FitSVI, HandWritten, Setting
+from ._steps import Deterministic, FitSVI, HandWritten, ResidualSetting, Setting, natural
 
 NUM_LAYERS = 4
 BATCH_SIZE = 16
@@ -90,3 +90,17 @@ def prediction_memory(layers: list[int], num_rows: int, num_samples: int, device
         pb.predict(contender.model, contender.guide, x, num_samples=count)
         used = _memory.peak(device) - before
     return used
+
+
+def residual_memory(name: str, batch_size: int, width: int, device: str) -> int:
+    """Peak bytes of a fit of ResNet-20 above those of the data: network, guide, optimizer, activations."""
+    make = {"natural-gradient": natural, "SVI": FitSVI, "deterministic": Deterministic}[name]
+    make(ResidualSetting(batch_size=2, num_steps=1, width=1, device=device)).burst()  # what libraries take once
+    setting = ResidualSetting(batch_size=batch_size, num_steps=2, width=width, device=device)
+    assert setting.data
+    gc.collect()
+    before = _memory.start(device)
+    contender: Contender = make(setting)
+    contender.burst()
+    contender.burst()
+    return _memory.peak(device) - before

@@ -163,9 +163,9 @@ class Posteriors(Peer):
         start = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
         self._state = self._transform.init(start)
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self._state, _ = self._transform.update(self._state, (x, y))
-        return self._state.nelbo.item()
+        return self._state.nelbo.detach()
 
     def parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         return list(self._state.params.values()), list(self._state.log_sd_diag.values())

@@ -76,7 +76,7 @@ class MeanWeights:
         self._setting = setting
         fresh = FitSVI(setting)
         values = pb.pruning.prune(fresh.guide, fraction=removed).median()
-        self._net = pb.pruning.sparse_network(fresh.model, values, max_density=1.0 if is_sparse else -1.0)
+        self._net = pb.pruning.sparse_network(fresh.model, values, max_density=1.0 if is_sparse else None)
 
     @torch.no_grad()
     def burst(self) -> float:

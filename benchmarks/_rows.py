@@ -10,10 +10,21 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 
-from . import _growth, _prediction
+from . import _construction, _growth, _natural, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
-from ._steps import CapturedDeterministic, Checkpoint, Deterministic, Epoch, FitSVI, HandWritten, OwnLoop, Setting
+from ._steps import (
+    CapturedDeterministic,
+    Checkpoint,
+    Deterministic,
+    Epoch,
+    FitSVI,
+    HandWritten,
+    OwnLoop,
+    ResidualSetting,
+    Setting,
+    natural,
+)
 
 Make = Callable[[Setting], Contender]
 ELBOS: tuple[type[ELBO], ...] = (Trace_ELBO, TraceMeanField_ELBO)
@@ -46,13 +57,20 @@ class Options:
         )
 
     @property
+    def residual(self) -> ResidualSetting:
+        return ResidualSetting(batch_size=4, num_steps=1, width=2) if self.quick else ResidualSetting(num_steps=4)
+
+    @property
     def rounds(self) -> int:
         return 2 if self.quick else 15
 
 
 def all_rows(options: Options) -> list[Row]:
     """All rows, in the order of the table."""
-    parts = (_steps, _peers, _estimators, _growing, _predicting, _others)
+    parts = (
+        *(_steps, _natural_gradient, _peers, _estimators, _residual, _growing, _constructing, _predicting),
+        _others,
+    )
     return [row for part in parts for row in part(options)]
 
 
@@ -95,6 +113,19 @@ def _steps(options: Options) -> Iterator[Row]:
     yield Row("SVI step, scale mixture / normal prior", _pair(options, options.mlp, mixture, _fit()), at_most(1.3))
 
 
+def _natural_gradient(options: Options) -> Iterator[Row]:
+    large = options.mlp if options.quick else dataclasses.replace(options.mlp, batch_size=1024, num_steps=10)
+    for setting, limit in ((options.mlp, 2.4), (large, 1.4)):
+        measure = _pair(options, setting, natural, Deterministic)
+        title = f"natural-gradient step / deterministic step, batches of {setting.batch_size}"
+        yield Row(title, measure, at_most(limit))
+    yield Row("natural-gradient step / SVI step with Adam", _pair(options, options.mlp, natural, _fit()))
+    yield Row("natural-gradient step, ivon-opt / ours", _pair(options, options.mlp, _natural.Ivon, natural))
+    memory = functools.partial(_natural.memory, 1e4 if options.quick else 4e7, options.threads)
+    title = "natural-gradient SVI, vectors of all weights beyond deterministic Adam's"
+    yield Row(title, memory, at_most(2.1), at_most(2.1))
+
+
 def _peers(options: Options) -> Iterator[Row]:
     for name, make in PEERS.items():
         elbo = TraceMeanField_ELBO if name in CLOSED_FORM_PEERS else Trace_ELBO
@@ -116,6 +147,27 @@ def _estimators(options: Options) -> Iterator[Row]:
                 yield Row(title, _pair(options, setting, *pair), at_most(limit))
 
 
+def _residual(options: Options) -> Iterator[Row]:
+    setting = options.residual
+    yield Row(
+        "ResNet-20, natural-gradient step / deterministic step",
+        _pair(options, setting, natural, Deterministic),
+        at_most(1.15),
+        at_most(1.1),
+    )
+    yield Row("ResNet-20, SVI step / deterministic step", _pair(options, setting, _fit(), Deterministic))
+
+    def memory(device: str) -> Cell:
+        names = "natural-gradient", "SVI", "deterministic"
+        arguments = setting.batch_size, setting.width, device
+        used = [in_new_process("_growth:residual_memory", n, *arguments, threads=options.threads) for n in names]
+        first, _, last = (float(number) / 1e6 for number in used)
+        text = ", ".join(f"{name} {float(number) / 1e6:.0f}" for name, number in zip(names, used, strict=True))
+        return Cell([first / last], detail=f"MB: {text}")
+
+    yield Row("ResNet-20, peak memory of a fit, natural-gradient / deterministic", memory, at_most(1.05), at_most(1.05))
+
+
 def _growing(options: Options) -> Iterator[Row]:
     def batches_of(num_data: float) -> Make:
         return lambda setting: FitSVI(dataclasses.replace(setting, num_data=num_data), in_batches=True)
@@ -133,6 +185,16 @@ def _growing(options: Options) -> Iterator[Row]:
         yield Row(f"SVI step, slope of log time over log weights{whose}", slope, slope_goal, on=("cpu",))
         title = f"SVI, peak memory / location and scale, {largest} weights{whose}"
         yield Row(title, memory, memory_goal, memory_goal)
+
+
+def _constructing(options: Options) -> Iterator[Row]:
+    name = "MLP" if options.quick else "vit_b_16"
+    for part, limits in (("model", (None, None)), ("guide", (at_most(2, " s"), at_most(0.75, " GB")))):
+        for what, unit, goal in zip(("time", "peak memory"), (" s", " GB"), limits, strict=True):
+            measure = functools.partial(
+                _construction.cell, part=part, unit=unit, quick=options.quick, threads=options.threads
+            )
+            yield Row(f"construction of the {part}, {name}, {what}", measure, goal, on=("cpu",))
 
 
 def _predicting(options: Options) -> Iterator[Row]:

@@ -70,6 +70,11 @@ class Setting:
         return torch.randn(num_rows, *shape).to(self.device), labels.to(self.device)
 
     @property
+    def where(self) -> tuple[str, ...]:
+        """Globs of the parameters that are random."""
+        return ("**",)
+
+    @property
     def num_rows(self) -> float:
         """The number N of data points in the ELBO."""
         return self.batch_size * self.num_steps if self.num_data is None else self.num_data
@@ -83,6 +88,32 @@ class Setting:
             torch.cuda.synchronize()
 
 
+@dataclass(frozen=True)
+class ResidualSetting(Setting):
+    """ResNet-20 on images of 3 x 32 x 32; the parameters of batch normalisation are not random.
+
+    Args:
+        width: Channels of the first stage.
+    """
+
+    width: int = 16
+
+    def net(self) -> nn.Sequential:
+        """A new network."""
+        return pb.nets.resnet20(width=self.width).to(self.device)
+
+    @cached_property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Standard normal inputs, random labels."""
+        num_rows = self.batch_size * self.num_steps
+        return torch.randn(num_rows, 3, 32, 32).to(self.device), torch.randint(10, (num_rows,)).to(self.device)
+
+    @property
+    def where(self) -> tuple[str, ...]:
+        """The weights of convolutions and of the linear layer."""
+        return ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
+
+
 class Loop(ABC):
     """Steps in a training loop of one's own."""
 
@@ -91,15 +122,16 @@ class Loop(ABC):
         self.losses: list[float] = []  # losses of the last burst
 
     @abstractmethod
-    def step(self, x: Tensor, y: Tensor) -> float:
-        """One step; returns the loss."""
+    def step(self, x: Tensor, y: Tensor) -> Tensor | float:
+        """One step; returns the loss. A tensor is read after all steps, as in `fit_svi`: no step waits for it."""
 
     def burst(self) -> float:
         x, y = self.setting.data
         self.setting.finish()
         begin = time.perf_counter()
         order = torch.randperm(len(x)).to(x.device).split(self.setting.batch_size)
-        self.losses = [self.step(x[rows], y[rows]) for rows in order]
+        losses = [self.step(x[rows], y[rows]) for rows in order]
+        self.losses = torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()
         self.setting.finish()
         return (time.perf_counter() - begin) / self.setting.num_steps
 
@@ -112,12 +144,12 @@ class Differentiable(Loop):
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor) -> Tensor: ...
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self.optimizer.zero_grad()
         loss = self.loss(x, y)
         loss.backward()
         self.optimizer.step()
-        return loss.item()
+        return loss.detach()
 
 
 class HandWritten(Differentiable):
@@ -201,14 +233,15 @@ class CapturedDeterministic(Loop):
         with torch.cuda.graph(self._graph):
             self._loss = step()
 
-    def step(self, x: Tensor, y: Tensor) -> float:
+    def step(self, x: Tensor, y: Tensor) -> Tensor:
         self._x.copy_(x)
         self._y.copy_(y)
         self._graph.replay()
-        return self._loss.item()
+        return self._loss.detach().clone()
 
 
 MakeGuide = Callable[[pb.BayesianModel], pb.FlatGuide]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def mean_field(model: pb.BayesianModel) -> pb.MeanFieldGuide:
@@ -225,7 +258,9 @@ class FitSVI:
         elbo: Class of the ELBO.
         estimator: Gradient estimator.
         make_guide: From the model to its guide.
+        optimizer: From parameters to their optimizer; None is that of the setting.
         in_batches: Give `fit_svi` a list of batches instead of the two tensors.
+        execution: How steps are computed; None records them on a GPU.
     """
 
     def __init__(
@@ -236,7 +271,9 @@ class FitSVI:
         elbo: type[ELBO] = Trace_ELBO,
         estimator: pb.Estimator | None = None,
         make_guide: MakeGuide = mean_field,
+        optimizer: MakeOptimizer | None = None,
         in_batches: bool = False,
+        execution: pb.Execution | None = None,
     ) -> None:
         self.setting = setting
         self.model = pb.BayesianModel(
@@ -244,6 +281,7 @@ class FitSVI:
             prior=prior or pb.NormalPrior(PRIOR_SCALE),
             likelihood=pb.CategoricalLikelihood(),
             num_data=int(setting.num_rows),
+            where=setting.where,
         )
         self.guide = make_guide(self.model)
         data: object = setting.data
@@ -254,12 +292,12 @@ class FitSVI:
             self.model,
             self.guide,
             data,
-            optimizer=setting.optimizer,
+            optimizer=optimizer or setting.optimizer,
             num_epochs=2,
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
             estimator=estimator,
-            execution=execution_on(setting),  # recorded in the first epoch, replayed in the second
+            execution=execution or execution_on(setting),  # recorded in the first epoch, replayed in the second
         )
 
     def burst(self, **options: object) -> float:
@@ -267,6 +305,21 @@ class FitSVI:
             warnings.filterwarnings("ignore", message="`num_data` is")  # it is meant to differ from the rows at hand
             posterior = self._fit(**options)
         return posterior.history.epochs[-1].seconds / self.setting.num_steps
+
+
+def natural(setting: Setting) -> FitSVI:
+    """Natural-gradient inference; parameters without a distribution have the optimizer of all other rows."""
+
+    def guide(model: pb.BayesianModel) -> pb.MeanFieldGuide:
+        init = pb.NetworkInit(scale=INITIAL_SCALE)
+        return pb.MeanFieldGuide(model, init=init, scale_map=pb.scale_maps.Precision())
+
+    return FitSVI(
+        setting,
+        make_guide=guide,
+        optimizer=pb.natural_gradient(1e-3, others=setting.optimizer),
+        execution=pb.Execution(),
+    )
 
 
 class OwnLoop:

@@ -63,6 +63,9 @@ from .mcmc import Sampler as Sampler
 from .mcmc import fit_mcmc as fit_mcmc
 from .mcmc import fit_nuts as fit_nuts
 from .model import BayesianModel as BayesianModel
+from .model import Selection as Selection
+from .model import SelectionWarning as SelectionWarning
+from .model import layers as layers
 from .posterior import EnsemblePosterior as EnsemblePosterior
 from .posterior import Posterior as Posterior
 from .posterior import Status as Status
@@ -74,13 +77,21 @@ from .priors import HierarchicalPrior as HierarchicalPrior
 from .priors import HorseshoePrior as HorseshoePrior
 from .priors import LaplacePrior as LaplacePrior
 from .priors import LearnedNormalPrior as LearnedNormalPrior
+from .priors import NetworkNormalPrior as NetworkNormalPrior
 from .priors import NormalPrior as NormalPrior
+from .priors import PosteriorPrior as PosteriorPrior
 from .priors import Prior as Prior
 from .priors import PriorByName as PriorByName
 from .priors import ScaleMixturePrior as ScaleMixturePrior
 from .priors import WeightPrior as WeightPrior
 from .scikit import BNNClassifier as BNNClassifier
 from .scikit import BNNRegressor as BNNRegressor
+from .sgmcmc import SGHMC as SGHMC
+from .sgmcmc import SGLD as SGLD
+from .sgmcmc import ConstantSteps as ConstantSteps
+from .sgmcmc import CyclicalSteps as CyclicalSteps
+from .sgmcmc import StochasticGradientSampler as StochasticGradientSampler
+from .sgmcmc import fit_sgmcmc as fit_sgmcmc
 from .svi import Execution as Execution
 from .svi import GradientNoise as GradientNoise
 from .svi import NaturalGradient as NaturalGradient
@@ -96,6 +107,7 @@ from .svi import gradient_noise as gradient_noise
 from .svi import natural_gradient as natural_gradient
 from .svi import scheduled as scheduled
 from .svi import svi_step as svi_step
+from .swag import SWAG as SWAG
 from .tensorboard import TensorBoard as TensorBoard
 
 __version__: str

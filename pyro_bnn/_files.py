@@ -181,6 +181,14 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
     return state
 
 
+def raw_bytes(value: Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU, row after row."""
+    flat = value.detach().reshape(-1)
+    if flat.stride(0) != 1:  # a single number may have any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().data
+
+
 def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for key in sorted(metadata.keys() - {"sha256"}):
@@ -188,7 +196,7 @@ def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         _add(digest, f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(raw_bytes(value))
     return digest.hexdigest()
 
 

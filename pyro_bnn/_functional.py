@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ._inputs import Inputs, leaves, shapes, versions
 from ._inputs import call as call_network
@@ -17,6 +19,11 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
     if value is not None:  # None if done already: one module may have several names
+        if value.is_complex():
+            raise ValueError(
+                f"random weights must be real, got `{path}` of {value.dtype}; leave it out of `where`, or make it of "
+                "two real parameters, as with `torch.complex(self.real, self.imag)`."
+            )
         owner.register_buffer(attribute, value.detach())
 
 
@@ -92,20 +99,36 @@ def _refresh(layer: nn.Module, _: object) -> None:
     layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]  # type: ignore
 
 
+def has_hooks_of_others(layer: nn.Module) -> bool:
+    """Whether a module has hooks, except that of :func:`refresh_recurrent_weights`."""
+    kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
+
+
 @contextmanager
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which tensors replace the buffers at their paths."""
+    """A context in which the parameters at some paths are given tensors, also for `next(net.parameters())`.
+
+    In a network of Pyro's modules they replace the buffers: Pyro would put parameters into its store.
+    """
+    is_pyro = any(isinstance(module, PyroModule) for module in net.modules())
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # the network may be shared by threads
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
-        originals = [owner._buffers[attribute] for owner, attribute in owners]
+        tables: list[dict[str, Tensor | None]]
+        tables = [owner._buffers if is_pyro else owner._parameters for owner, _ in owners]  # type: ignore[misc]
+        slots = [(table, attribute) for table, (_, attribute) in zip(tables, owners, strict=True)]
+        originals = [table.get(attribute) for table, attribute in slots]
         try:
-            for (owner, attribute), value in zip(owners, used, strict=True):
-                owner._buffers[attribute] = value
+            for (table, attribute), value in zip(slots, used, strict=True):
+                table[attribute] = value
             yield
         finally:
-            for (owner, attribute), original in zip(owners, originals, strict=True):
-                owner._buffers[attribute] = original
+            for (table, attribute), original in zip(slots, originals, strict=True):
+                if is_pyro:
+                    table[attribute] = original
+                else:
+                    table.pop(attribute, None)  # None if done already: one module may have several names
 
 
 class ChangedInputError(ValueError):
@@ -191,10 +214,26 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
         return _loop(net, tensors, paths, x)
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
+        if len(next(iter(tensors.values()))) == 1:  # for one draw `vmap` takes 1.6 times as long
+            return loop(tensors, x)
+        with _ordinary_attention():
+            return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
     candidates = [run for run in (_as_chain(net, paths, x), vectorised) if run is not None]
     return next((run for run in candidates if _agree(run, loop, example, x)), loop)
+
+
+@contextmanager
+def _ordinary_attention() -> Iterator[None]:
+    """A context without attention's fused operations, which have no rule for many draws at once."""
+    with EXCLUSIVE:  # the switches belong to the process
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:

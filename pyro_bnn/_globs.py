@@ -1,6 +1,8 @@
 """Globs on dotted names."""
 
+import difflib
 import fnmatch
+from collections.abc import Sequence
 
 
 def matches(glob: str, name: str) -> bool:
@@ -20,3 +22,39 @@ def matches(glob: str, name: str) -> bool:
         return bool(parts) and fnmatch.fnmatchcase(parts[0], patterns[0]) and walk(patterns[1:], parts[1:])
 
     return walk(glob.split("."), name.split("."))
+
+
+MOST_NAMES = 8
+"""Largest number of names that a message lists in full."""
+
+
+def advice(glob: str, names: Sequence[str]) -> str:
+    """What to write instead of a glob that matches none of some names, for a message.
+
+    >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
+    "write 'net.*.weight'"
+    >>> advice("net.block", [f"net.block.{i}.weight" for i in range(20)])
+    "write 'net.block.**'"
+    >>> advice("zzz", ["net.weight"])
+    'the names are net.weight'
+    """
+    candidates = [f"{glob}.**", f"net.{glob}", f"net.{glob}.**", _corrected(glob, names)]
+    for candidate in candidates:
+        if any(matches(candidate, name) for name in names):
+            return f"write {candidate!r}"
+    if len(names) <= MOST_NAMES:
+        return f"the names are {', '.join(names)}"
+    nearest = difflib.get_close_matches(glob, names, n=3, cutoff=0.4) or [*names[:2], names[-1]]
+    return f"among the {len(names)} names are {', '.join(nearest)}"
+
+
+def _corrected(glob: str, names: Sequence[str]) -> str:
+    """The glob with the nearest component in place of each one that occurs in no name."""
+    known = sorted({part for name in names for part in name.split(".")})
+    parts = []
+    for part in glob.split("."):
+        if part != "**" and not any(fnmatch.fnmatchcase(other, part) for other in known):
+            nearest = difflib.get_close_matches(part, known, n=1)
+            part = nearest[0] if nearest else part
+        parts.append(part)
+    return ".".join(parts)

@@ -6,6 +6,7 @@ more than the class says.
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -52,6 +53,15 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     moved = move(distribution)
     assert isinstance(moved, Distribution)
     return moved
+
+
+def unvalidated(distribution: Any) -> Any:
+    """A copy of a distribution that does not check values: to read them waits for a device, and stops a compiler."""
+    result = copy.copy(distribution)
+    result._validate_args = False
+    nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
+    vars(result).update({name: unvalidated(value) for name, value in nested.items()})
+    return result
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:

@@ -14,11 +14,15 @@ from ._inputs import Inputs, as_inputs
 from ._scope import EXCLUSIVE, Stream
 from ._summary import Shown, Summary, counted, in_time, shape_row
 from .inference_data import check_data, inference_data
-from .model import BayesianModel
+from .model import SITE_PREFIX, BayesianModel
+from .priors import PosteriorPrior, Prior
 
 __all__ = ["EnsemblePosterior", "Posterior", "Status"]
 
 Draw = dict[str, Tensor]
+
+MOMENT_DRAWS = 1000
+"""Number of draws for means and standard deviations, whose error is then some 3 % of a standard deviation."""
 
 ARVIZ_DRAWS = 1000
 """Number of draws for ArviZ from a posterior that can make any number of them."""
@@ -146,6 +150,33 @@ class Posterior(Shown, ABC):
                 draws.append(next(source))
         samples = {name: torch.stack([draw[name] for draw in draws])[None] for name in draws[0]}
         return inference_data(samples, {}, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def as_prior(
+        self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
+    ) -> PosteriorPrior:
+        """The weights' marginal means and standard deviations as the prior of another model, estimated from draws.
+
+        Variables that are no weights, such as a noise scale, are left out: their priors belong to the likelihood.
+
+        Args:
+            otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            seed: Seed of the draws, which leaves torch's generators as they were.
+
+        Returns:
+            A prior for models whose sites have the same names and shapes.
+
+        Raises:
+            ValueError: If a weight has the same value in all draws.
+        """
+        if num_samples is None:
+            num_samples = min(MOMENT_DRAWS, self.num_stored or MOMENT_DRAWS)
+        samples = self.sample(_checks.at_least("num_samples", num_samples, 2), seed=seed)
+        weights = {name: draws for name, draws in samples.items() if name.startswith(f"{SITE_PREFIX}.")}
+        locations = {name: draws.mean(0) for name, draws in weights.items()}
+        differs = {name: (draws != draws[0]).any(0) for name, draws in weights.items()}  # else rounding gives a width
+        scales = {name: draws.std(0) * differs[name] for name, draws in weights.items()}
+        return PosteriorPrior(locations, scales, otherwise)
 
     def attributes(self) -> dict[str, object]:
         """Method, status and wall time, as they are written beside the draws; None where unknown."""

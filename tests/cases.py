@@ -15,6 +15,7 @@ FIXED_PRIORS = {
     "normal": pb.NormalPrior(0.7),
     "mixture": pb.ScaleMixturePrior(),
     "laplace": pb.LaplacePrior(0.5),
+    "network": pb.NetworkNormalPrior(0.3),
     "fan-in": pb.FanInNormalPrior(math.sqrt(2)),
     "by-name": pb.PriorByName({"net.**.bias": pb.NormalPrior(1.0), "**": pb.LaplacePrior(0.2)}),
 }
@@ -85,7 +86,7 @@ LIKELIHOODS = {
 }
 
 SCALE_MAPS = {
-    kind.name: kind()
+    kind.name: kind(1e10) if kind is scale_maps.Capped else kind()
     for kind in (getattr(scale_maps, name) for name in scale_maps.__all__)
     if not inspect.isabstract(kind)
 }
@@ -95,6 +96,9 @@ GUIDES = {
     "normal": lambda model: pb.MeanFieldGuide(model, init=pb.NormalInit(rho_scale=0.1)),
     "network": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
     "prior-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),
+    "weight-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(weight_fraction=0.1)),
+    "capped": lambda model: pb.MeanFieldGuide(model, scale_map=scale_maps.Capped(0.02)),
+    "frozen": lambda model: pb.MeanFieldGuide(model, learn_locations=False),
     **{name: functools.partial(pb.MeanFieldGuide, scale_map=scale_map) for name, scale_map in SCALE_MAPS.items()},
     "low-rank": lambda model: pb.LowRankGuide(model, rank=3),
     "pruned": lambda model: pruning.prune(pb.MeanFieldGuide(model), fraction=0.4).guide,

@@ -17,6 +17,8 @@ FLOOR = frozenset(
     {
         "_checkpointing",
         "_checks",
+        "_copies",
+        "_devices",
         "_extras",
         "_files",
         "_functional",
@@ -26,6 +28,7 @@ FLOOR = frozenset(
         "_processes",
         "_records",
         "_reflection",
+        "_reuse",
         "_scope",
         "_summary",
     }
@@ -161,6 +164,7 @@ def foreign_names() -> frozenset[str]:
         nn.Module(),
         nn.LSTM(1, 1),
         torch.zeros(1),
+        torch.ops.aten.add.Tensor,
         torch.optim.Adam([nn.Parameter(torch.zeros(1))], fused=True),
         normal.to_event(1),
         dist.LogNormal(0.0, 1.0),

@@ -16,6 +16,7 @@ from .tolerances import assert_identical
 ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
 PLAIN_OR_ESTIMATOR = {"plain": None, **ESTIMATORS}
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
+SGD = functools.partial(torch.optim.SGD, lr=1e-3)
 FUSED = functools.partial(torch.optim.Adam, lr=0.05, fused=True)
 FROZEN = functools.partial(torch.optim.SGD, lr=0.0)
 PATHS = {"direct": "direct", "pyro": "pyro: forbidden by the test"}

@@ -15,10 +15,11 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks", "_summary"},
+    {"_checks", "_copies", "_devices", "_summary"},
     {"_inputs"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_extras", "_functional"},
+    {"_reuse"},
     {"data", "metrics", "nets", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
@@ -28,7 +29,7 @@ LAYERS = [
     {"guides", "estimators"},
     {"svi", "mcmc", "laplace"},
     {"prediction"},
-    {"checkpoint", "comparison", "fitting", "pruning"},
+    {"checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
     {"plotting", "scikit", "tensorboard"},
     {"app"},
     {"__main__"},

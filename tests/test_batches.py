@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from pyro_bnn.svi._batches import Batches
@@ -197,10 +197,13 @@ def shuffled(kind):
         return DataLoader(data, batch_size=2, shuffle=True, generator=generator)
     if kind == "sampler":
         return DataLoader(data, batch_size=2, sampler=RandomSampler(data, generator=generator))
+    if kind == "batches":  # the data set gives whole batches
+        order = BatchSampler(RandomSampler(data, generator=generator), 2, drop_last=False)
+        return DataLoader(data, batch_size=None, sampler=order)
     return DataLoader(data, batch_size=2, shuffle=True)
 
 
-@pytest.mark.parametrize(("kind", "num_generators"), [("loader", 1), ("sampler", 1), ("global", 0)])
+@pytest.mark.parametrize(("kind", "num_generators"), [("loader", 1), ("sampler", 1), ("batches", 1), ("global", 0)])
 def test_an_epoch_goes_on_in_the_middle_with_the_batches_that_were_left(kind, num_generators):
     source = batches(shuffled(kind))
     passes(source, 2)

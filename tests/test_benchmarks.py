@@ -274,3 +274,12 @@ def test_validation_takes_nothing_from_the_test_sets(real_data):
 def test_blundells_baselines_learn_digits(blundell, tmp_path, method):
     blundell("--epochs", 20, "--units", 32, "--methods", method)
     assert json.loads((tmp_path / f"{method}-32-seed0.json").read_text())["scores"]["mean_error"] < 0.25
+
+
+def test_a_guide_is_built_with_little_more_memory_than_it_holds():
+    """In a process of its own; a guide built from a list of all first values, as a twin, takes twice as much."""
+    found = _measure.in_new_process("_construction:build_also_from_a_list", threads=1)
+    held = found["guide"]["held"]
+    assert 0.9 * held < found["guide"]["bytes"] < 1.2 * held
+    assert found["model"]["bytes"] < 1.3 * found["model"]["held"]
+    assert found["list"]["bytes"] > 1.8 * held

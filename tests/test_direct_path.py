@@ -93,9 +93,9 @@ class Odd(nn.Linear):
         return Odd(4, 2)
 
 
-def with_frozen_parameter():
-    model, guide = linear()
-    guide.loc.get_parameter("net.bias").requires_grad_(False)
+def with_frozen_guide():
+    model, guide = linear(where="net.weight")
+    guide.requires_grad_(False)
     return model, guide
 
 
@@ -135,7 +135,7 @@ REASONS = {
     "depends on other variables": (with_dependent_prior, {}),
     "is learned": (lambda: linear(prior=LearnedPrior()), {}),
     "could not be tried out": (lambda: linear(Odd(4, 2)), {}),
-    "frozen": (with_frozen_parameter, {}),
+    "frozen": (with_frozen_guide, {}),
     "parameters of the guide have hooks": (with_parameter_hook, {}),
     "share a parameter": (with_tied_scales, {}),
     "in shape, dtype or device": (with_one_scale_per_layer, {}),
@@ -171,7 +171,8 @@ def test_what_surrounds_the_fit_counts_too(context, reason):
 
 
 def test_a_parameter_that_is_not_learned_stays():
-    model, guide = with_frozen_parameter()
+    model, guide = linear()
+    guide.loc.get_parameter("net.bias").requires_grad_(False)
     before = guide.loc.get_parameter("net.bias").clone()
     pb.fit_svi(model, guide, six_rows(), optimizer=FUSED, num_epochs=3)
     assert torch.equal(guide.loc.get_parameter("net.bias"), before)

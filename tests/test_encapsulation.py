@@ -58,6 +58,10 @@ USED_IN_TESTS = {
         {"pyro_bnn.mcmc._adaptation"},
         "Step size, mass and windows are compared with their definitions; no fit shows them alone.",
     ),
+    "tests/test_mcmc_cache.py": (
+        {"pyro_bnn.mcmc._compiled"},
+        "What a user sees of the cache is time. Compilations are counted, and a wrong key must be seen to be wrong.",
+    ),
     "tests/test_mcmc_compiled.py": (
         {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._nuts"},
         "The compiled sampler is compared with the eager one step by step.",
@@ -73,6 +77,10 @@ USED_IN_TESTS = {
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
+    "tests/test_reuse.py": (
+        {"pyro_bnn._reuse"},
+        "How much memory is held between two draws shows in no prediction.",
+    ),
     "tests/test_threads.py": (
         {"pyro_bnn._scope"},
         "Threads use streams of random numbers, and spoil each other without the lock.",

@@ -155,3 +155,11 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
         write_atomically(tmp_path / "file", lambda file: pool.submit(write_another, file).result())
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.zeros(3, 5)[:1, :1], lambda: torch.zeros(4, 2)[:, 0], lambda: torch.ones(())]
+)
+def test_tensors_with_any_strides_are_written(tmp_path, make):
+    write_state(tmp_path / "file", "test", {"value": make()})
+    assert torch.equal(read_state(tmp_path / "file", "test")["value"], make())

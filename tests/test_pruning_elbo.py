@@ -123,8 +123,8 @@ def test_what_stood_in_the_place_of_a_removed_scale_does_no_harm(monkeypatch):
 def test_an_estimator_needs_the_direct_path_and_says_what_closes_it():
     model, x, y = small_model(num_data=6)
     guide = pruning.prune(scattered(model), fraction=0.5).guide
-    guide.rho.get_parameter("net.0.bias").requires_grad_(False)
-    with pytest.raises(ValueError, match="closed because parameters of the guide are frozen; leave the estimator out"):
+    guide.rho.get_parameter("net.0.bias").register_hook(lambda gradient: gradient)
+    with pytest.raises(ValueError, match="closed because parameters of the guide have hooks; leave the estimator out"):
         pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=1, estimator=pb.Flipout())
 
 

@@ -31,8 +31,8 @@ class RunConfig:
         prior: A name and numbers, such as ``normal:0.1``; `specs.PRIORS` is the list. Or ``GLOB=PRIOR;GLOB=PRIOR``,
             where the first glob that matches a parameter's name chooses its prior.
         guide: ``mean-field`` or ``auto-normal``.
-        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``, or
-            ``network:FRACTION*prior``.
+        init: ``uniform`` (the article's ranges), ``normal`` (loc N(0, 0.1), rho -3), ``network:SCALE``,
+            ``network:FRACTION*prior`` or ``network:FRACTION*weight``.
         inputs: Of image sets ``raw`` pixels in [0, 1], ``scaled:FACTOR`` (raw pixels times a number), or
             ``standardized`` pixel by pixel. Of tables and arrays ``standardized`` or ``raw``.
         hidden: Units of each hidden layer, for the network ``mlp``.
@@ -136,15 +136,15 @@ def kind_of(dataset: str) -> str:
     Raises:
         ValueError: If it is neither the name of an image set nor a file of a known kind.
     """
-    from ..data import DATA_SETS  # late: loads torch
+    from ..data import GREY_SETS  # late: loads torch
 
     ending = Path(dataset).suffix.lower() if isinstance(dataset, str) else ""
-    if isinstance(dataset, str) and dataset in DATA_SETS:
+    if isinstance(dataset, str) and dataset in GREY_SETS:
         return "images"
     if ending == ".npz" or ending in TABLES:
         return "arrays" if ending == ".npz" else "table"
     raise ValueError(
-        f"unknown dataset {dataset!r}; choose {', '.join(DATA_SETS)}, or a file of your own: a table "
+        f"unknown dataset {dataset!r}; choose {', '.join(GREY_SETS)}, or a file of your own: a table "
         f"({', '.join(f'*{ending}' for ending in TABLES)}) or arrays (*.npz)"
     )
 

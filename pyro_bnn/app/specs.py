@@ -90,8 +90,8 @@ def make_init(spec: str) -> pb.Init:
         ValueError: If there is no such initialisation.
 
     Example:
-        >>> make_init("network:0.3*prior").prior_fraction
-        0.3
+        >>> make_init("network:0.3*prior").prior_fraction, make_init("network:0.1*weight").weight_fraction
+        (0.3, 0.1)
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
@@ -99,9 +99,14 @@ def make_init(spec: str) -> pb.Init:
     if spec == "normal":
         return pb.NormalInit()
     if name != "network":
-        raise ValueError(f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE or network:F*prior.")
+        raise ValueError(
+            f"unknown initialisation {spec!r}; choose uniform, normal, network:SCALE, network:F*prior or "
+            "network:F*weight."
+        )
     if rest.endswith("*prior"):
         return pb.NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
+    if rest.endswith("*weight"):
+        return pb.NetworkInit(weight_fraction=_numbers(spec, rest.removesuffix("*weight"), 1)[0])
     return pb.NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
 
 

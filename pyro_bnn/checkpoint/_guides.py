@@ -39,16 +39,20 @@ class GuideRecord:
     Args:
         family: Its class.
         scale_map: Name of its scale map; None if it has none.
+        settings: Numbers of the scale map, such as a cap.
         rank: Its rank; None if it has none.
         state: Its parameters and buffers; of a parameter with removed elements, those that are left.
         removed: Shape of each parameter with removed elements, by its site.
+        frozen: Names of the parameters that are not learned.
     """
 
     family: str
     scale_map: str | None
+    settings: dict[str, float]
     rank: int | None
     state: dict[str, Tensor]
     removed: dict[str, tuple[int, ...]]
+    frozen: list[str]
 
     def map_of_scales(self) -> ScaleMap:
         """The scale map.
@@ -58,7 +62,10 @@ class GuideRecord:
         """
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is none of this package; pass `guide`, made with it.")
-        return SCALE_MAPS[self.scale_map]()
+        try:
+            return SCALE_MAPS[self.scale_map](**self.settings)
+        except TypeError:
+            raise ValueError(f"its scale map {self.scale_map!r} has no settings {sorted(self.settings)}.") from None
 
 
 FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module]] = {
@@ -85,12 +92,15 @@ def record_of(guide: object) -> GuideRecord:
         )
     state = require_tensors("the guide", guide.state_dict())
     scale_map = guide.scale_map.name if isinstance(guide, MeanFieldGuide | LowRankGuide) else None
+    own = guide.scale_map if isinstance(guide, MeanFieldGuide | LowRankGuide) else None
+    settings = vars(own) if type(own) in SCALE_MAPS.values() else {}
+    frozen = [name for name, parameter in guide.named_parameters() if not parameter.requires_grad]
     rank = guide.rank if isinstance(guide, LowRankGuide | AutoLowRankMultivariateNormal) else None
     removed = {}
     if isinstance(guide, MeanFieldGuide) and guide.masks:
         removed = {site: tuple(mask.shape) for site, mask in guide.masks.items()}
         state = _packed(state, guide.masks)
-    return GuideRecord(type(guide).__name__, scale_map, rank, state, removed)
+    return GuideRecord(type(guide).__name__, scale_map, settings, rank, state, removed, frozen)
 
 
 def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
@@ -105,7 +115,14 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
             f"a guide of type {record.family} cannot be made from the file alone; build it as it was, and pass it as "
             "`guide`."
         )
-    return found[0](model, record)
+    guide = found[0](model, record)
+    parameters = dict(guide.named_parameters())
+    unknown = [name for name in record.frozen if name not in parameters]
+    if unknown:
+        raise ValueError(f"it has frozen parameters {unknown} that its guide lacks; save the posterior again.")
+    for name in record.frozen:
+        parameters[name].requires_grad_(False)
+    return guide
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, own: ModelRecord | None) -> dict[str, Tensor]:
@@ -148,6 +165,9 @@ def _masks(guide: nn.Module) -> Mapping[str, Tensor]:
 def _check_scales(state: Mapping[str, Tensor], guide: MeanFieldGuide | LowRankGuide, record: GuideRecord) -> None:
     if record.scale_map != guide.scale_map.name:
         raise ValueError(f"its scale map is {record.scale_map}, that of `guide` {guide.scale_map.name}; pass another.")
+    if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
+        found = record.map_of_scales()
+        raise ValueError(f"its scale map is {found}, that of `guide` {guide.scale_map}; pass a guide with the same.")
     for site in guide.sites:
         name = f"{guide.scale_map.name}.{site.name}"
         scale = guide.scale_map(state[name])

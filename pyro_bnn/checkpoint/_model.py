@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .._reflection import unwrap
+from .._reflection import tensors_of, unwrap
 from ..joint import Site, find_sites
 from ..model import BayesianModel
 from ._tensors import check_finite, check_tensor, require_no_more, require_tensors, variances_of
@@ -71,7 +71,9 @@ def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether the network uses a part of a site's first value, as an embedding does with its padding row."""
+    """Whether something uses a site's first value: the network a padding row of it, or the prior, as its mean."""
+    if any(found.name == site and _holds(found.prior, found.start) for found in find_sites(model, (), {})):
+        return True
     values = {name: torch.full_like(model.initial_value(name), torch.nan) for name in model.site_names}
     weights = model.network_weights(values)
     return not all(bool(weights[path].isnan().all()) for path in model.parameter_paths[site])
@@ -80,22 +82,33 @@ def _is_used(model: BayesianModel, site: str) -> bool:
 def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
     is_parent = site.name not in model.site_names and not site.name.startswith("likelihood.")
     is_known = model.has_fixed_priors or is_parent  # others have numbers that are drawn or learned
-    return SiteRecord(tuple(site.start.shape), _described(unwrap(site.prior), with_numbers=is_known))
+    return SiteRecord(tuple(site.start.shape), _described(unwrap(site.prior), site.start, with_numbers=is_known))
 
 
-def _described(distribution: Distribution, *, with_numbers: bool) -> str:
+def _is_same(value: Tensor, first: Tensor) -> bool:
+    """Whether a tensor is the first value of a parameter itself, which the state of the model holds."""
+    return bool(first.numel()) and value.data_ptr() == first.data_ptr()
+
+
+def _holds(prior: Distribution, first: Tensor) -> bool:
+    return any(_is_same(value, first) for value in tensors_of(prior))
+
+
+def _described(distribution: Distribution, first: Tensor, *, with_numbers: bool) -> str:
     """A distribution in words, such as ``Normal(loc=0, scale=0.7)``."""
     name = type(distribution).__name__
-    return f"{name}({', '.join(_numbers(distribution))})" if with_numbers else name
+    return f"{name}({', '.join(_numbers(distribution, first))})" if with_numbers else name
 
 
-def _numbers(distribution: Distribution) -> Iterator[str]:
+def _numbers(distribution: Distribution, first: Tensor) -> Iterator[str]:
     """The numbers that a distribution was made with; six digits are the same on every device."""
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
             continue  # computed from the others when it was first asked for
         if isinstance(value, Distribution):
-            yield f"{name}={_described(unwrap(value), with_numbers=True)}"
+            yield f"{name}={_described(unwrap(value), first, with_numbers=True)}"
+        elif isinstance(value, Tensor) and _is_same(value, first):
+            yield f"{name}=the network's"
         elif isinstance(value, Tensor) and value.numel():
             low, high = f"{float(value.min()):.6g}", f"{float(value.max()):.6g}"
             yield f"{name}={low}" if low == high else f"{name}={low} to {high}"

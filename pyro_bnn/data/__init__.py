@@ -1,12 +1,23 @@
 """The data sets of commands and examples, as tensors."""
 
-from ._images import DATA_SETS as DATA_SETS
+from ._images import GREY_SETS as GREY_SETS
 from ._images import Images as Images
 from ._images import load_images as load_images
 from ._missing import MissingDataError as MissingDataError
+from ._packed import load_packed_images as load_packed_images
+from ._packed import read_packed_images as read_packed_images
 from ._regression import regression_problem as regression_problem
 from ._uci import UCI_SETS as UCI_SETS
 from ._uci import Regression as Regression
 from ._uci import load_uci as load_uci
 
-__all__ = ["Images", "MissingDataError", "Regression", "load_images", "load_uci", "regression_problem"]
+__all__ = [
+    "Images",
+    "MissingDataError",
+    "Regression",
+    "load_images",
+    "load_packed_images",
+    "load_uci",
+    "read_packed_images",
+    "regression_problem",
+]

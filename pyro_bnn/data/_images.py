@@ -1,6 +1,7 @@
-"""Data sets of grey images."""
+"""Data sets of images, by name."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,13 +9,17 @@ import torch
 from torch import Tensor
 
 from .._files import DamagedFileError
+from ._cifar import CIFAR10_FILES, CIFAR10_FOLDER, read_cifar10
 from ._idx import find_idx, read_idx
 from ._missing import MissingDataError
 
-__all__ = ["DATA_SETS", "Images", "load_images"]
+__all__ = ["GREY_SETS", "Images", "load_images"]
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-DATA_SETS = (*IMAGE_SETS, "digits")
+GREY_SETS = (*IMAGE_SETS, "digits")
+"""The data sets whose images have the shape (H, W), without an axis of colours."""
+
+DATA_SETS = (*GREY_SETS, "cifar10")
 FILES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -33,18 +38,19 @@ CLASS_NAMES = {
         "Sneaker",
         "Bag",
         "Ankle boot",
-    )
+    ),
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
 
 
 @dataclass(frozen=True)
 class Images:
-    """A data set of grey images.
+    """A data set of images.
 
     Args:
-        x_train: Training images, values in [0, 1], shape (N, H, W).
+        x_train: Training images, values in [0, 1], shape (N, H, W), or (N, 3, H, W) of images in colour.
         y_train: Training labels, shape (N,).
-        x_test: Test images, shape (M, H, W).
+        x_test: Test images, shape (M, H, W), or (M, 3, H, W).
         y_test: Test labels, shape (M,).
         classes: Names of the classes.
     """
@@ -57,33 +63,42 @@ class Images:
 
 
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
-    """MNIST or FashionMNIST, or scikit-learn's 8 x 8 digits.
+    """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
+
+    CIFAR-10 is published as pickles, which can hold code. Torchvision reads them (the extra ``vision``), and only if
+    their checksums are those of the published files.
 
     Args:
-        name: ``mnist``, ``fashion-mnist`` or ``digits`` (which needs no files; a fixed quarter is the test set).
-        root: Folder that holds ``MNIST/raw`` or ``FashionMNIST/raw``; default ``$PYRO_BNN_DATA``, else ``./data``.
+        name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test
+            set).
+        root: Folder that holds ``MNIST/raw``, ``FashionMNIST/raw`` or ``cifar-10-batches-py``; default
+            ``$PYRO_BNN_DATA``, else ``./data``.
         download: Fetch missing files into `root`, by torchvision (the extra ``vision``).
 
     Raises:
         ValueError: If the name is unknown.
+        ImportError: If torchvision is not installed, and the files of CIFAR-10 are there.
         MissingDataError: If the files are not there, and if they cannot be downloaded.
         DamagedFileError: If a file is damaged, or the files do not fit each other.
+
+    References:
+        Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
+        https://www.cs.toronto.edu/~kriz/cifar.html.
     """
+    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data")
     if name == "digits":
         return _digits()
+    if name == "cifar10":
+        raw = folder / CIFAR10_FOLDER
+        missing = [file for file in CIFAR10_FILES if not (raw / file).is_file()]
+        _provide("CIFAR10", folder, raw, missing, CIFAR10_FILES, download)
+        return _cifar10(folder)
     if name not in IMAGE_SETS:
         raise ValueError(f"unknown data set {name!r}; choose from {[*DATA_SETS]}.")
-    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data")
     raw = folder / IMAGE_SETS[name] / "raw"
-    missing = [file for pair in FILES for file in pair if find_idx(raw / file) is None]
-    if missing and download:
-        _download(name, folder)
-    elif missing:
-        which = "" if len(missing) == 4 else f" ({', '.join(missing)})"
-        raise MissingDataError(
-            f"{IMAGE_SETS[name]} was not found in {raw.absolute()}{which}; pass its folder (--data, or "
-            "$PYRO_BNN_DATA), or let it be downloaded there (--download)."
-        )
+    files = [file for pair in FILES for file in pair]
+    missing = [file for file in files if find_idx(raw / file) is None]
+    _provide(IMAGE_SETS[name], folder, raw, missing, files, download)
     classes = CLASS_NAMES.get(name, tuple(str(digit) for digit in range(10)))
     (x_train, y_train), (x_test, y_test) = (_read_pair(raw, *pair, len(classes)) for pair in FILES)
     if x_train.shape[1:] != x_test.shape[1:]:
@@ -94,18 +109,37 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     return Images(x_train / 255, y_train, x_test / 255, y_test, classes)
 
 
-def _download(name: str, folder: Path) -> None:
+def _provide(
+    published: str, root: Path, folder: Path, missing: Sequence[str], files: Sequence[str], download: bool
+) -> None:
+    """Download the files that are missing, or raise."""
+    if missing and download:
+        _download(published, root, folder)
+    elif missing:
+        which = "" if len(missing) == len(files) else f" ({', '.join(missing)})"
+        raise MissingDataError(
+            f"{published} was not found in {folder.absolute()}{which}; pass its folder (--data, or "
+            "$PYRO_BNN_DATA), or let it be downloaded there (--download)."
+        )
+
+
+def _download(published: str, root: Path, folder: Path) -> None:
     try:
         from torchvision import datasets  # late: an extra, and nothing else needs it
     except ImportError as error:
         raise MissingDataError(
-            f"torchvision downloads {IMAGE_SETS[name]}, and it is not installed: pip install 'pyro-bnn[vision]'; or "
-            f"put the files into {folder / IMAGE_SETS[name] / 'raw'} yourself."
+            f"torchvision downloads {published}, and it is not installed: pip install 'pyro-bnn[vision]'; or "
+            f"put the files into {folder} yourself."
         ) from error
     try:
-        getattr(datasets, IMAGE_SETS[name])(folder, download=True)
+        getattr(datasets, published)(root, download=True)
     except (RuntimeError, OSError) as error:
-        raise MissingDataError(f"{IMAGE_SETS[name]} could not be downloaded into {folder}: {error}") from error
+        raise MissingDataError(f"{published} could not be downloaded into {root}: {error}") from error
+
+
+def _cifar10(root: Path) -> Images:
+    (x_train, y_train), (x_test, y_test) = (read_cifar10(root, is_train=part) for part in (True, False))
+    return Images(x_train / 255, y_train, x_test / 255, y_test, CLASS_NAMES["cifar10"])
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:

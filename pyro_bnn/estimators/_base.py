@@ -150,7 +150,7 @@ class Applied(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._model.intercepted(self._around_network))
+            stack.enter_context(self._model.interception.by(self._around_network))
             stack.enter_context(self._guide.intercepted(self._choose))
             self._stack = stack.pop_all()
 

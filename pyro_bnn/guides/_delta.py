@@ -23,11 +23,13 @@ class DeltaGuide(FlatGuide):
     Args:
         model: The model to guide.
         init: First locations (its scales are not used); by default the network's own weights.
+        jacobian: Whether the density at the point is that of unconstrained space, as samplers need it.
     """
 
-    def __init__(self, model: BayesianModel, *, init: Init | None = None) -> None:
+    def __init__(self, model: BayesianModel, *, init: Init | None = None, jacobian: bool = False) -> None:
         super().__init__()
         allow_local_mode(self)
+        self.jacobian = jacobian
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
         if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
             raise ValueError(
@@ -45,7 +47,11 @@ class DeltaGuide(FlatGuide):
         for site in self.sites:
             free = local_param(self._pyro_get_fullname(f"loc.{site.name}"), self._free(site.name))
             value = free if site.transform is None else site.transform(free)
-            values[site.name] = pyro.sample(site.name, dist.Delta(value, event_dim=site.prior.event_dim))
+            stretch = 0.0
+            if self.jacobian and site.transform is not None:
+                stretch = -site.transform.log_abs_det_jacobian(free, value).sum()
+            delta = dist.Delta(value, log_density=stretch, event_dim=site.prior.event_dim)
+            values[site.name] = pyro.sample(site.name, delta)
         return values
 
     def _free(self, site: str) -> nn.Parameter:
@@ -61,12 +67,16 @@ class DeltaGuide(FlatGuide):
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """The point, ``{site: shape (*event)}``; the arguments are ignored."""
-        pairs = [(site, self._free(site.name).detach()) for site in self.sites]
+        pairs = zip(self.sites, self.locations().values(), strict=True)
         return {site.name: free.clone() if site.transform is None else site.transform(free) for site, free in pairs}
 
+    def locations(self) -> dict[str, Tensor]:
+        """The point in unconstrained space, ``{site: shape (*event)}``, not a copy."""
+        return {site.name: self._free(site.name).detach() for site in self.sites}
+
     def joint(self, model: BayesianModel) -> Joint:
-        """The joint density without the Jacobian of constrained variables, maximal at the mode in constrained space."""
-        return Joint(model, jacobian=False)
+        """The joint density; without the Jacobian of constrained variables it is maximal at the mode in their space."""
+        return Joint(model, jacobian=self.jacobian)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""

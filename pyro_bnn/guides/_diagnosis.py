@@ -90,8 +90,8 @@ class Diagnosis:
         left_out: The reason for each latent variable that is left out, ``{site: reason}``.
         warnings: What is wrong with the posterior as a whole, with remedies, one sentence or more each; empty if
             nothing is. "collapsed": more than half of all weights collapsed. "prior-dominated": all layers with a
-            weight matrix, or one of them, are at the prior, but for at most a thousandth of their weights, and have
-            learned less than 0.05 nats per row of data.
+            weight matrix, or one of them, are at a prior around 0, but for at most a thousandth of their weights, and
+            have learned less than 0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -141,6 +141,8 @@ class Counts:
         dim: Number of dimensions of the parameter.
         num_weights: Number of weights.
         num_at_prior: Number of weights at the prior.
+        num_silent: Number of these whose prior has a mean within its own standard deviation of 0. A weight at a prior
+            that was learned from other data may pass information.
         num_collapsed: Number of weights whose scale collapsed.
         learned: Divergence of all weights together from the Gaussians nearest to the prior, in nats.
     """
@@ -149,6 +151,7 @@ class Counts:
     dim: int
     num_weights: int
     num_at_prior: int
+    num_silent: int
     num_collapsed: int
     learned: float
 
@@ -204,8 +207,17 @@ def _counts(site: Marginals, num_data: int) -> Counts:
         learned = torch.minimum(learned, 0.5 * (ratio.square() + shift.square() - 1) - ratio.log())
     narrowest = torch.stack([torch.as_tensor(width).expand_as(site.scale) for _, width in anchors]).amin(0)
     least = torch.maximum(narrowest * (SHARPEST_ROW / math.sqrt(num_data)), site.resolution * site.loc.abs())
-    num_at_prior, num_collapsed = int((learned < AT_PRIOR).sum()), int((site.scale <= least).sum())
-    return Counts(site.site, site.dim, len(site.loc), num_at_prior, num_collapsed, float(learned.sum()))
+    is_near_zero = torch.stack([(centre.abs() <= width).expand(site.loc.shape) for centre, width in anchors]).all(0)
+    at_prior = learned < AT_PRIOR
+    return Counts(
+        site.site,
+        site.dim,
+        len(site.loc),
+        num_at_prior=int(at_prior.sum()),
+        num_silent=int((at_prior & is_near_zero).sum()),
+        num_collapsed=int((site.scale <= least).sum()),
+        learned=float(learned.sum()),
+    )
 
 
 def nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
@@ -263,9 +275,11 @@ def _layers(counts: Iterable[Counts]) -> dict[str, list[Counts]]:
 
 
 def _is_silent(layer: list[Counts], num_data: int) -> bool:
-    num_weights, num_at_prior = sum(count.num_weights for count in layer), sum(count.num_at_prior for count in layer)
-    is_at_prior = num_weights - num_at_prior <= LEAST_INFORMED * num_weights
-    return is_at_prior and sum(count.learned for count in layer) < LEAST_PER_ROW * num_data
+    num_weights, num_silent = sum(count.num_weights for count in layer), sum(count.num_silent for count in layer)
+    return (
+        num_weights - num_silent <= LEAST_INFORMED * num_weights
+        and sum(count.learned for count in layer) < LEAST_PER_ROW * num_data
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -137,7 +137,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
                 return "parameters of the guide differ from those of the network in shape, dtype or device"
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in named.values()):
             return "parameters of the guide have hooks"
-        return None if all(p.requires_grad for p in named.values()) else "parameters of the guide are frozen"
+        return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
         """The shape that a parameter of the guide must have: that of the site after which it is named; None is any."""

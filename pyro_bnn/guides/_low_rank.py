@@ -73,7 +73,7 @@ class LowRankGuide(GaussianGuide):
         stretch = self._layout().views(_stretch(factor))
         scales = {name: Softplus()(rho) / stretch[name] for name, (_, rho) in starts.items()}
         self.loc = tree({name: loc for name, (loc, _) in starts.items()})
-        self.add_module(self.scale_map.name, tree({n: self.scale_map.inverse(scale) for n, scale in scales.items()}))
+        self.add_module(self.scale_map.name, tree({n: self.scale_map.start(scale) for n, scale in scales.items()}))
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:

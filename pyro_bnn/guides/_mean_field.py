@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .. import _checks
 from .._reflection import elementwise, move_distribution
 from .._scope import allow_local_mode, local_param
+from .._summary import counted
 from ..joint import Joint, NormalDensity, Site, find_sites
 from ..scale_maps import Precision, ScaleMap, Softplus
 from ._flat import Choice, FlatState, GaussianGuide, Noise, lent
@@ -20,7 +21,7 @@ from ._init import Init, NetworkInit
 from ._masks import FlatMask, PrunedNormal
 from ._mean_field_state import MeanFieldState
 from ._natural_state import NaturalState
-from ._parameters import ParameterVector, tree
+from ._parameters import ParameterVector, plant, tree
 
 
 class MeanFieldGuide(GaussianGuide):
@@ -43,7 +44,10 @@ class MeanFieldGuide(GaussianGuide):
             counts as latent.
         init: First locations and scales; by default centred on the network's own weights.
         scale_map: Map from the free parameters to standard deviations; also gives the parameters their name:
-            ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default.
+            ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default. With
+            :class:`~pyro_bnn.scale_maps.Capped` no scale exceeds a cap.
+        learn_locations: Whether the locations are learned; if not, they stay those of `init`, as parameters with
+            ``requires_grad=False``, and only the scales are learned.
         **kwargs: Example keyword arguments.
 
     Raises:
@@ -69,6 +73,7 @@ class MeanFieldGuide(GaussianGuide):
         *args: object,
         init: Init | None = None,
         scale_map: ScaleMap | None = None,
+        learn_locations: bool = True,
         **kwargs: object,
     ) -> None:
         super().__init__()
@@ -80,14 +85,17 @@ class MeanFieldGuide(GaussianGuide):
         _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
         self.scale_map = Softplus() if scale_map is None else scale_map
         _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
-        starts = {site.name: init(site) for site in self.sites}
-        self.loc = tree({name: loc for name, (loc, _) in starts.items()})
-        parameters = {name: self._from_rho(rho) for name, (_, rho) in starts.items()}
-        self.add_module(self.scale_map.name, tree(parameters))
+        self.loc, free = nn.Module(), nn.Module()
+        self.add_module(self.scale_map.name, free)
+        for site in self.sites:  # one after the other: the first values of all sites would take as much memory again
+            loc, rho = init(site)
+            plant(self.loc, site.name, loc)
+            plant(free, site.name, self._from_rho(rho))
+        self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
     def _from_rho(self, rho: Tensor) -> Tensor:
-        """The free parameter whose scale is the softplus of rho."""
-        return rho if isinstance(self.scale_map, Softplus) else self.scale_map.inverse(Softplus()(rho))
+        """The free parameter whose scale is the softplus of rho, as far as the map has it."""
+        return rho if isinstance(self.scale_map, Softplus) else self.scale_map.start(Softplus()(rho))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are ignored.
@@ -136,12 +144,17 @@ class MeanFieldGuide(GaussianGuide):
             A context that yields the state of the guide.
 
         Raises:
-            ValueError: If the parameters of the scales are not precisions.
+            ValueError: If the parameters of the scales are not precisions, or some are frozen.
         """
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
                 f"{type(self.scale_map).__name__}; make it with `scale_map=scale_maps.Precision()`."
+            )
+        if not all(parameter.requires_grad for parameter in self.parameters()):
+            raise ValueError(
+                "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it by "
+                "Adam with another scale map, or call `guide.requires_grad_(True)`."
             )
         loc, precision = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", "precision"))
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
@@ -199,10 +212,12 @@ class MeanFieldGuide(GaussianGuide):
         return {} if keep is None else dict(keep.named_buffers())
 
     def remarks(self) -> list[str]:
-        """How many weights are removed; see :meth:`FlatGuide.remarks`."""
+        """How many weights are removed, and how many locations frozen; see :meth:`FlatGuide.remarks`."""
         masks = self.masks.values()
         removed = sum(mask.numel() - int(mask.sum()) for mask in masks)
-        return [f"{removed:,} weights of {len(masks)} sites are removed"] if masks else []
+        frozen = sum(p.numel() for p in self._tree("loc").parameters() if not p.requires_grad)
+        remarks = [f"{removed:,} weights of {len(masks)} sites are removed"] if masks else []
+        return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
     def kept(self, site: str) -> Tensor:
         """Mask of the elements of a site that are random, boolean, of the site's shape; the others were removed.

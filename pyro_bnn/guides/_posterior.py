@@ -12,10 +12,11 @@ from torch import nn
 from .. import _checks
 from .._scope import is_auxiliary, own_parameters, short_errors
 from ..history import History
-from ..model import BayesianModel
+from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import Draw, Posterior, Status
+from ..priors import PosteriorPrior, Prior
 from ._diagnosis import Diagnosis, diagnosis_of
-from ._flat import FlatGuide
+from ._flat import FlatGuide, GaussianGuide
 
 
 class GuidePosterior(Posterior):
@@ -99,6 +100,20 @@ class GuidePosterior(Posterior):
         apart = nullcontext() if self._plain is not None else own_parameters(self.guide)
         with apart, nullcontext() if self._plain is not None else poutine.block():  # AutoDelta's median calls the guide
             return {name: value.detach() for name, value in self.guide.median().items()}
+
+    def as_prior(
+        self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
+    ) -> PosteriorPrior:
+        """The weights' marginals as the prior of another model, exact for a Gaussian guide.
+
+        See :meth:`Posterior.as_prior`; a Gaussian guide needs no draws.
+        """
+        if not isinstance(self.guide, GaussianGuide):
+            return super().as_prior(otherwise=otherwise, num_samples=num_samples, seed=seed)
+        names = [site.name for site in self.guide.sites if site.name.startswith(f"{SITE_PREFIX}.")]
+        locations, scales = self.guide.locations(), self.guide.scales()
+        copied = [{name: values[name].detach().clone() for name in names} for values in (locations, scales)]
+        return PosteriorPrior(copied[0], copied[1], otherwise)
 
     def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
         """What the posterior learned, site by site: how far from the prior, how narrow, and what is wrong with it.

@@ -1,15 +1,14 @@
 """Values of a model's latent variables as rows of one matrix, in unconstrained space."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from .. import _checks
+from .._copies import copied
+from .._reflection import unvalidated
 from .._scope import EXCLUSIVE
 from ..model import BayesianModel
 from ._layout import Layout
@@ -68,14 +67,5 @@ class Coordinates:
 def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
     """The coordinates of a model's latent variables in a dtype of their own; the model is not changed."""
     with EXCLUSIVE:  # another thread's draw may be in the network
-        copied = copy.deepcopy(model)
-    return Coordinates(find_sites(copied.to(dtype).eval(), (), {}))
-
-
-def unvalidated(distribution: Any) -> Any:
-    """A copy of a distribution that does not check values: a compiler cannot read them, and all z are valid."""
-    result = copy.copy(distribution)
-    result._validate_args = False
-    nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
-    vars(result).update({name: unvalidated(value) for name, value in nested.items()})
-    return result
+        model = copied(model)
+    return Coordinates(find_sites(model.to(dtype).eval(), (), {}))

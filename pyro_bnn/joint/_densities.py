@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-from .._reflection import unwrap
+from .._reflection import unvalidated, unwrap
 from ..distributions import ScaleMixtureNormal
 from ._sites import Site
 
@@ -189,7 +189,7 @@ class AnyDensity(Density):
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
-        self._prior, self._transform, self._jacobian = site.prior, site.transform, jacobian
+        self._prior, self._transform, self._jacobian = unvalidated(site.prior), site.transform, jacobian
         start = site.unconstrained_start
         self._shape, self._event_dim = start.shape, site.unconstrained_event_dim
         zero = torch.zeros_like(start)

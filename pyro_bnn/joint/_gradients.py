@@ -1,6 +1,5 @@
 """A check that autograd's gradients of a network are right: a fit with a wrong gradient would fail silently."""
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
 from .. import _checks
+from .._copies import copied
 from .._functional import ChangedInputError
 from .._inputs import Inputs, map_inputs, versions
 from .._scope import EXCLUSIVE, seeded
@@ -155,14 +155,17 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     Raises:
         ValueError: If the two disagree, or if the network changes its weights in place; the message names the site.
     """
-    if model.is_intercepted or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS:
+    if (
+        model.interception.is_active
+        or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS
+    ):
         return
     x, y = map_inputs(_example, x), _example(_checks.rows("y", y))
     try:
         with torch.enable_grad():
             with EXCLUSIVE:  # another thread's draw may be in the network
-                copied = copy.deepcopy(model)
-            function = _Function(copied.double(), x, y)
+                model_copy = copied(model)
+            function = _Function(model_copy.double(), x, y)
             start, gradients = function.value({}), function.gradients()
             if function.value({}) != start or not math.isfinite(start) or not _are_finite(gradients):
                 return

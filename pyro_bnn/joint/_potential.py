@@ -4,7 +4,6 @@ It is evaluated many times. So many points are evaluated as one batch and, for a
 handlers.
 """
 
-import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +15,13 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from .. import _checks
+from .._copies import copied
 from .._inputs import Inputs, as_inputs, as_targets, map_inputs, named_leaves
+from .._reflection import unvalidated
 from .._scope import EXCLUSIVE, own_parameters, seeded
 from ..model import BayesianModel
 from ._batched import BatchedModel
-from ._coordinates import Coordinates, Draw, unvalidated
+from ._coordinates import Coordinates, Draw
 from ._gradients import check_gradients
 from ._rows import groups_of
 from ._sites import Site, find_sites
@@ -143,15 +144,15 @@ def network_potential(
             stacklevel=stacklevel + 1,
         )
     with EXCLUSIVE:  # another thread's draw may be in the network
-        copied = copy.deepcopy(model)
-    copied = copied.to(dtype or model.dtype).eval()
+        model = copied(model)
+    model = model.to(dtype or model.dtype).eval()
 
     def converted(value: Tensor) -> Tensor:
-        return value.to(copied.dtype) if value.is_floating_point() else value
+        return value.to(model.dtype) if value.is_floating_point() else value
 
     x, y = map_inputs(converted, x), converted(y)
-    check_gradients(copied, x, y)
-    potential = NetworkPotential(copied, x, y)
+    check_gradients(model, x, y)
+    potential = NetworkPotential(model, x, y)
     with EXCLUSIVE, torch.no_grad():
         first, again = (potential.value(potential.start[None]) for _ in range(2))
     if bool((first != again).any()) and bool(first.isfinite().all()):

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ._compiled import compiled, traced
+from ._compiled import compiled, explained
 from ._kernel import DIVERGENCE, Draws, Kernel, Sampler, ValueAndGrad, leapfrog
+from ._traced import traced
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class HMCKernel(Kernel):
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
-        super().__init__(compiled(traced(value_and_grad, [z]), [z]) if compile else value_and_grad, z)
+        super().__init__(_compiled(value_and_grad, z) if compile else value_and_grad, z)
         self._z, self._max_steps = z, max_steps
         self._potential, self._gradient = self.value_and_grad(z)
 
@@ -89,3 +90,16 @@ class HMCKernel(Kernel):
 
     def _energy(self, potential: Tensor, r: Tensor) -> Tensor:
         return potential + 0.5 * torch.linalg.vecdot(r, r * self.inverse_mass)
+
+
+def _compiled(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
+    """The potential, compiled for points of the shape of z."""
+    with explained():
+        graph, constants = traced(value_and_grad, [z])
+    run = compiled(graph, [z.contiguous(), *constants])
+
+    def call(z: Tensor) -> tuple[Tensor, Tensor]:
+        potential, gradient = run(z.contiguous(), *constants)
+        return potential, gradient
+
+    return call

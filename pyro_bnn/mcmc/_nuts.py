@@ -5,7 +5,8 @@ own tree, wherever the others are in theirs. `_tree.py` has the algorithm; here 
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,17 @@ from torch import Tensor
 
 from .. import _checks
 from .._scope import seeded
-from ._compiled import compiled, compiler_loop, traced
+from ._compiled import compiled, explained, loop_operation
 from ._kernel import Draws, Kernel, Sampler, ValueAndGrad
+from ._loop import grow_in_graph
+from ._traced import traced
 from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
 RANDOM_BLOCK = 256
 """Uniform numbers are drawn for this many steps at once; heuristic."""
+
+Advance = Callable[..., tuple[Tree, Subtree, Tensor]]
+"""Function that begins, grows, merges and turns trees; its arguments are those of `_advance` from `tree` on."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,11 @@ class NUTS(Sampler):
 class NUTSKernel(Kernel):
     """NUTS on one potential; see :class:`NUTS`.
 
-    Attributes:
-        advance: The function that grows, merges and turns all trees; the slow part to compile. Another kernel of the
-            same potential, number of chains and depth may be given it.
-
     Args:
         value_and_grad: The potential.
         z: First points, shape (K, P).
         max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
-        compile: Compile `advance`, the potential included.
+        compile: Compile what grows, merges and turns the trees, the potential included.
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_tree_depth: int, compile: bool = False) -> None:
@@ -68,22 +70,40 @@ class NUTSKernel(Kernel):
         self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
         self._position = torch.zeros_like(self._tree.size[0])  # number of steps for which they are used up
-        self.advance: Callable[..., tuple[Tree, Subtree, Tensor]] = functools.partial(
-            _advance, _grow_one_by_one, lambda chains: bool(chains.any()), value_and_grad, 2**max_tree_depth
-        )
+        max_size = 2**max_tree_depth
+        grow_all = functools.partial(_grow_one_by_one, value_and_grad)
+        self._advance: Advance = functools.partial(_advance, grow_all, lambda chains: bool(chains.any()), max_size)
         if compile:
-            graph = traced(value_and_grad, [z])
-            grow_all = functools.partial(_grow_in_graph, compiler_loop())
-            advance = functools.partial(_advance, grow_all, lambda _: True, graph, 2**max_tree_depth)
-            with seeded(0, z.device):
-                numbers = self._normal(), self._random_block(), self._position
-            self.advance = compiled(
-                advance, [self._tree, self._subtree, self._setting, *numbers], loops=z.device.type == "cpu"
-            )
+            self._advance = self._compiled(max_size)
+
+    def _compiled(self, max_size: int) -> Advance:
+        """The compiled function that advances all trees."""
+        z = self._tree.proposal
+        with explained():
+            potential = traced(self.value_and_grad, [z])
+        loop = loop_operation()
+
+        def advance_flat(*tensors: Tensor) -> list[Tensor]:
+            tree, subtree, setting, normal, log_uniform, position, constants = _opened(tensors)
+            grow_all = functools.partial(grow_in_graph, loop, potential.graph, constants)
+            result = _advance(grow_all, lambda _: True, max_size, tree, subtree, setting, normal, log_uniform, position)
+            return [tensor.contiguous() for tensor in (*result[0], *result[1], result[2])]  # strides of the arguments
+
+        with seeded(0, z.device):
+            numbers = self._normal(), self._random_block(), self._position
+        example = [*self._tree, *self._subtree, *self._setting, *numbers, *potential.constants]
+        run = compiled(advance_flat, example, loops=z.device.type == "cpu")
+
+        def advance(tree: Tree, subtree: Subtree, setting: Setting, *numbers: Tensor) -> tuple[Tree, Subtree, Tensor]:
+            result = run(*tree, *subtree, *setting, *numbers, *potential.constants)
+            num_fields = len(tree)
+            return Tree(*result[:num_fields]), Subtree(*result[num_fields:-1]), result[-1]
+
+        return advance
 
     @property
     def _setting(self) -> Setting:
-        return Setting(self.step_size, self.inverse_mass, *self._tables)
+        return Setting(self.step_size.contiguous(), self.inverse_mass.contiguous(), *self._tables)
 
     def draw(self) -> Draws:
         """Go on until chains finish a draw; the others stay inside of their trees."""
@@ -91,7 +111,7 @@ class NUTSKernel(Kernel):
         while True:
             if self._position == len(self._log_uniform):
                 self._log_uniform, self._position = self._random_block(), torch.zeros_like(self._position)
-            self._tree, self._subtree, self._position = self.advance(
+            self._tree, self._subtree, self._position = self._advance(
                 self._tree, self._subtree, self._setting, normal, self._log_uniform, self._position
             )
             if bool(self._tree.finished.any()):
@@ -118,7 +138,7 @@ class NUTSKernel(Kernel):
 
     def _random_block(self) -> Tensor:
         """Logarithms of uniform numbers, shape (steps, 3, K)."""
-        return torch.rand_like(self._tree.log_weight.expand(RANDOM_BLOCK, 3, -1)).log()
+        return self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self._tree.log_weight)).uniform_().log()
 
     def _report(self) -> Draws:
         tree = self._tree
@@ -136,7 +156,6 @@ class NUTSKernel(Kernel):
 def _advance(
     grow_all: Callable[..., tuple[Subtree, Tensor]],
     occurs: Callable[[Tensor], bool],
-    value_and_grad: ValueAndGrad,
     max_size: int,
     tree: Tree,
     subtree: Subtree,
@@ -148,9 +167,8 @@ def _advance(
     """Begin trajectories where a draw was finished, grow all subtrees until one of them ends, and merge those that did.
 
     Args:
-        grow_all: The loop over steps, `_grow_one_by_one` or `_grow_in_graph`.
+        grow_all: The loop over steps, `_grow_one_by_one` or `grow_in_graph`, with its potential.
         occurs: Whether any chain is marked; always true in a compiled function, which cannot branch on it.
-        value_and_grad: The potential.
         max_size: Number of points of the largest tree.
         tree: The trees of all chains.
         subtree: Their growing subtrees.
@@ -161,53 +179,33 @@ def _advance(
     """
     if occurs(tree.finished):
         tree, subtree = begin(tree.finished, tree, subtree, setting, normal)
-    take_step = functools.partial(grow, value_and_grad, tree, setting)
-    have_ended = functools.partial(ended, tree)
-    subtree, position = grow_all(take_step, have_ended, subtree, log_uniform[:, 0], position)
+    subtree, position = grow_all(tree, subtree, setting, log_uniform[:, 0], position)
     _, for_merge, for_side = log_uniform.index_select(0, position.reshape(1) - 1)[0].unbind()
-    chains = have_ended(subtree)
+    chains = ended(tree, subtree)
     tree = merge(chains, tree, subtree, setting, max_size, for_merge)
     tree, subtree = turn(chains & ~tree.finished, tree, subtree, setting, for_side)
     return tree, subtree, position
 
 
 def _grow_one_by_one(
-    take_step: Callable[[Subtree, Tensor], Subtree],
-    have_ended: Callable[[Subtree], Tensor],
+    value_and_grad: ValueAndGrad,
+    tree: Tree,
     subtree: Subtree,
+    setting: Setting,
     log_uniform: Tensor,
     position: Tensor,
 ) -> tuple[Subtree, Tensor]:
     """Take steps of all chains until the subtree of one has ended, or the random numbers are used up."""
     num_steps = 0
     for numbers in log_uniform[int(position) :]:
-        subtree, num_steps = take_step(subtree, numbers), num_steps + 1
-        if bool(have_ended(subtree).any()):
+        subtree, num_steps = grow(value_and_grad, tree, setting, subtree, numbers), num_steps + 1
+        if bool(ended(tree, subtree).any()):
             break
     return subtree, position + num_steps
 
 
-def _grow_in_graph(
-    while_loop: Callable[..., tuple[Tensor, ...]],
-    take_step: Callable[[Subtree, Tensor], Subtree],
-    have_ended: Callable[[Subtree], Tensor],
-    subtree: Subtree,
-    log_uniform: Tensor,
-    position: Tensor,
-) -> tuple[Subtree, Tensor]:
-    """The same loop as one operation, for the compiler.
-
-    Position, momentum and gradient of the ends pass through it as one tensor. Apart, two of them may share memory (the
-    gradient of a standard normal density is the position itself), which crashes the compiler's loop.
-    """
-
-    def goes_on(position: Tensor, ends: Tensor, *rest: Tensor) -> Tensor:
-        return (position < len(log_uniform)) & ~have_ended(Subtree(*ends, *rest)).any()
-
-    def step(position: Tensor, ends: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        numbers = log_uniform.index_select(0, position.reshape(1))[0]
-        grown = take_step(Subtree(*ends, *rest), numbers)
-        return (position + 1, torch.stack(grown[:3]), *grown[3:])
-
-    position, ends, *rest = while_loop(goes_on, step, (position, torch.stack(subtree[:3]), *subtree[3:]))
-    return Subtree(*ends, *rest), position
+def _opened(tensors: Sequence[Tensor]) -> tuple[Tree, Subtree, Setting, Tensor, Tensor, Tensor, Sequence[Tensor]]:
+    """The arguments of `_advance` without its functions, and further tensors, from one flat sequence."""
+    rest = iter(tensors)
+    tree, subtree, setting = (kind(*itertools.islice(rest, len(kind._fields))) for kind in (Tree, Subtree, Setting))
+    return tree, subtree, setting, next(rest), next(rest), next(rest), tuple(rest)  # type: ignore[return-value]

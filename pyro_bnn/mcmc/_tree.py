@@ -12,6 +12,7 @@ References:
     Jankowiak (2019), https://arxiv.org/abs/1912.11554, for subtrees without recursion.
 """
 
+import functools
 import math
 from typing import NamedTuple, TypeVar
 
@@ -82,9 +83,10 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
     yes, no, step = count == 0, count > 0, potential[:, None]
     tree = Tree(*point, *point, *proposal, potential, z, potential, count, potential, count, step, yes)
     subtree = Subtree(*(*point, *proposal, potential, z, potential, count, no, no), *(levels, levels, levels[..., 0]))
-    # Each field gets memory of its own: where two fields share one tensor, the compiler relies on it, and it would
-    # compile again when they no longer do.
-    return Tree(*(tensor.clone() for tensor in tree)), Subtree(*(tensor.clone() for tensor in subtree))
+    # Each field gets memory of its own, and the usual strides: where two fields are one tensor, the compiler relies on
+    # it, and would go wrong when they no longer are.
+    copied = functools.partial(torch.clone, memory_format=torch.contiguous_format)
+    return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 
 
 def begin(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:

@@ -1,4 +1,9 @@
 """A network, a prior and a likelihood as one Pyro model."""
 
+from ._choice import SelectionWarning as SelectionWarning
 from ._model import BayesianModel as BayesianModel
 from ._response import Interceptor as Interceptor
+from ._selection import SITE_PREFIX as SITE_PREFIX
+from ._selection import Rules as Rules
+from ._selection import Selection as Selection
+from ._selection import layers as layers

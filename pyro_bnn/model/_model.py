@@ -1,8 +1,7 @@
 """The Bayesian model: a network with priors and a likelihood."""
 
 import copy
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from typing import Generic
 
 import pyro
@@ -20,11 +19,12 @@ from .._summary import Shown, Summary
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ..uncertainty import P_co
+from ._choice import make_random, parameter_tree
 from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
-from ._response import Interception, Interceptor, Response, respond
-from ._selection import SITE_PREFIX, parameter_tree, select_sites
+from ._response import Interception, Response, respond
+from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
 
@@ -54,11 +54,13 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         prior: Prior of each selected parameter.
         likelihood: Distribution of y given the network's output; the model keeps a copy.
         num_data: Number N of data points in the whole data set.
-        where: Glob, or list of globs, on site names: ``*`` is one component of a name, ``**`` any number of them.
+        where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
+            of them; :func:`layers`; a function of name, parameter and layer; or a list of these.
+        exclude: Which of these are not random, in the same forms.
 
     Raises:
-        ValueError: If `where` selects no parameter or one of its globs matches none, if a prior has the wrong shape or
-            has Pyro statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
+        ValueError: If no parameter is random or a glob matches none, if a prior has the wrong shape or has Pyro
+            statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -77,7 +79,8 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         prior: WeightPrior,
         likelihood: Likelihood[P_co],
         num_data: int,
-        where: str | Sequence[str] = "**",
+        where: Rules = "**",
+        exclude: Rules = (),
     ) -> None:
         super().__init__()
         _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
@@ -92,10 +95,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         _functional.refresh_recurrent_weights(self.net)
         self._is_pyro_network = any(isinstance(module, PyroModule) for module in self.net.modules())
         self._interception = Interception()
-        self._paths = select_sites(self.net, _checks.globs("where", where))
-        for name, path in ((name, path) for name, paths in self._paths.items() for path in paths):
-            _functional.prepare_embedding(self.net, path, name)
-            _functional.parameter_to_buffer(self.net, path)
+        self._paths = make_random(self.net, where, exclude, stacklevel=2)
         self._priors = NetworkPriors(prior, self.net, {name: paths[0] for name, paths in self._paths.items()})
         self._declare()
         self.likelihood.to(self.like)
@@ -107,8 +107,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         for name, (parents, learned) in self._priors.dependencies.items():
             setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=not (parents or learned))))
         if self._priors.first_values:
-            values = {key.removeprefix(f"{PRIOR_PREFIX}."): v for key, v in self._priors.first_values.items()}
-            self.add_module("prior_parameters", parameter_tree(values))
+            self.add_module("prior_parameters", parameter_tree(self._priors.first_values))
 
     def _summary(self) -> Summary:
         return summary_of((self.network, self.prior, self._likelihood), self.num_data, self.like, self._shapes())
@@ -329,14 +328,10 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         """
         return self._likelihood_given(values)(output)
 
-    def intercepted(self, interceptor: Interceptor) -> AbstractContextManager[None]:
-        """A context in which every call of the network runs inside a context made by `interceptor`."""
-        return self._interception.by(interceptor)
-
     @property
-    def is_intercepted(self) -> bool:
-        """Whether a context of :meth:`intercepted` is active."""
-        return self._interception.interceptor is not None
+    def interception(self) -> Interception:
+        """Where estimators, and memories of earlier calls, enter the calls of the network."""
+        return self._interception
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
         """The likelihood with those of the given values that belong to it."""
@@ -384,14 +379,14 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception.interceptor)
+        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
         net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
-        return respond(net, likelihood, self._paths, weights, x, self._interception.interceptor)
+        return respond(net, likelihood, self._paths, weights, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

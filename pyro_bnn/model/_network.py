@@ -1,12 +1,14 @@
 """The model's own copy of a network: free of wrappers that hide its parameters or would not see drawn weights."""
 
-import copy
-
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from .. import _checks
+from .._copies import copied as copy_of
+
+MODULE_TABLES = ("_parameters", "_modules", "_buffers")
+"""Where a module keeps what is registered."""
 
 
 def private_copy(net: nn.Module) -> nn.Module:
@@ -21,13 +23,23 @@ def private_copy(net: nn.Module) -> nn.Module:
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
         _require_plain(f"net.{name}".rstrip("."), module)
+    _require_reachable(net)
     for name, parameter in [*net.named_parameters(), *net.named_buffers()]:
         _require_values(name, parameter)
-    copied = _uncompiled(copy.deepcopy(net))
+    copied = _uncompiled(copy_of(net))
     for module in list(copied.modules()):
         for name, child in module.named_children():
             module.add_module(name, _uncompiled(child))
+        _make_constants(module)
     return copied
+
+
+def _make_constants(module: nn.Module) -> None:
+    """Turn the parameters that no fit could change into buffers: whole numbers, and tensors without elements."""
+    for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+        if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
+            delattr(module, name)
+            module.register_buffer(name, value.detach())
 
 
 def _uncompiled(module: nn.Module) -> nn.Module:
@@ -50,7 +62,24 @@ def _require_plain(name: str, module: nn.Module) -> None:
         )
 
 
-def _require_values(name: str, value: torch.Tensor) -> None:
+def _require_reachable(net: nn.Module) -> None:
+    """Raise if a module keeps a parameter in a container of Python's, which would not see the drawn weights."""
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    for path, module in net.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute in MODULE_TABLES or (isinstance(module, nn.RNNBase) and attribute == "_flat_weights"):
+                continue  # recurrent layers look up their weights again
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+            found = [names[id(part)] for part in parts if id(part) in names]
+            if found:
+                raise ValueError(
+                    f"`{'.'.join(filter(None, ('net', path, attribute)))}` is a {type(value).__name__} with the "
+                    f"parameter `{found[0]}`, which would not see drawn weights; use a `ParameterList` or "
+                    "`ParameterDict`, or reach the parameter through its layer."
+                )
+
+
+def _require_values(name: str, value: Tensor) -> None:
     if isinstance(value, (UninitializedParameter, UninitializedBuffer)):
         raise ValueError(f"`net` must have weights, but `{name}` has no shape yet; run `net` once on an example batch.")
     if value.is_meta:

@@ -119,7 +119,8 @@ class NetworkPriors:
         parameter = self._net.get_buffer(self._paths[site])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
-            found = self._cache[key] = (parameter.new_empty(0), make())
+            with EXCLUSIVE:  # another thread's draw may be in the network, whose weights a prior may be around
+                found = self._cache[key] = (parameter.new_empty(0), make())
         return found[1]
 
 

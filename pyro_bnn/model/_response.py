@@ -8,7 +8,9 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from .. import _checks, _functional
+from .._devices import reads_wait
 from .._inputs import Inputs, num_rows, shapes
+from .._reuse import Memory
 from ..likelihoods import Likelihood
 from ._inputs import check_shapes, check_size
 
@@ -17,9 +19,15 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 class Interception:
-    """Where an estimator may enter the calls of a network."""
+    """Where an estimator, or a memory of earlier calls, may enter the calls of a network."""
 
     interceptor: Interceptor | None = None
+    memory: Memory | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a context of :meth:`by` is active."""
+        return self.interceptor is not None
 
     @contextmanager
     def by(self, interceptor: Interceptor) -> Iterator[None]:
@@ -31,6 +39,15 @@ class Interception:
             yield
         finally:
             self.interceptor = None
+
+    @contextmanager
+    def remembering(self, memory: Memory) -> Iterator[None]:
+        """A context in which calls of the network are remembered, or leave out what is; see :class:`Memory`."""
+        before, self.memory = self.memory, memory
+        try:
+            yield
+        finally:
+            self.memory = before
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class Response:
         """
         check_shapes(self.likelihood, self.target_shape, x, y)
         check_size(len(y), num_data)
-        if not y.is_cuda:  # for CUDA the check would wait for the device; `fit_svi` does it once
+        if not reads_wait(y.device):  # `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
         dtype = self.output.dtype
         return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)
@@ -79,7 +96,7 @@ def respond(
     paths: Mapping[str, Sequence[str]],
     weights: Mapping[str, Tensor],
     x: Inputs,
-    interceptor: Interceptor | None,
+    interception: Interception,
 ) -> Response:
     """Run a network with given weights, and a likelihood on its output.
 
@@ -89,14 +106,16 @@ def respond(
         paths: Names in the network of each site's parameter.
         weights: A value of every site, ``{site: shape (*draws, *event)}``.
         x: Inputs, shape (N, ...).
-        interceptor: Makes a context for the call of the network; None is none.
+        interception: What enters the call of the network.
 
     Raises:
         ValueError: If the network cannot take x, or does not return one row per input.
     """
     num_lead = max(value.dim() - net.get_buffer(paths[name][0]).dim() for name, value in weights.items())
     tensors = {path: weights[name] for name in paths for path in paths[name]}
-    with nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
+    interceptor, memory = interception.interceptor, interception.memory
+    remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
+    with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
     if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
         output = output.to(next(iter(weights.values())).dtype)

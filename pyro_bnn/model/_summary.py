@@ -1,13 +1,23 @@
 """What a model says of itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from .._summary import Summary, counted, kind_of, shape_row
+from .._summary import MOST_LINES, Cell, Summary, counted, kind_of, shape_row
 from ..likelihoods import Likelihood
 from ..priors import WeightPrior
+from ._choice import few
+from ._selection import SITE_PREFIX, owned
+
+MOST_ROWS = MOST_LINES - 3
+"""Largest number of parameters that are shown one by one; more are counted by kind of layer."""
+
+NAMES_WIDTH = 40
+"""Largest length of a list of layers' names, which is the last of the columns."""
+
+RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
 
 def summary_of(
@@ -22,12 +32,60 @@ def summary_of(
         latents: Shapes of its latent variables, except those of the likelihood.
     """
     network, prior, likelihood = parts
-    learned = {f"net.{name}": value for name, value in network.named_parameters()}
-    learned |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}
-    rows = [shape_row(name, shape, "random") for name, shape in latents.items()]
-    rows += [shape_row(name, value.shape, "learned") for name, value in learned.items()]
+    others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
+    others |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}
+    states = {name: LEARNED if value.requires_grad else FROZEN for name, value in others.items()}
     random = counted(sum(shape.numel() for shape in latents.values()), "random number")
     title = f"BayesianModel of {type(network).__name__}: {random} in {counted(len(latents), 'site')}"
-    title += f", {counted(sum(map(Tensor.numel, learned.values())), 'learned number')}" if learned else ""
+    for state in (LEARNED, FROZEN):
+        count = sum(value.numel() for name, value in others.items() if states[name] == state)
+        title += f", {count:,} {state}" if count else ""
     data = f"{counted(num_data, 'data point')}, {kind_of(like)}"
+    shapes = {**latents, **{name: value.shape for name, value in others.items()}}
+    states = dict.fromkeys(latents, RANDOM) | states
+    rows: list[tuple[Cell, ...]] = [shape_row(name, shape, states[name]) for name, shape in shapes.items()]
+    if len(rows) > MOST_ROWS:
+        rows = list(_rows_by_kind(shapes, states, _kinds(network, shapes)))
     return Summary(title, [f"prior {prior!r}", f"likelihood {likelihood!r}; {data}"], rows)
+
+
+def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """Kind of layer and name in it of every variable, such as ``Conv2d.weight``, ``prior.scale``."""
+    kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
+    random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
+    of_layers = owned(network, [*random, *network.named_parameters()])
+    return kinds | {parameter.name: parameter.kind for parameter in of_layers}
+
+
+def _rows_by_kind(
+    shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
+) -> Iterator[tuple[Cell, ...]]:
+    """Rows that count variables: those of one kind of layer, with the same name in it and in the same state.
+
+    Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are the fewer ones.
+    """
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name in shapes:
+        groups.setdefault(kinds[name], {}).setdefault(states[name], []).append(name)
+    for state in STATES:
+        rows: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
+        for kind, by_state in groups.items():
+            layers = tuple(name.rpartition(".")[0] for name in by_state.get(state, ()))
+            if layers:
+                rows.setdefault((kind.partition(".")[0], layers, sum(map(len, by_state.values()))), []).append(kind)
+        for (layer, layers, total), its_kinds in rows.items():
+            numbers = sum(shapes[name].numel() for kind in its_kinds for name in groups[kind][state])
+            title = f"{layer}.{', '.join(kind.partition('.')[2] for kind in its_kinds)}"
+            yield (
+                title,
+                f"{len(layers):,} of {total:,} {state}",
+                numbers,
+                _named(layers) if 2 * len(layers) <= total else "",
+            )
+
+
+def _named(layers: Sequence[str]) -> str:
+    """As many of the layers' names in the network as fit."""
+    paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
+    texts = [few(paths, most) for most in (3, 2, 1)]
+    return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

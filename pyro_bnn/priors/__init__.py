@@ -8,8 +8,10 @@ from ._base import prior_name as prior_name
 from ._by_name import PriorByName as PriorByName
 from ._elementary import FanInNormalPrior as FanInNormalPrior
 from ._elementary import LaplacePrior as LaplacePrior
+from ._elementary import NetworkNormalPrior as NetworkNormalPrior
 from ._elementary import NormalPrior as NormalPrior
 from ._elementary import ScaleMixturePrior as ScaleMixturePrior
 from ._hierarchical import HierarchicalNormalPrior as HierarchicalNormalPrior
 from ._hierarchical import HorseshoePrior as HorseshoePrior
 from ._learned import LearnedNormalPrior as LearnedNormalPrior
+from ._posterior import PosteriorPrior as PosteriorPrior

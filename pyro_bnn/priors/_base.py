@@ -125,10 +125,8 @@ class HierarchicalPrior(WeightPrior):
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
         """The prior of the whole parameter: batch shape ``draws``, event shape `parameter.shape`."""
-        parents = self.parents(name, parameter, module)
-        event_dims = {
-            key: value.dim() if key not in parents else parents[key].event_dim for key, value in values.items()
-        }
+        of_parents = self._event_dims(name, parameter, module)
+        event_dims = {key: of_parents.get(key, value.dim()) for key, value in values.items()}
         leads = {key: value.shape[: value.dim() - event_dims[key]] for key, value in values.items()}
         num_lead = max(map(len, leads.values()), default=0)
         # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
@@ -140,6 +138,15 @@ class HierarchicalPrior(WeightPrior):
         lead = torch.broadcast_shapes(*leads.values())
         prior = self.elementwise_given(lined_up, name, parameter, module)
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
+
+    def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
+        """Number of event axes of each parent. They are kept: to make the parents anew may wait for a GPU."""
+        kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # subclasses may be frozen
+        key = name, parameter.shape
+        if key not in kept:
+            parents = self.parents(name, parameter, module)
+            kept[key] = {parent: distribution.event_dim for parent, distribution in parents.items()}
+        return kept[key]
 
 
 def prior_name(name: str, per: str, quantity: str) -> str:

@@ -57,7 +57,35 @@ class NormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(0, scale^2)."""
-        return dist.Normal(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)
+        return dist.Normal(parameter.new_zeros(()), parameter.new_full((), self.scale), validate_args=False)
+
+
+@dataclass(frozen=True)
+class NetworkNormalPrior(Prior):
+    r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
+
+    For a pretrained network this is the prior of MOPED: it says that the weights are near those that an earlier
+    training found. If that training saw the same data, they are counted twice, and the posterior is too sure of the
+    given weights; compare on data that neither training saw.
+
+    The means are the model's own copy of the network's weights, not a further one.
+
+    Args:
+        scale: Standard deviation, above 0.
+
+    References:
+        Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
+        https://arxiv.org/abs/1906.05323. Its start of the guide is ``NetworkInit(weight_fraction=0.1)``.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(parameter, scale^2)."""
+        return dist.Normal(parameter.detach(), parameter.new_full((), self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -75,7 +103,7 @@ class LaplacePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Laplace(0, scale)."""
-        return dist.Laplace(parameter.new_zeros(()), parameter.new_tensor(self.scale), validate_args=False)
+        return dist.Laplace(parameter.new_zeros(()), parameter.new_full((), self.scale), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -102,7 +130,7 @@ class ScaleMixturePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The two-component mixture."""
-        numbers = (parameter.new_tensor(value) for value in (self.mixing, self.scale1, self.scale2))
+        numbers = (parameter.new_full((), value) for value in (self.mixing, self.scale1, self.scale2))
         return ScaleMixtureNormal(*numbers, validate_args=False)
 
 
@@ -131,5 +159,5 @@ class FanInNormalPrior(Prior):
         """N(0, gain^2 / fan_in)."""
         weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
         fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
-        scale = parameter.new_tensor(self.gain / math.sqrt(fan_in))
+        scale = parameter.new_full((), self.gain / math.sqrt(fan_in))
         return dist.Normal(parameter.new_zeros(()), scale, validate_args=False)

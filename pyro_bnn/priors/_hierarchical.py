@@ -119,7 +119,7 @@ class HorseshoePrior(HierarchicalPrior):
         shape = parameter.shape if self.local == "weight" else (*parameter.shape[:1], *[1] * (parameter.dim() - 1))
         ones = parameter.new_ones(shape)
         return {
-            of_all: dist.HalfCauchy(parameter.new_tensor(self.global_scale), validate_args=False),
+            of_all: dist.HalfCauchy(parameter.new_full((), self.global_scale), validate_args=False),
             of_each: dist.HalfCauchy(ones, validate_args=False).to_event(len(shape)),
         }
 

@@ -46,7 +46,7 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
         """The logarithm of the scale."""
-        return {prior_name(name, self.per, "log_scale"): parameter.new_tensor(math.log(self.scale))}
+        return {prior_name(name, self.per, "log_scale"): parameter.new_full((), math.log(self.scale))}
 
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module

@@ -1,6 +1,5 @@
 """Networks in which removed weights take neither memory nor time."""
 
-import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._copies import copied
 from ..model import BayesianModel
 
 MAX_DENSITY = 0.1
@@ -102,7 +102,7 @@ def sparse_network(
     _checks.weights("values", values, {name: _checks.shape(model.initial_value(name)) for name in model.site_names})
     if max_density is not None and not (_checks.is_number(max_density) and 0 <= max_density <= 1):
         raise ValueError(f"`max_density` must lie between 0 and 1, or be None, got {max_density!r}.")
-    net = copy.deepcopy(model.network)
+    net = copied(model.network)
     with torch.no_grad():
         for path, weight in model.network_weights(values).items():
             owner, _, leaf = path.rpartition(".")

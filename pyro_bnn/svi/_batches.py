@@ -120,9 +120,10 @@ class Batches:
         if self.num_batches == 1 and not self._processes.are_many:
             return iter([self._all][skip:])
         order = torch.randperm(self.num_rows, generator=self._generator)
+        order = order.to(leaves(self._all)[0].device)  # once, since a GPU's program waits for each copy
         rank, count = self._processes.rank, self._processes.count
         chunks = (order[begin:end] for begin, end in self._bounds()[skip:])
-        return self._in_order(chunk.tensor_split(count)[rank] if count > 1 else chunk for chunk in chunks)
+        return (self._rows(chunk.tensor_split(count)[rank] if count > 1 else chunk) for chunk in chunks)
 
     def _bounds(self) -> list[tuple[int, int]]:
         """Begin and end of each batch in the order; a last batch too short for all processes joins the one before."""
@@ -137,11 +138,6 @@ class Batches:
                 f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
                 "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer of them."
             )
-
-    def _in_order(self, chunks: Iterable[Tensor]) -> Iterator[Batch]:
-        device = leaves(self._all)[0].device
-        for rows in chunks:
-            yield self._rows(rows.to(device))
 
     @property
     def _all(self) -> Batch:

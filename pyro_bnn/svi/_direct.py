@@ -137,10 +137,11 @@ class DirectStep(GradientStep):
         @contextmanager
         def around(_: object, num_rows: int) -> Iterator[None]:
             layers = nullcontext() if estimator is None else random_layers(estimator, random, num_rows)
-            with layers, torch.autocast(self._joint.model.device.type, autocast, enabled=autocast is not None):
+            lower = nullcontext() if autocast is None else torch.autocast(self._joint.model.device.type, autocast)
+            with layers, lower:
                 yield
 
-        with self._joint.model.intercepted(around):
+        with self._joint.model.interception.by(around):
             return self._joint.log_likelihood(values, batch)
 
     def _bad_site(self) -> str | None:

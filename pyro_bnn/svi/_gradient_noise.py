@@ -1,14 +1,15 @@
 """How noisy the gradients of a fit are at its present parameters."""
 
-import copy
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from pyro.infer import ELBO
 from torch import Tensor, nn
 
 from .. import _checks
+from .._copies import copied
 from .._scope import seeded
 from ..estimators import Estimator
 from ..guides import GuidePosterior
@@ -117,7 +118,8 @@ def gradient_noise(
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, nn.Module, "a guide that is a module, or the posterior from a fit of one")
     assert isinstance(found, nn.Module)
-    model, own = copy.deepcopy((model, found))
+    pair: Any = copied(nn.ModuleList([model, found]))  # together: a guide may hold its model
+    model, own = pair
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
     with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
         totals = _Totals()

@@ -148,8 +148,9 @@ def _samplers(loader: object) -> list[Any]:
     """The objects that choose the rows of the batches of a `DataLoader`."""
     if not isinstance(loader, DataLoader):
         return []
-    found = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    return list({id(sampler): sampler for sampler in found if sampler is not None}.values())
+    outer = loader.sampler, loader.batch_sampler
+    inner = (getattr(sampler, "sampler", None) for sampler in outer)  # of a `BatchSampler` in either place
+    return list({id(sampler): sampler for sampler in (*outer, *inner) if sampler is not None}.values())
 
 
 def _length(loader: object) -> int | None:

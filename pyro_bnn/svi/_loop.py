@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import _checks
+from .._devices import reads_wait
 from .._inputs import named_leaves
 from .._scope import Stream
 from ..history import EpochRecord, History
@@ -229,5 +230,5 @@ def _check_first_time(step: SVIStep, batch: Batch, batches: Batches) -> None:
     if batches.tensors is None:
         for name, leaf in named_leaves("x", batch[0]):
             _checks.finite(name, leaf)
-    if batch[1].is_cuda:
+    if reads_wait(batch[1].device):
         model.check_targets(*batch)

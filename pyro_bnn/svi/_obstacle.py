@@ -1,6 +1,5 @@
 """Conditions of the direct path: it is taken only if its numbers are those of Pyro's own machinery, up to rounding."""
 
-import copy
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
+from .._copies import copied
 from .._inputs import Inputs
 from .._reflection import has_hooks, overridden_names, tensors_of
 from .._scope import seeded
@@ -37,7 +37,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> J
         return "autocast is on"
     if has_hooks(model):
         return "the model or the guide has hooks"
-    if model.is_intercepted:
+    if model.interception.is_active:
         return "an estimator is applied already"
     if not model.has_fixed_priors:
         return "a prior depends on other variables or is learned"
@@ -58,8 +58,8 @@ def _of_priors(joint: Joint) -> str | None:
 def _of_network(model: BayesianModel, x: Inputs) -> str | None:
     try:
         with seeded(0, model.device), torch.no_grad(), poutine.block():  # other threads of ours wait
-            copied = copy.deepcopy(model)  # a run changes the buffers of layers such as batch normalisation
-            trace: Any = poutine.trace(copied.observation).get_trace(x)
+            tried = copied(model)  # a run changes the buffers of layers such as batch normalisation
+            trace: Any = poutine.trace(tried.observation).get_trace(x)
     except Exception as error:  # if the data are wrong, the real step raises the right error
         return f"the model could not be tried out ({type(error).__name__}: {error})"
     if {*trace.stochastic_nodes} != {*model.latent_names} or trace.observation_nodes:

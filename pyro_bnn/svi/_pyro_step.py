@@ -83,16 +83,18 @@ class PyroStep(GradientStep):
         with self._contexts[weight >= SMALLEST_DIVISOR], scaled, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
             loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
-        terms = torch.tensor(self._terms(loss, weight), dtype=torch.float64)
-        return torch.tensor(loss, dtype=torch.float64), terms
+        terms = torch.stack(self._terms(loss, weight))
+        return torch.full_like(terms[0], loss), terms
 
-    def _terms(self, loss: float, weight: float) -> tuple[float, float]:
+    def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
+        """Expected log-likelihood and KL, on the parameters' device: Pyro waits for values, but nothing else here."""
         pairs, num_particles = self._traces, self._elbo.num_particles
-        log_likelihood = sum(_log_prob(model, model.observation_nodes) for model, _ in pairs) / num_particles
+        zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
+        log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
         if isinstance(self._elbo, TraceMeanField_ELBO) and weight >= SMALLEST_DIVISOR:
             return log_likelihood, (loss + log_likelihood) / weight
-        kl = sum(_log_prob(g, g.stochastic_nodes) - _log_prob(m, m.stochastic_nodes) for m, g in pairs)
-        return log_likelihood, kl / weight / num_particles
+        parts = (_log_prob(g, g.stochastic_nodes) - _log_prob(m, m.stochastic_nodes) for m, g in pairs)
+        return log_likelihood, sum(parts, zero) / weight / num_particles
 
     def _bad_site(self) -> str | None:
         for model_trace, guide_trace in self._traces:
@@ -130,5 +132,5 @@ def _contexts(
     return Applied(estimator, model, guide), Applied(estimator, model, guide, closed_form=is_mean_field)
 
 
-def _log_prob(trace: Trace, names: list[str]) -> float:
-    return sum(trace.nodes[name]["log_prob_sum"].item() for name in names)
+def _log_prob(trace: Trace, names: list[str]) -> Tensor | float:
+    return sum(trace.nodes[name]["log_prob_sum"].detach().double() for name in names)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import CheckpointError
 
+from .._devices import reads_wait
 from .._inputs import num_rows
 from .._processes import Processes
 from .._scope import short_errors
@@ -132,7 +133,7 @@ class GradientStep(Step):
         self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
         self._learned, self._count = parameters, 0
         can_skip = optimizer.can_skip if isinstance(optimizer, NaturalGradient) else skips_on_flag(optimizer)
-        self.waits = not (can_skip and parameters[0].is_cuda)
+        self.waits = not (can_skip and reads_wait(parameters[0].device))
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
     @abstractmethod

@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
-import torch
 from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._files import raw_bytes
 from ..kl import KLWeight
 from ..likelihoods import Likelihood
 from ..model import BayesianModel
@@ -38,7 +38,7 @@ def digest(*tensors: Tensor) -> str:
     result = hashlib.sha256()
     for tensor in tensors:
         result.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        result.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        result.update(raw_bytes(tensor.cpu()))
     return f"the digest {result.hexdigest()[:16]}"
 
 

@@ -161,7 +161,8 @@ def single_at_least(value: Tensor) -> torch.dtype:
 def _series(u: Tensor, a: float) -> Tensor:
     r"""(a g(b u) + b g(-a u)) / u^2: the sum over k of :math:`(-u)^{k-2} (a b^k + b (-a)^k) / (k (k - 1))`."""
     b = 1 - a
-    fifth, fourth, third, second = (u.new_tensor((a * b**k + b * (-a) ** k) / (k * (k - 1))) for k in (5, 4, 3, 2))
+    coefficients = ((a * b**k + b * (-a) ** k) / (k * (k - 1)) for k in (5, 4, 3, 2))
+    fifth, fourth, third, second = (u.new_full((), coefficient) for coefficient in coefficients)
     v = -u
     return torch.addcmul(second, v, torch.addcmul(third, v, torch.addcmul(fourth, v, fifth)))
 

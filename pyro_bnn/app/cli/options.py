@@ -101,7 +101,7 @@ GuideSpec = Annotated[
 InitSpec = Annotated[
     str | None,
     typer.Option(
-        help="uniform, normal, network:SCALE or network:FRACTION*prior.",
+        help="uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
         show_default=recipes.default("init"),
         autocompletion=one_of("uniform", "normal", "network:"),
         rich_help_panel=FIT,

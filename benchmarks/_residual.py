@@ -1,0 +1,264 @@
+"""ResNet-20 by several methods: the images of `cifar`, what is trained, how, and how it is measured."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+
+import pyro_bnn as pb
+from pyro_bnn import metrics
+from pyro_bnn.data import load_images, read_packed_images
+from pyro_bnn.history import History
+
+from . import _memory
+
+WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
+"""All weights but those of the batch normalisation, which are learned as numbers."""
+
+LAST_LAYER = ("**.linear.*",)
+PADDING = 4
+"""Width of the frame of black pixels from which crops are taken, as in He et al. (2016)."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one network is trained. The values are heuristic, chosen on images set aside.
+
+    Args:
+        method: ``point``, ``natural`` or ``last-layer``.
+        lr: Learning rate, which falls to 0 on a cosine.
+        prior_scale: Standard deviation of the weights' Gaussian prior; without effect on a point.
+        initial_hessian: Of natural gradients.
+        hessian_decay: Likewise; for few epochs, the average must forget quickly.
+        batch_size: Images per step.
+        epochs: Passes over the training set.
+    """
+
+    method: str
+    lr: float
+    prior_scale: float = 1.0
+    initial_hessian: float = 0.5
+    hessian_decay: float = 1 - 1e-3
+    batch_size: int = 128
+    epochs: int = 5
+
+    @property
+    def is_point(self) -> bool:
+        return self.method == "point"
+
+    @property
+    def starts_from_point(self) -> bool:
+        return self.method == "last-layer"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Training images of dtype uint8, shape (N, C, H, W), and those to report on; labels of both."""
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+    @property
+    def num_classes(self) -> int:
+        return 1 + int(self.y_train.max())
+
+
+def load(folder: Path | None, *, num_train: int | None, validation: int) -> Pictures:
+    """The images in a folder: two packed archives, or torchvision's CIFAR-10.
+
+    Args:
+        folder: The folder.
+        num_train: Number of training images that are kept, chosen at random; None keeps all.
+        validation: Number of training images that are reported on in place of the test images; 0 for none.
+    """
+    if folder is not None and (folder / "train.npz").is_file():
+        (x_train, y_train), (x_test, y_test) = (
+            read_packed_images(folder / f"{part}.npz") for part in ("train", "test")
+        )
+    else:
+        images = load_images("cifar10", root=folder)
+        x_train, x_test = ((x * 255).round().byte() for x in (images.x_train, images.x_test))
+        y_train, y_test = images.y_train, images.y_test
+    order = torch.randperm(len(x_train), generator=torch.Generator().manual_seed(0))
+    if validation:
+        aside, order = order[:validation], order[validation:]
+        x_test, y_test = x_train[aside], y_train[aside]
+    kept = order[:num_train].sort().values
+    return Pictures(x_train[kept], y_train[kept], x_test, y_test)
+
+
+def crops(x: Tensor) -> Tensor:
+    """Each image, flipped or not, shifted by up to four pixels in each direction; what comes in is black.
+
+    Args:
+        x: Images, shape (N, C, H, W).
+    """
+    count, _, height, width = x.shape
+    padded = F.pad(x, (PADDING,) * 4)
+    top, left = torch.randint(2 * PADDING + 1, (2, count, 1))
+    is_flipped = torch.randint(2, (count, 1)).bool()
+    rows = top + torch.arange(height)
+    columns = left + torch.where(is_flipped, torch.arange(width - 1, -1, -1), torch.arange(width))
+    channels = torch.arange(x.shape[1])[:, None, None]
+    return padded[torch.arange(count)[:, None, None, None], channels, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Values in [0, 1] with the channels last in memory, which is the faster layout for convolutions on a CPU."""
+    return x.float().div_(255).contiguous(memory_format=torch.channels_last)
+
+
+class Augmented(Dataset):
+    """Batches by the indices of their images, augmented anew each time."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self._x, self._y = x, y
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        return pixels(crops(self._x[rows])), self._y[rows]
+
+
+def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
+    """A loader of augmented batches, in a new order in each epoch."""
+    data = Augmented(images.x_train, images.y_train)
+    order = RandomSampler(data, generator=torch.Generator().manual_seed(seed))
+    return DataLoader(data, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
+
+
+def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
+    """ResNet-20 on standardised pixels; the same seed gives the same start."""
+    x = pixels(images.x_train[:10_000])
+    shape = (-1, 1, 1)
+    scale = x.std((0, 2, 3)).view(shape)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = pb.nets.resnet20(num_classes=images.num_classes, in_channels=x.shape[1], width=width)
+    return nn.Sequential(pb.nets.Standardize(x.mean((0, 2, 3)).view(shape), scale), net)
+
+
+def build(setting: Setting, images: Pictures, net: nn.Module) -> tuple[pb.BayesianModel, nn.Module]:
+    """Model and guide; a last layer on top of a network that is frozen."""
+    where = WEIGHTS
+    if setting.starts_from_point:
+        where = LAST_LAYER
+        net.requires_grad_(False)
+    model = pb.BayesianModel(
+        net,
+        prior=pb.NormalPrior(setting.prior_scale),
+        likelihood=pb.CategoricalLikelihood(),
+        num_data=len(images.x_train),
+        where=where,
+    )
+    if setting.is_point:
+        return model, pb.auto_delta(model)
+    if setting.method == "natural":
+        return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
+    return model.eval(), pb.MeanFieldGuide(model)
+
+
+class Meter:
+    """CPU time of a fit, which other programs on the machine disturb less than wall time; kept in checkpoints."""
+
+    def __init__(self, echo: Callable[[History], None]) -> None:
+        self._echo = echo
+        self.seconds, self._last = 0.0, time.process_time()
+
+    def __call__(self, history: History) -> None:
+        now = time.process_time()
+        self.seconds, self._last = self.seconds + now - self._last, now
+        self._echo(history)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seconds, self._last = state_dict["seconds"], time.process_time()
+
+
+def train(
+    setting: Setting,
+    model: pb.BayesianModel,
+    guide: nn.Module,
+    images: Pictures,
+    *,
+    seed: int,
+    checkpoint: Path,
+    echo: Callable[[History], None],
+) -> dict[str, float]:
+    """Fit in place; goes on from the checkpoint if there is one. Returns times, memory, and the last epoch's terms."""
+    adam = functools.partial(torch.optim.Adam, fused=True)
+    optimizer: Any = functools.partial(adam, lr=setting.lr)
+    if setting.method == "natural":
+        others = functools.partial(adam, lr=2e-3)
+        optimizer = pb.natural_gradient(
+            setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
+        )
+    options: dict[str, Any] = {"elbo": TraceMeanField_ELBO()} if setting.method == "last-layer" else {}
+    if setting.starts_from_point:  # not augmented, so that what is frozen needs to run only once
+        data: Any = pixels(images.x_train), images.y_train
+        options |= {"batch_size": setting.batch_size, "estimator": pb.LocalReparameterization()}
+    else:
+        data = augmented(images, setting.batch_size, seed)
+    meter = Meter(echo)
+    before = _memory.start("cpu")
+    posterior = pb.fit_svi(
+        model,
+        guide,
+        data,
+        optimizer=pb.scheduled(optimizer, functools.partial(CosineAnnealingLR, T_max=setting.epochs)),
+        num_epochs=setting.epochs,
+        kl_weight=0.0 if setting.is_point else 1.0,
+        callbacks=[meter],
+        checkpoint=pb.Checkpoint(checkpoint, minutes=3),
+        resume=checkpoint if checkpoint.exists() else None,
+        seed=seed,
+        **options,
+    )
+    last, num_data = posterior.history.epochs[-1], len(images.x_train)
+    return {
+        "wall_seconds": sum(record.seconds for record in posterior.history.epochs),
+        "cpu_seconds": meter.seconds,
+        "num_steps": len(posterior.history.elbo),
+        "memory": _memory.peak("cpu") - before,
+        "train_nll": -last.expected_log_likelihood / num_data,
+        "kl_per_image": 0.0 if setting.is_point else last.kl / num_data,
+    }
+
+
+def evaluate(
+    setting: Setting, model: pb.BayesianModel, guide: nn.Module, images: Pictures, *, num_samples: int, seed: int
+) -> dict[str, float]:
+    """Scores of the ensemble of draws; a point has one draw."""
+    start = time.process_time()
+    draws = 1 if setting.is_point else num_samples
+    found = pb.predict(model, guide, pixels(images.x_test), num_samples=draws, batch_size=1000, seed=seed)
+    seconds = time.process_time() - start
+    probs, y = found.probs, images.y_test
+    return {
+        "accuracy": metrics.accuracy(probs, y),
+        "nll": metrics.negative_log_likelihood(probs, y),
+        "ece": metrics.expected_calibration_error(probs, y),
+        "num_samples": draws,
+        "cpu_seconds": seconds,
+    }
+
+
+def trained_network(model: pb.BayesianModel, guide: nn.Module, net: nn.Module) -> nn.Module:
+    """A network with the weights and buffers of a point estimate."""
+    weights = {name.removeprefix("net."): value for name, value in guide.median().items()}
+    net.load_state_dict({**model.network.state_dict(), **weights})
+    return net

@@ -1,0 +1,5 @@
+"""What a network computes without its random parameters is computed once, and remembered for its next calls."""
+
+from ._memory import Memory as Memory
+from ._memory import Plan as Plan
+from ._recording import Diverged as Diverged

@@ -1,0 +1,158 @@
+"""The memory of a network's calls with one input."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from .._functional import has_hooks_of_others
+from ._recording import Call, Forward, Recorder
+from ._state import State
+
+
+class Plan:
+    """The modules of a network whose calls may be remembered, and what was learned of them; several memories share it.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        random: Paths of its random parameters.
+    """
+
+    def __init__(self, net: nn.Module, random: set[str]) -> None:
+        owners = {path.rpartition(".")[0] for path in random}
+        held = {f"{owner}."[:end] for owner in owners for end in _ends(f"{owner}.")}
+        is_open = not torch_module._global_forward_hooks and not torch_module._global_forward_pre_hooks
+        named = dict(net.named_modules(remove_duplicate=False))
+        random_modules = {module for path, module in named.items() if not path or f"{path}." in held}
+        fixed = [module for module in dict.fromkeys(named.values()) if module not in random_modules and is_open]
+        hooked = {module for module in fixed if any(map(has_hooks_of_others, module.modules()))}
+        self.modules = [module for module in fixed if module not in hooked]
+        self.refused: set[nn.Module] = set()
+        """Modules whose calls turned out not to be repeatable."""
+        self.has_noise = False
+        """Whether the network draws random numbers of its own."""
+        self.is_worthwhile = any(
+            next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+            for module in self.modules
+        )
+        """Whether there may be something to remember."""
+
+
+def _ends(path: str) -> list[int]:
+    """Lengths of all beginnings of a path that end with a dot."""
+    return [index + 1 for index, letter in enumerate(path) if letter == "."]
+
+
+class Memory:
+    """What a network computes from one input without its random parameters, for calls with other draws of these.
+
+    In the first call all is computed, and watched. In later calls, modules whose results must be the same return what
+    was kept, without being run. So a call gives the same numbers, to the bit, and takes the same random numbers.
+
+    All calls must have the same input.
+
+    Args:
+        plan: What is known of the network.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._calls: dict[nn.Module, dict[int, Call]] = {}
+        self._state: State | None = None
+        self._is_off = not plan.is_worthwhile
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the next call would leave out what is remembered."""
+        return self._state is not None
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether the network was seen to draw random numbers of its own."""
+        return self._plan.has_noise
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all that is kept."""
+        return sum(value.numel() * value.element_size() for value in self.kept)
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """All tensors that are kept."""
+        outputs = (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
+        return [output.value for output in outputs if output.value is not None]
+
+    def forget(self) -> None:
+        """Forget everything, and run all of the network from now on."""
+        self._calls, self._state, self._is_off = {}, None, True
+
+    @contextmanager
+    def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
+        """A context for one call of the network.
+
+        Args:
+            drawn: The drawn weights.
+
+        Raises:
+            Diverged: If the network goes another way than in the recorded call; then call :meth:`forget`, and run it.
+        """
+        if self._state is not None and not self._state.is_same(deep=False):
+            self._calls, self._state = {}, None
+        if self._is_off:
+            yield
+        elif self._state is not None:
+            with _forwards(list(self._calls), self._replaying()):
+                yield
+        else:
+            recorder = Recorder(drawn.values(), self._plan.refused)
+            with _forwards(self._plan.modules, recorder.called), recorder:
+                yield
+            self._learn(recorder)
+
+    def _replaying(self) -> Callable[..., Any]:
+        counts: dict[nn.Module, int] = {}
+
+        def called(module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
+            index = counts.get(module, 0)
+            counts[module] = index + 1
+            call = self._calls[module].get(index)
+            return forward(*args, **kwargs) if call is None else call.replayed((args, kwargs))
+
+        return called
+
+    def _learn(self, recorder: Recorder) -> None:
+        recorder.finish()
+        self._plan.refused = recorder.refused
+        self._plan.has_noise |= recorder.has_noise
+        if not recorder.is_valid:
+            return  # what was refused is known now: the next call records the rest
+        for (module, index), call in recorder.calls.items():
+            self._calls.setdefault(module, {})[index] = call
+        if not self.kept:
+            self.forget()
+            return
+        self._state = State(part for module in self._calls for part in module.modules())
+
+
+@contextmanager
+def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
+    """A context in which the forward passes of modules go through a function; hooks stay as they are."""
+    originals = []
+    try:
+        for module in modules:
+            attributes = vars(module)
+            originals.append((attributes, attributes.get("forward")))
+            attributes["forward"] = _through(called, module, module.forward)
+        yield
+    finally:
+        for attributes, original in originals:
+            if original is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = original
+
+
+def _through(called: Callable[..., Any], module: nn.Module, forward: Forward) -> Forward:
+    return lambda *args, **kwargs: called(module, forward, args, kwargs)

@@ -1,0 +1,60 @@
+"""What a module holds: its tensors with their numbers of changes, and its attributes."""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class State:
+    """What some modules hold at one time.
+
+    Args:
+        modules: The modules, with all of their submodules.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        modules = list(dict.fromkeys(modules))
+        self._dicts: list[dict[str, Any]] = [
+            table for module in modules for table in (vars(module), *(vars(module)[name] for name in TABLES))
+        ]
+        self._values = [[*table.values()] for table in self._dicts]
+        self._contents = [[_content(value) for value in values] for values in self._values]
+        tensors = (t for module in modules for table in TABLES[:2] for t in vars(module)[table].values())
+        self._tensors = [(t, t._version) for t in tensors if isinstance(t, Tensor) and not t.is_inference()]
+
+    def is_same(self, *, deep: bool) -> bool:
+        """Whether the modules still hold the same tensors, unchanged, and the same attributes.
+
+        Args:
+            deep: Whether to look for changes inside of lists and dictionaries, too.
+        """
+        if any(tensor._version != version for tensor, version in self._tensors):
+            return False
+        for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
+            now = [*table.values()]
+            if len(now) != len(values):
+                return False
+            if (deep or not all(map(operator.is_, now, values))) and not all(map(_is_like, now, values, contents)):
+                return False
+        return True
+
+
+def _content(value: Any) -> list[Any] | None:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return [*value] if isinstance(value, (list, tuple, set)) else None
+
+
+def _is_like(now: Any, before: Any, content: list[Any] | None) -> bool:
+    if content is None:
+        return now is before
+    found = _content(now) if type(now) is type(before) else None
+    return found is not None and len(found) == len(content) and all(map(_is_equal, found, content))
+
+
+def _is_equal(first: Any, second: Any) -> bool:
+    return first is second or (type(first) is type(second) and isinstance(first, (str, int)) and first == second)

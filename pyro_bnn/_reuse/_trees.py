@@ -1,0 +1,65 @@
+"""Arguments and results of modules: tensors in tuples, lists and dictionaries."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
+"""Types of values without tensors inside."""
+
+
+class OpaqueError(Exception):
+    """An object may hold tensors that cannot be found."""
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors of a tree.
+
+    Raises:
+        OpaqueError: If it holds an object of another kind, or a tensor of a class of its own.
+    """
+    kind = type(value)
+    if kind is Tensor or kind is nn.Parameter:
+        yield value
+    elif kind in (tuple, list):
+        for part in value:
+            yield from tensors_in(part)
+    elif kind is dict:
+        for part in value.values():
+            yield from tensors_in(part)
+    elif kind not in PLAIN:
+        raise OpaqueError
+
+
+def rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) -> Any:
+    """A copy of a tree in which a function replaces the leaves of some types; its containers are new."""
+    if isinstance(value, kinds):
+        return replace(value)
+    if type(value) in (tuple, list):
+        return type(value)(rebuilt(part, replace, kinds) for part in value)
+    if type(value) is dict:
+        return {key: rebuilt(part, replace, kinds) for key, part in value.items()}
+    return value
+
+
+def described(value: Any) -> Any:
+    """A tree with the shape, type and device of each tensor in its place, by which two calls are compared."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device
+    if type(value) in (tuple, list):
+        return [described(part) for part in value]
+    return {key: described(part) for key, part in value.items()} if type(value) is dict else value
+
+
+def loose_tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors among the arguments or results of an operation of torch."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from loose_tensors(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from loose_tensors(part)

@@ -1,0 +1,146 @@
+"""Archives of packed images: many files of JPEG or PNG in one file of numpy's."""
+
+import io
+import itertools
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import _checks
+from .._files import DamagedFileError
+from ._images import Images
+from ._missing import MissingDataError
+
+__all__ = ["load_packed_images", "read_packed_images"]
+
+ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole numbers", "labels": "N whole numbers"}
+
+
+def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
+    """Images that are packed as JPEG or PNG files into one ``.npz`` archive.
+
+    The archive has three arrays: ``jpeg`` (uint8), all image files one after the other; ``offsets`` (N + 1), of which
+    image i is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``; and ``labels`` (N).
+
+    Args:
+        file: The archive.
+
+    Returns:
+        Images of dtype uint8, shape (N, C, H, W), where C is 1 for grey images and 3 for images in colour; and labels,
+        shape (N,).
+
+    Raises:
+        MissingDataError: If there is no such file.
+        DamagedFileError: If it is no such archive, an image cannot be decoded, or images differ in size.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> files = [io.BytesIO(), io.BytesIO()]
+        >>> for file, colour in zip(files, ("red", "white")):
+        ...     Image.new("RGB", (2, 2), colour).save(file, "PNG")
+        >>> content = [file.getvalue() for file in files]
+        >>> path = Path(tempfile.mkdtemp()) / "images.npz"
+        >>> offsets = np.cumsum([0, *map(len, content)])
+        >>> np.savez(path, jpeg=np.frombuffer(b"".join(content), np.uint8), offsets=offsets, labels=[7, 8])
+        >>> x, y = read_packed_images(path)
+        >>> x.shape, x[:, :, 0, 0].tolist(), y.tolist()
+        (torch.Size([2, 3, 2, 2]), [[255, 0, 0], [255, 255, 255]], [7, 8])
+    """
+    path = _checks.path("file", file)
+    arrays = _arrays(path)
+    packed, offsets, labels = (arrays[name] for name in ARRAYS)
+    images: Tensor | None = None
+    for index, (start, end) in enumerate(itertools.pairwise(offsets)):
+        image = _decoded(packed[start:end].tobytes(), f"image {index}", path)
+        if images is None:
+            images = image.new_empty((len(labels), *image.shape))
+        elif image.shape != images.shape[1:]:
+            got, first = (_checks.shape(part) for part in (image, images[0]))
+            raise _damaged(path, f"image {index} has shape {got} and image 0 {first}; all must have the same size")
+        images[index] = image
+    assert images is not None
+    return images, torch.from_numpy(labels).long()
+
+
+def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = None) -> Images:
+    """A data set whose images are packed into ``train.npz`` and ``test.npz``, see :func:`read_packed_images`.
+
+    Args:
+        folder: Folder that holds the two archives.
+        classes: Names of the classes, of the labels 0, 1, ...; by default their numbers.
+
+    Returns:
+        The data set, values in [0, 1], images of shape (C, H, W).
+
+    Raises:
+        ValueError: If a label has no name among `classes`.
+        MissingDataError: If an archive is not there.
+        DamagedFileError: If an archive is damaged, or the two do not fit each other.
+    """
+    root = _checks.path("folder", folder)
+    (x_train, y_train), (x_test, y_test) = (read_packed_images(root / f"{part}.npz") for part in ("train", "test"))
+    if x_train.shape[1:] != x_test.shape[1:]:
+        got, expected = (_checks.shape(x[0]) for x in (x_test, x_train))
+        raise _damaged(root / "test.npz", f"its images have shape {got}, and those of train.npz {expected}")
+    num_classes = 1 + max(int(y_train.max()), int(y_test.max()))
+    classes = tuple(str(label) for label in range(num_classes)) if classes is None else tuple(classes)
+    if num_classes > len(classes):
+        raise ValueError(f"`classes` must name all {num_classes} labels, 0 to {num_classes - 1}, got {[*classes]}.")
+    return Images(x_train / 255, y_train, x_test / 255, y_test, classes)
+
+
+def _decoded(content: bytes, name: str, path: Path) -> Tensor:
+    """An image of dtype uint8, shape (C, H, W)."""
+    from PIL import Image  # late: nothing else needs it
+
+    try:
+        with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
+            mode, values = image.mode, np.array(image)
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow has no exception of its own for broken files
+        raise _damaged(path, f"{name} is no whole JPEG or PNG file ({error})") from error
+    if mode not in ("L", "RGB"):
+        raise _damaged(path, f"{name} has the mode {mode}, and must be grey (L) or in colour (RGB)")
+    return torch.from_numpy(values[None] if mode == "L" else values.transpose(2, 0, 1))
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an archive, which fit each other."""
+    if not path.is_file():
+        raise MissingDataError(
+            f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."
+        )
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # no code from files
+            arrays = {name: archive[name] for name in archive.files if name in ARRAYS}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, f"it is no archive of arrays ({error})") from error
+    if missing := [name for name in ARRAYS if name not in arrays]:
+        raise _damaged(path, f"it lacks {missing}")
+    packed, offsets, labels = (arrays[name] for name in ARRAYS)
+    if packed.dtype != np.uint8 or packed.ndim != 1:
+        raise _damaged(path, f"`jpeg` has dtype {packed.dtype} and {packed.ndim} axes")
+    for name, values in (("offsets", offsets), ("labels", labels)):
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            raise _damaged(path, f"`{name}` has dtype {values.dtype} and {values.ndim} axes")
+    if len(labels) == 0 or len(offsets) != len(labels) + 1:
+        raise _damaged(path, f"it has {len(offsets)} offsets and {len(labels)} labels")
+    arrays["offsets"], arrays["labels"] = offsets, labels = offsets.astype(np.int64), labels.astype(np.int64)
+    if offsets[0] != 0 or offsets[-1] != len(packed) or not (np.diff(offsets) > 0).all():
+        raise _damaged(path, f"`offsets` do not increase from 0 to {len(packed)}, the number of bytes in `jpeg`")
+    if labels.min() < 0:
+        raise _damaged(path, f"`labels` holds {labels.min()}, and labels are 0, 1, ...")
+    return arrays
+
+
+def _layout() -> str:
+    return "; ".join(f"`{name}`: {content}" for name, content in ARRAYS.items())
+
+
+def _damaged(path: Path, fault: str) -> DamagedFileError:
+    return DamagedFileError(f"{path} is damaged: {fault}; it must hold {_layout()}.")

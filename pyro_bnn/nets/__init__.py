@@ -1,0 +1,8 @@
+"""Small networks and layers, used by examples and commands."""
+
+from ._dense import mlp as mlp
+from ._dropout import MCDropout as MCDropout
+from ._residual import resnet20 as resnet20
+from ._standardize import Standardize as Standardize
+
+__all__ = ["MCDropout", "Standardize", "mlp", "resnet20"]

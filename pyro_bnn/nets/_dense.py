@@ -1,0 +1,50 @@
+"""Fully connected networks."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from .. import _checks
+from ._dropout import MCDropout
+
+__all__ = ["mlp"]
+
+
+def mlp(
+    sizes: Sequence[int],
+    *,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    first: Sequence[nn.Module] = (),
+    dropout: float | None = None,
+) -> nn.Sequential:
+    """A fully connected network.
+
+    Args:
+        sizes: Numbers of inputs, hidden units of each layer, and outputs.
+        activation: Function that makes the activation module after each hidden layer.
+        first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
+        dropout: Probability of an :class:`MCDropout` after each activation; None for no dropout.
+
+    Example:
+        >>> [tuple(p.shape) for p in mlp([784, 400, 10]).parameters()]
+        [(400, 784), (400,), (10, 400), (10,)]
+    """
+    sizes = _checks.items("sizes", sizes, "a list of whole numbers, such as [784, 400, 10]")
+    if len(sizes) < 2:
+        raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
+    first = _checks.items("first", first, "a list of modules, such as [nn.Flatten()]")
+    if not callable(activation) or isinstance(activation, nn.Module):
+        got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
+        raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
+    _checks.kind("activation", activation(), nn.Module, "a function that makes a module, such as nn.ReLU")
+    for size in sizes:
+        _checks.at_least("sizes", size, 1)
+    for module in first:
+        _checks.kind("first", module, nn.Module, "a list of modules, such as [nn.Flatten()]")
+    layers: list[nn.Module] = []
+    for num_in, num_out in itertools.pairwise(sizes):
+        if layers:
+            layers += [activation()] if dropout is None else [activation(), MCDropout(dropout)]
+        layers.append(nn.Linear(num_in, num_out))
+    return nn.Sequential(*first, *layers)

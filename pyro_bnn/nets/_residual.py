@@ -1,0 +1,84 @@
+"""The residual network of 20 layers for small images."""
+
+import itertools
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .. import _checks
+
+__all__ = ["resnet20"]
+
+NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
+
+
+def resnet20(*, num_classes: int = 10, in_channels: int = 3, width: int = 16) -> nn.Sequential:
+    """The residual network of 20 layers for images of 32 x 32 pixels.
+
+    A convolution, three stages of three blocks with two convolutions each, the mean over all positions, and a linear
+    layer; batch normalisation after every convolution. A stage has twice the channels of the one before at half the
+    height and width. The shortcuts have no parameters: where the channels double, every other position is taken, and
+    the new channels are zero (option A of the article). Convolutions start as in He et al. (2015), normal with variance
+    2 / fan-in, and have no biases. The input may have any height and width.
+
+    The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``; those
+    of a block are ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight", "net.linear.*"]`` makes
+    the weights of all layers random and leaves the batch normalisation as it is, and ``where="net.linear.*"`` is for a
+    Bayesian last layer.
+
+    Args:
+        num_classes: Number of outputs, C.
+        in_channels: Number of channels of the images, D: 3 in colour, 1 in grey.
+        width: Number of channels of the first stage. With 16, as in the article, there are 269,722 parameters.
+
+    Returns:
+        A network from images of shape (N, D, H, W) to logits of shape (N, C).
+
+    References:
+        He et al. (2016), Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385, section 4.2.
+        He et al. (2015), Delving Deep into Rectifiers, https://arxiv.org/abs/1502.01852, for the start.
+
+    Example:
+        >>> import torch
+        >>> net = resnet20()
+        >>> sum(parameter.numel() for parameter in net.parameters())
+        269722
+        >>> net(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+    for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
+        _checks.at_least(name, value, 1)
+    widths = [width * 2**stage for stage in range(NUM_STAGES)]
+    start = {"conv": _convolution(in_channels, width), "norm": nn.BatchNorm2d(width), "relu": nn.ReLU()}
+    layers = OrderedDict[str, nn.Module](start)
+    num_in = width
+    for stage, num_out in enumerate(widths):
+        numbers = (num_in, *[num_out] * BLOCKS_PER_STAGE)
+        layers[f"stage{stage + 1}"] = nn.Sequential(*(_Block(*pair) for pair in itertools.pairwise(numbers)))
+        num_in = num_out
+    layers.update(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), linear=nn.Linear(widths[-1], num_classes))
+    return nn.Sequential(layers)
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a shortcut; with other numbers of channels, the first one skips every other position."""
+
+    def __init__(self, num_in: int, num_out: int) -> None:
+        super().__init__()
+        self.stride, self.num_new = 1 if num_in == num_out else 2, num_out - num_in
+        self.conv1, self.norm1 = _convolution(num_in, num_out, self.stride), nn.BatchNorm2d(num_out)
+        self.conv2, self.norm2 = _convolution(num_out, num_out), nn.BatchNorm2d(num_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.norm1(self.conv1(x)))
+        shortcut = x
+        if self.num_new:
+            shortcut = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.num_new))
+        return functional.relu(self.norm2(self.conv2(hidden)) + shortcut)
+
+
+def _convolution(num_in: int, num_out: int, stride: int = 1) -> nn.Conv2d:
+    layer = nn.Conv2d(num_in, num_out, 3, stride, padding=1, bias=False)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    return layer

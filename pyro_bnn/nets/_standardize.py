@@ -1,0 +1,73 @@
+"""Standardisation of inputs, as a layer."""
+
+import torch
+from torch import Tensor, nn
+
+from .. import _checks
+
+__all__ = ["Standardize"]
+
+
+class Standardize(nn.Module):
+    r"""Subtracts a mean from the inputs and divides by a scale, so that a model carries its own preprocessing.
+
+    Args:
+        mean: Mean of the inputs; its shape broadcasts to that of one input.
+        scale: Scale of the inputs, above 0; its shape broadcasts to that of one input.
+
+    Example:
+        >>> import torch
+        >>> Standardize(torch.tensor(1.0), torch.tensor(2.0))(torch.tensor([5.0]))
+        tensor([2.])
+    """
+
+    mean: Tensor
+    inverse_scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        for name, value in (("mean", mean), ("scale", scale)):
+            _checks.finite(name, _checks.real_tensor(name, value))
+            if not value.numel():
+                raise ValueError(f"`{name}` must have at least one element, got shape {_checks.shape(value)}.")
+        try:
+            torch.broadcast_shapes(mean.shape, scale.shape)
+        except RuntimeError:
+            raise ValueError(
+                "`mean` and `scale` must have shapes that fit each other, got "
+                f"{_checks.shape(mean)} and {_checks.shape(scale)}."
+            ) from None
+        if not bool((scale > 0).all()):
+            raise ValueError(
+                f"`scale` must be above 0 everywhere, got a smallest value of {float(scale.min()):g}; "
+                "for constant features give `Standardize.of` a `floor`."
+            )
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("inverse_scale", scale.reciprocal())
+
+    @classmethod
+    def of(cls, x: Tensor, *, floor: float = 0.0) -> "Standardize":
+        """A module with the mean and standard deviation of each feature of training inputs.
+
+        Args:
+            x: Training inputs, shape (N, ...).
+            floor: Number added to every standard deviation, so that nearly constant features are not blown up.
+
+        Raises:
+            ValueError: If x is not finite, has fewer than two rows, or a constant feature while `floor` is 0.
+        """
+        _checks.finite("x", _checks.real_tensor("x", x))
+        _checks.not_negative("floor", floor)
+        if x.dim() == 0 or len(x) < 2 or not x.numel():
+            raise ValueError(f"`x` must have at least two rows and one feature, got shape {_checks.shape(x)}.")
+        return cls(x.mean(0), x.std(0) + floor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(x - mean) / scale."""
+        try:
+            fits = torch.broadcast_shapes(_checks.tensor("x", x).shape, self.mean.shape, self.inverse_scale.shape)
+        except RuntimeError:
+            fits = None
+        if fits != x.shape:
+            raise ValueError(f"`x` must have features of shape {_checks.shape(self.mean)}, got {_checks.shape(x)}.")
+        return (x - self.mean) * self.inverse_scale

@@ -1,0 +1,141 @@
+"""The benchmark of ResNet-20, on a few tiny images packed here."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmarks import _residual, cifar
+
+from .test_image_files import encode, pack
+from .tolerances import assert_identical
+
+SIZE = 8
+
+
+@pytest.fixture
+def benchmark(monkeypatch, capsys, tmp_path):
+    """Runs `cifar` on images whose class is their brightest colour; returns what it prints."""
+    generator = torch.Generator().manual_seed(0)
+    for part, count in (("train", 90), ("test", 30)):
+        labels = torch.arange(count) % 3
+        x = torch.randint(0, 100, (count, 3, SIZE, SIZE), generator=generator)
+        x[torch.arange(count), labels] += 150
+        pack(tmp_path / f"{part}.npz", [encode(image.byte()) for image in x], labels.numpy())
+
+    small = {name: replace(setting, batch_size=15) for name, setting in cifar.SETTINGS.items()}
+    monkeypatch.setattr(cifar, "SETTINGS", small)
+
+    def run(*arguments):
+        torch.set_default_dtype(torch.float32)
+        options = ("--data", tmp_path, "--out", tmp_path / "out", "--width", 2, "--samples", 3)
+        try:
+            cifar.main([str(argument) for argument in (*options, *arguments)])
+        finally:
+            torch.set_default_dtype(torch.float64)
+        return capsys.readouterr().out
+
+    run.out = tmp_path / "out"
+    return run
+
+
+def test_a_crop_is_a_part_of_the_framed_image_or_its_mirror_image():
+    x = torch.randint(1, 256, (200, 2, 3, 5), dtype=torch.uint8)
+    found = _residual.crops(x)
+    framed = F.pad(x, (4, 4, 4, 4))
+    counts = torch.zeros(9, 9, 2)
+    for image, frame in zip(found, framed, strict=True):
+        parts = {
+            (i, j, flip): (frame.flip(-1) if flip else frame)[:, i : i + 3, j : j + 5]
+            for i in range(9)
+            for j in range(9)
+            for flip in (0, 1)
+        }
+        places = [place for place, part in parts.items() if torch.equal(image, part)]
+        assert places
+        for place in places:
+            counts[place] += 1 / len(places)
+    assert (counts.sum((1, 2)) > 0).all()
+    assert (counts.sum((0, 2)) > 0).all()
+    assert 60 < float(counts[..., 1].sum()) < 140
+
+
+def test_methods_are_trained_and_measured_side_by_side(benchmark):
+    printed = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
+    rows = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0] for row in rows] == ["| network", "| last-layer", "| adam", "| natural"]
+    for method in cifar.SETTINGS:
+        record = json.loads((benchmark.out / f"{method}-seed0.json").read_text())
+        assert record["scores"]["accuracy"] > 0.6
+        assert record["training"]["cpu_seconds"] > 0
+        assert not (benchmark.out / f"{method}-seed0.fit").exists()
+    again = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
+    assert "epoch" not in again.partition("Trained on")[0]
+    assert again.partition("Trained on")[2] == printed.partition("Trained on")[2]
+
+
+def test_only_the_last_layer_changes(benchmark):
+    benchmark("--epochs", 1, "--methods", "adam")
+    images = _residual.load(benchmark.out.parent, num_train=None, validation=0)
+    torch.set_default_dtype(torch.float32)
+    try:
+        setting = cifar.SETTINGS["last-layer"]
+        net = _residual.network(images, 2, 0)
+        model, guide = _residual.build(setting, images, net)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        _residual.train(
+            setting, model, guide, images, seed=0, checkpoint=benchmark.out / "fit", echo=lambda history: None
+        )
+    finally:
+        torch.set_default_dtype(torch.float64)
+    for name, value in model.state_dict().items():
+        assert_identical(value, before[name])
+    assert model.site_names == ("net.1.linear.weight", "net.1.linear.bias")
+
+
+def test_an_interrupted_run_goes_on_in_the_middle(benchmark, monkeypatch, tmp_path):
+    """The second epoch is interrupted; what is printed afterwards is what it would have been, but for the times."""
+    whole = benchmark("--epochs", 3, "--methods", "adam", "--out", tmp_path / "whole")
+    seconds = 0
+
+    class Interrupting(_residual.Meter):
+        def __call__(self, history):
+            super().__call__(history)
+            if len(history.epochs) == 2 and not seconds:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(_residual, "Meter", Interrupting)
+    monkeypatch.setattr(_residual.pb, "Checkpoint", lambda path, minutes: path if seconds else str(path))
+    with pytest.raises(KeyboardInterrupt):
+        benchmark("--epochs", 3, "--methods", "adam")
+    assert (benchmark.out / "adam-seed0.fit").exists()
+    seconds = 1
+    benchmark("--epochs", 3, "--methods", "adam")
+    records = [json.loads((folder / "adam-seed0.json").read_text()) for folder in (benchmark.out, tmp_path / "whole")]
+    for name in ("accuracy", "nll", "ece"):
+        assert records[0]["scores"][name] == records[1]["scores"][name]
+    assert records[0]["training"]["train_nll"] == records[1]["training"]["train_nll"]
+    assert "| adam |" in whole
+
+
+def test_images_can_be_set_aside_and_left_out(benchmark, capsys):
+    printed = benchmark("--epochs", 1, "--methods", "adam", "--train", 20, "--validation", 10)
+    assert "Trained on 20 training images, measured on 10 images set aside" in printed
+    folder = benchmark.out.parent
+    images = _residual.load(folder, num_train=20, validation=10)
+    whole = _residual.load(folder, num_train=None, validation=0)
+    assert (len(images.x_train), len(images.x_test)) == (20, 10)
+    kept = {image.numpy().tobytes() for image in images.x_train}
+    assert not kept & {image.numpy().tobytes() for image in images.x_test}
+    assert kept <= {image.numpy().tobytes() for image in whole.x_train}
+    with pytest.raises(SystemExit):
+        benchmark("--epochs", 2, "--methods", "adam", "--train", 20, "--validation", 10)
+    assert "was made with other settings; choose another --out, or delete it" in capsys.readouterr().err
+
+
+def test_pixels_keep_their_places():
+    x = torch.from_numpy(np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5))
+    assert_identical(_residual.pixels(x), x.float() / 255)
