@@ -230,7 +230,7 @@ def _predicting(options: Options) -> Iterator[Row]:
     yield Row("prediction, laplace-torch's time / ours", laplace)
     images = (2, 32) if options.quick else (16, 224)
     reused = [lambda s, by_hand=b: _prediction.Reused(s, *images, by_hand=by_hand) for b in (False, True)]
-    title = "prediction, last layer random, ResNet-18, 100 draws / one deterministic pass"
+    title = "prediction, last layer random, ResNet-18, 100 draws / one pass and 100 heads by hand"
     yield Row(title, lambda d: alternate(*(make(setting(d)) for make in reused), 2 * rounds + 1), at_most(1.1))
     small = (20, 16, 4) if options.quick else (10, 20, 20, 3)
     for sizes, goal in ((options.mlp.sizes, at_most(2)), (small, None)):

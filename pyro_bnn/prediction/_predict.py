@@ -42,8 +42,9 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Draws are used one after the other and summed up, so memory grows with `num_samples` only with `keep_draws`. All
-    rows of x get the same draws. The network runs in eval mode and is then put back into the mode that it had.
+    Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
+    x get the same draws. The network runs in eval mode and is then put back into the mode that it had. What it computes
+    before its first random parameter runs once for each batch of rows; of a small network several draws run at once.
 
     Args:
         model: The model; its learnable parameters are used too.
