@@ -260,6 +260,7 @@ class FitSVI:
         make_guide: From the model to its guide.
         optimizer: From parameters to their optimizer; None is that of the setting.
         in_batches: Give `fit_svi` a list of batches instead of the two tensors.
+        execution: How steps are computed; None records them on a GPU.
     """
 
     def __init__(
@@ -272,6 +273,7 @@ class FitSVI:
         make_guide: MakeGuide = mean_field,
         optimizer: MakeOptimizer | None = None,
         in_batches: bool = False,
+        execution: pb.Execution | None = None,
     ) -> None:
         self.setting = setting
         self.model = pb.BayesianModel(
@@ -295,7 +297,7 @@ class FitSVI:
             batch_size=None if in_batches else setting.batch_size,
             elbo=elbo(),
             estimator=estimator,
-            execution=execution_on(setting),  # recorded in the first epoch, replayed in the second
+            execution=execution or execution_on(setting),  # recorded in the first epoch, replayed in the second
         )
 
     def burst(self, **options: object) -> float:
@@ -312,7 +314,12 @@ def natural(setting: Setting) -> FitSVI:
         init = pb.NetworkInit(scale=INITIAL_SCALE)
         return pb.MeanFieldGuide(model, init=init, scale_map=pb.scale_maps.Precision())
 
-    return FitSVI(setting, make_guide=guide, optimizer=pb.natural_gradient(1e-3, others=setting.optimizer))
+    return FitSVI(
+        setting,
+        make_guide=guide,
+        optimizer=pb.natural_gradient(1e-3, others=setting.optimizer),
+        execution=pb.Execution(),
+    )
 
 
 class OwnLoop:
