@@ -116,7 +116,7 @@ def respond(
     Raises:
         ValueError: If the network cannot take x, or does not return one row per input.
     """
-    num_lead = max(value.dim() - net.get_buffer(paths[name][0]).dim() for name, value in weights.items())
+    num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     interceptor, memory = interception.interceptor, interception.memory
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
