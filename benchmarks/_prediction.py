@@ -116,3 +116,84 @@ def square(setting: Setting, size: int) -> Products:
 def layers(setting: Setting) -> Products:
     num_rows = len(setting.data[0])
     return Products(setting, [(num_rows, i, o) for i, o in itertools.pairwise(setting.sizes)])
+
+
+class Reused:
+    """100 draws of a ResNet-18 whose last layer alone is random; or, by hand, its body once and 100 drawn heads.
+
+    Args:
+        setting: Gives the device.
+        num_rows: Number of images, 3 x `size` x `size`.
+        size: Of an image.
+        by_hand: Whether to run the network once without any library, and the products of drawn heads.
+    """
+
+    def __init__(self, setting: Setting, num_rows: int, size: int, *, by_hand: bool) -> None:
+        torchvision = import_peer("torchvision")
+        self._setting, self._by_hand = setting, by_hand
+        self._net = torchvision.models.resnet18(weights=None, num_classes=10).to(setting.device).eval()
+        self._body = nn.Sequential(*list(self._net.children())[:-1])
+        self._x = torch.randn(num_rows, 3, size, size, device=setting.device)
+        last_layer = {"prior": pb.NormalPrior(), "where": "net.fc.*", "num_data": 1000}
+        self._model = pb.BayesianModel(self._net, likelihood=pb.CategoricalLikelihood(), **last_layer)
+        self._guide = pb.MeanFieldGuide(self._model)
+
+    @torch.no_grad()
+    def burst(self) -> float:
+        self._setting.finish()
+        begin = time.perf_counter()
+        if self._by_hand:
+            features = self._body(self._x).flatten(1)
+            for _ in range(100):
+                weight, bias = (loc + 0.1 * torch.randn_like(loc) for loc in self._net.fc.parameters())
+                nn.functional.linear(features, weight, bias).softmax(-1)
+        else:
+            pb.predict(self._model, self._guide, self._x, num_samples=100)
+        self._setting.finish()
+        return time.perf_counter() - begin
+
+
+class OneRow(Predict):
+    """`predict` of one row, as for a request to a service; a burst's unit is a prediction."""
+
+    def __init__(self, setting: Setting, num_samples: int) -> None:
+        super().__init__(setting, num_samples)
+        self.num_flops = 1.0
+
+    def burst(self) -> float:
+        return min(super(OneRow, self).burst() for _ in range(3))
+
+
+class OneRowByHand:
+    """The same arithmetic by hand: all weights of every draw are drawn, and multiplied, in plain torch.
+
+    Args:
+        setting: Its data are the row.
+        num_samples: Draws of a burst.
+    """
+
+    def __init__(self, setting: Setting, num_samples: int) -> None:
+        self._setting, self._num_samples = setting, num_samples
+        self._locs = [parameter.detach().clone() for parameter in setting.net().parameters()]
+        self._scales = [torch.full_like(loc, 0.01) for loc in self._locs]
+
+    @torch.no_grad()
+    def burst(self) -> float:
+        return min(self._once() for _ in range(3))
+
+    def _once(self) -> float:
+        x = self._setting.data[0]
+        self._setting.finish()
+        begin = time.perf_counter()
+        probs = torch.zeros(len(x), self._setting.sizes[-1], device=x.device)
+        for _ in range(self._num_samples):
+            value = x
+            for index in range(0, len(self._locs), 2):
+                weight, bias = (
+                    torch.addcmul(loc, scale, torch.randn_like(loc))
+                    for loc, scale in zip(self._locs[index : index + 2], self._scales[index : index + 2], strict=True)
+                )
+                value = nn.functional.linear(value if index == 0 else value.relu(), weight, bias)
+            probs += value.softmax(-1)
+        self._setting.finish()
+        return time.perf_counter() - begin

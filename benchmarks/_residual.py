@@ -24,7 +24,9 @@ from . import _memory
 WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*")
 """All weights but those of the batch normalisation, which are learned as numbers."""
 
-LAST_LAYER = ("**.linear.*",)
+BATCH_SIZE = 1000
+"""Images in a run of the network that needs no gradients."""
+
 PADDING = 4
 """Width of the frame of black pixels from which crops are taken, as in He et al. (2016)."""
 
@@ -150,24 +152,51 @@ def network(images: Pictures, width: int, seed: int) -> nn.Sequential:
     return nn.Sequential(pb.nets.Standardize(x.mean((0, 2, 3)).view(shape), scale), net)
 
 
-def build(setting: Setting, images: Pictures, net: nn.Module) -> tuple[pb.BayesianModel, nn.Module]:
-    """Model and guide; a last layer on top of a network that is frozen."""
-    where = WEIGHTS
+@dataclass(frozen=True)
+class Problem:
+    """A model and its guide, and what its inputs are.
+
+    Args:
+        model: The model.
+        guide: Its guide.
+        body: The frozen network below a last layer, whose outputs are the model's inputs; None if images are.
+    """
+
+    model: pb.BayesianModel
+    guide: nn.Module
+    body: nn.Module | None = None
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Inputs of the model from images of dtype uint8; the body runs once."""
+        if self.body is None:
+            return pixels(x)
+        with torch.no_grad():
+            return torch.cat([self.body(pixels(part)) for part in x.split(BATCH_SIZE)])
+
+    def give_weights(self, net: nn.Module) -> None:
+        """Give a network the weights and buffers of this point estimate."""
+        weights = {name.removeprefix("net."): value for name, value in self.guide.median().items()}
+        net.load_state_dict({**self.model.network.state_dict(), **weights})
+
+
+def build(setting: Setting, images: Pictures, net: nn.Sequential) -> Problem:
+    """Model and guide for a network, or for the last layer of one."""
+    body: nn.Module | None = None
+    random: nn.Module = net
     if setting.starts_from_point:
-        where = LAST_LAYER
-        net.requires_grad_(False)
+        standardize, residual = net
+        body, random = nn.Sequential(standardize, residual[:-1]).eval(), residual[-1]
     model = pb.BayesianModel(
-        net,
+        random,
         prior=pb.NormalPrior(setting.prior_scale),
         likelihood=pb.CategoricalLikelihood(),
         num_data=len(images.x_train),
-        where=where,
+        where="**" if setting.starts_from_point else WEIGHTS,
     )
     if setting.is_point:
-        return model, pb.auto_delta(model)
-    if setting.method == "natural":
-        return model, pb.MeanFieldGuide(model, scale_map=pb.scale_maps.Precision())
-    return model.eval(), pb.MeanFieldGuide(model)
+        return Problem(model, pb.auto_delta(model))
+    scale_map = pb.scale_maps.Precision() if setting.method == "natural" else None
+    return Problem(model, pb.MeanFieldGuide(model, **({"scale_map": scale_map} if scale_map else {})), body)
 
 
 class Meter:
@@ -191,8 +220,7 @@ class Meter:
 
 def train(
     setting: Setting,
-    model: pb.BayesianModel,
-    guide: nn.Module,
+    problem: Problem,
     images: Pictures,
     *,
     seed: int,
@@ -207,17 +235,18 @@ def train(
         optimizer = pb.natural_gradient(
             setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
         )
-    options: dict[str, Any] = {"elbo": TraceMeanField_ELBO()} if setting.method == "last-layer" else {}
-    if setting.starts_from_point:  # not augmented, so that what is frozen needs to run only once
-        data: Any = pixels(images.x_train), images.y_train
-        options |= {"batch_size": setting.batch_size, "estimator": pb.LocalReparameterization()}
-    else:
-        data = augmented(images, setting.batch_size, seed)
+    options: dict[str, Any] = {}
     meter = Meter(echo)
     before = _memory.start("cpu")
+    if setting.starts_from_point:  # not augmented, so that the body needs to run only once
+        data: Any = problem.inputs(images.x_train), images.y_train
+        estimator = pb.LocalReparameterization()
+        options = {"batch_size": setting.batch_size, "elbo": TraceMeanField_ELBO(), "estimator": estimator}
+    else:
+        data = augmented(images, setting.batch_size, seed)
     posterior = pb.fit_svi(
-        model,
-        guide,
+        problem.model,
+        problem.guide,
         data,
         optimizer=pb.scheduled(optimizer, functools.partial(CosineAnnealingLR, T_max=setting.epochs)),
         num_epochs=setting.epochs,
@@ -239,13 +268,12 @@ def train(
     }
 
 
-def evaluate(
-    setting: Setting, model: pb.BayesianModel, guide: nn.Module, images: Pictures, *, num_samples: int, seed: int
-) -> dict[str, float]:
+def evaluate(setting: Setting, problem: Problem, images: Pictures, *, num_samples: int, seed: int) -> dict[str, float]:
     """Scores of the ensemble of draws; a point has one draw."""
     start = time.process_time()
     draws = 1 if setting.is_point else num_samples
-    found = pb.predict(model, guide, pixels(images.x_test), num_samples=draws, batch_size=1000, seed=seed)
+    x = problem.inputs(images.x_test)
+    found = pb.predict(problem.model, problem.guide, x, num_samples=draws, batch_size=BATCH_SIZE, seed=seed)
     seconds = time.process_time() - start
     probs, y = found.probs, images.y_test
     return {
@@ -255,10 +283,3 @@ def evaluate(
         "num_samples": draws,
         "cpu_seconds": seconds,
     }
-
-
-def trained_network(model: pb.BayesianModel, guide: nn.Module, net: nn.Module) -> nn.Module:
-    """A network with the weights and buffers of a point estimate."""
-    weights = {name.removeprefix("net."): value for name, value in guide.median().items()}
-    net.load_state_dict({**model.network.state_dict(), **weights})
-    return net

@@ -10,7 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 
-from . import _construction, _growth, _natural, _prediction
+from . import _construction, _from_start, _growth, _natural, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
 from ._steps import (
@@ -228,6 +228,16 @@ def _predicting(options: Options) -> Iterator[Row]:
         return dataclasses.replace(cell, detail=f"{theirs:.3g} / {own:.3g} s")
 
     yield Row("prediction, laplace-torch's time / ours", laplace)
+    images = (2, 32) if options.quick else (16, 224)
+    reused = [lambda s, by_hand=b: _prediction.Reused(s, *images, by_hand=by_hand) for b in (False, True)]
+    title = "prediction, last layer random, ResNet-18, 100 draws / one pass and 100 heads by hand"
+    yield Row(title, lambda d: alternate(*(make(setting(d)) for make in reused), 2 * rounds + 1), at_most(1.1))
+    small = (20, 16, 4) if options.quick else (10, 20, 20, 3)
+    for sizes, goal in ((options.mlp.sizes, at_most(2)), (small, None)):
+        row = dataclasses.replace(options.mlp, sizes=sizes, batch_size=1, num_steps=1)
+        pair = [functools.partial(make, num_samples=100) for make in (_prediction.OneRow, _prediction.OneRowByHand)]
+        title = f"prediction, one row, {'-'.join(map(str, sizes))}, 100 draws / the same arithmetic by hand"
+        yield Row(title, _pair(options, row, *pair), goal)
     for removed in (0.9, 0.98):
         wide = dataclasses.replace(
             options.mlp, sizes=(20, 16, 4) if options.quick else (784, 1200, 1200, 10), batch_size=1000, num_steps=1
@@ -256,6 +266,18 @@ def _others(options: Options) -> Iterator[Row]:
         medians = [f"{name}: {statistics.median(part):.1f}" for name, part in times.items()]
         return Cell([b / a for a, b in zip(ours, theirs, strict=True)], detail=f"ms/ESS: {', '.join(medians)}")
 
+    def from_start(device: str, kind: str, num_cores: int) -> Cell:
+        lengths = 20 if options.quick else 500
+        ours, theirs = (in_new_process(f"_from_start:{name}", kind, lengths, num_cores) for name in ("ours", "numpyro"))
+        assert isinstance(ours, dict)
+        assert isinstance(theirs, dict)
+        z = _from_start.largest_z_score(ours, theirs)
+        if z > 5 and not options.quick:
+            return Cell(reason=f"the answers differ by {z:.1f} standard errors")
+        times = f"{ours['seconds']:.1f} / {theirs['seconds']:.1f} s; a second call of ours begins within"
+        detail = f"{times} {ours['again']:.1f} s; largest difference of the answers {z:.1f} standard errors"
+        return Cell([ours["seconds"] / theirs["seconds"]], detail=detail)
+
     def importing(device: str) -> Cell:
         seconds = [in_new_process("_measure:import_seconds") for _ in range(1 if options.quick else 7)]
         return Cell(seconds, " s", "in processes of their own, after `import torch, pyro`")
@@ -263,4 +285,10 @@ def _others(options: Options) -> Iterator[Row]:
     for num_cores, goal in ((1, at_least(1)), (2, None)):
         title = f"NUTS, predictive ESS per second, ours / NumPyro's, {num_cores} core{'s' * (num_cores > 1)} for either"
         yield Row(title, functools.partial(chains, num_cores=num_cores), goal, on=("cpu",))
+    for num_cores in (1, 2):
+        for kind in _from_start.SIZES:
+            cores = f"{num_cores} core{'s' * (num_cores > 1)}"
+            title = f"NUTS from start to end, {kind}, 4 chains of 500 + 500, ours / NumPyro's time, {cores}"
+            measure = functools.partial(from_start, kind=kind, num_cores=num_cores)
+            yield Row(title, measure, at_most(1), on=("cpu",))
     yield Row("import pyro_bnn, after torch and pyro", importing, at_most(0.3, " s"), on=("cpu",))

@@ -40,16 +40,14 @@ class Sampler(ABC):
 
 
 class Ours(Sampler):
-    """`fit_nuts`; what is compiled is kept for the next run, where a second call of it would compile again."""
+    """`fit_nuts`; what its first run compiles serves the others."""
 
     def __init__(self, num_chains: int, *, compile: bool) -> None:
         self.name = f"fit_nuts{', compiled' * compile}, {num_chains} chain{'s' * (num_chains > 1)}"
         self._num_chains, self._compile = num_chains, compile
-        self._kept: KeptNUTS | None = None
 
     def run(self, lengths: Lengths, seed: int) -> Result:
-        self._kept = sampler = self._kept or KeptNUTS(lengths.max_tree_depth)
-        sampler.num_steps = 0
+        sampler = CountingNUTS(lengths.max_tree_depth)
         posterior = pb.fit_mcmc(
             _problem.model(),
             *_problem.data(),
@@ -60,32 +58,27 @@ class Ours(Sampler):
             compile=self._compile,
             seed=seed,
         )
-        self.compile_seconds = sampler.compile_seconds
+        if self._compile:
+            self.compile_seconds = self.compile_seconds or sampler.making
         seconds = posterior.statistics.seconds - sampler.making  # without the time of the diagnostics
         return Result(_problem.functions(posterior.samples), sampler.num_steps, seconds)
 
 
-class KeptNUTS(pb.Sampler):
-    """NUTS that counts its leapfrog steps, in warm-up too, and compiles only once, for one potential.
+class CountingNUTS(pb.Sampler):
+    """NUTS that counts its leapfrog steps, in warm-up too.
 
     Attributes:
         num_steps: Leapfrog steps of all chains so far.
-        making: Seconds that the last kernel took to make.
-        compile_seconds: Seconds that the first, compiled one took.
+        making: Seconds that the kernel took to make, compilation included.
     """
 
     def __init__(self, max_tree_depth: int) -> None:
-        self._nuts, self._advance = pb.NUTS(max_tree_depth), None
-        self.num_steps, self.making, self.compile_seconds = 0, 0.0, 0.0
+        self._nuts = pb.NUTS(max_tree_depth)
+        self.num_steps, self.making = 0, 0.0
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> Kernel:
         begin = time.perf_counter()
-        kernel = self._nuts.kernel(value_and_grad, z, compile=compile and self._advance is None)
-        if compile and self._advance is None:
-            self._advance = kernel.advance
-            self.compile_seconds = time.perf_counter() - begin
-        if self._advance is not None:
-            kernel.advance = self._advance
+        kernel = self._nuts.kernel(value_and_grad, z, compile=compile)
         self.making = time.perf_counter() - begin
         return CountingKernel(kernel, self)
 
@@ -93,7 +86,7 @@ class KeptNUTS(pb.Sampler):
 class CountingKernel(Kernel):
     """Another kernel, whose steps are counted."""
 
-    def __init__(self, kernel: Kernel, counter: KeptNUTS) -> None:
+    def __init__(self, kernel: Kernel, counter: CountingNUTS) -> None:
         super().__init__(kernel.value_and_grad, kernel.inverse_mass)
         self.step_size, self.inverse_mass = kernel.step_size, kernel.inverse_mass  # warm-up writes into these
         self._kernel, self._counter = kernel, counter

@@ -21,7 +21,7 @@ from pyro_bnn.app.files import write_json
 from pyro_bnn.history import History
 
 from . import _residual
-from ._residual import Pictures, Setting
+from ._residual import Pictures, Problem, Setting
 
 SETTINGS: dict[str, Setting] = {
     "adam": Setting("point", lr=2e-3),
@@ -89,25 +89,25 @@ class Runs:
         if record.get("num_samples") == self._num_samples:
             self._echo(f"# {task.name}: done before")
             return record
-        model, guide = self._trained(task, record)
+        problem = self._trained(task, record)
         record["scores"] = _residual.evaluate(
-            task.setting, model, guide, self._data(), num_samples=self._num_samples, seed=task.seed
+            task.setting, problem, self._data(), num_samples=self._num_samples, seed=task.seed
         )
         record["num_samples"] = self._num_samples
         write_json(path, record)
         return record
 
-    def _trained(self, task: Task, record: dict[str, Any]) -> tuple[pb.BayesianModel, torch.nn.Module]:
+    def _trained(self, task: Task, record: dict[str, Any]) -> Problem:
         images, state = self._data(), self._out / f"{task.name}.pt"
-        net: torch.nn.Module = _residual.network(images, task.width, task.seed)
+        net = _residual.network(images, task.width, task.seed)
         if task.setting.starts_from_point:
             self.run(task.below)
             point = json.loads((self._out / f"{task.below.name}.json").read_text())
-            net = _residual.trained_network(*self._trained(task.below, point), net)
-        model, guide = _residual.build(task.setting, images, net)
+            self._trained(task.below, point).give_weights(net)
+        problem = _residual.build(task.setting, images, net)
         if "training" in record:
-            pb.load_posterior(state, model, guide=guide)
-            return model, guide
+            pb.load_posterior(state, problem.model, guide=problem.guide)
+            return problem
 
         def echo(history: History) -> None:
             last, n = history.epochs[-1], len(images.x_train)
@@ -116,14 +116,14 @@ class Runs:
 
         checkpoint = self._out / f"{task.name}.fit"
         record["training"] = _residual.train(
-            task.setting, model, guide, images, seed=task.seed, checkpoint=checkpoint, echo=echo
+            task.setting, problem, images, seed=task.seed, checkpoint=checkpoint, echo=echo
         )
         threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
         record["machine"] = f"torch {torch.__version__}, {threads}, {platform.machine()}"
-        pb.save_posterior(state, model, guide)
+        pb.save_posterior(state, problem.model, problem.guide)
         write_json(self._out / f"{task.name}.json", record)
         checkpoint.unlink()
-        return model, guide
+        return problem
 
 
 def show(records: Sequence[dict[str, Any]]) -> str:

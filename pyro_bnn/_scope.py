@@ -123,14 +123,9 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
     if seed is None:
         yield
         return
-    cuda = _draws_on_cuda(device)
-    with EXCLUSIVE:
-        outer = _generator_states(cuda)
-        try:
-            reseed(seed, device)
-            yield
-        finally:
-            _set_generators(outer)
+    with restored(device):
+        reseed(seed, device)
+        yield
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
@@ -143,6 +138,17 @@ def reseed(seed: int, device: torch.device | None) -> None:
 def _draws_on_cuda(device: torch.device | None) -> bool:
     """Whether draws may come from a GPU; if `device` is None, whether this process has used a GPU."""
     return torch.cuda.is_initialized() if device is None else device.type == "cuda"
+
+
+@contextmanager
+def restored(device: torch.device | None) -> Iterator[None]:
+    """A context after which torch's generators are as they were before; inside, other threads' streams wait."""
+    with EXCLUSIVE:
+        outer = _generator_states(_draws_on_cuda(device))
+        try:
+            yield
+        finally:
+            _set_generators(outer)
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from torch import nn
+
+from pyro_bnn import _functional
 
 from .architecture_case import Case, converted
 from .architectures import ARCHITECTURES, NAMES
@@ -67,3 +70,23 @@ def test_in_double_precision_it_is_the_same_function_of_more_digits(name):
     plain = case.plain(values, double)
     torch.manual_seed(1)
     assert_identical(exact, case.log_likelihood(plain))
+
+
+@pytest.mark.parametrize("name", ["`nn.RNN`", "`nn.LSTM`", "`nn.GRU(num_layers=2, dropout=0.3)`"])
+def test_the_comparison_notices_recurrent_layers_that_keep_their_own_weights(name, monkeypatch):
+    monkeypatch.setattr(_functional, "refresh_recurrent_weights", lambda net: None)
+    monkeypatch.setattr(nn.RNNBase, "_weights_have_changed", lambda layer: False)  # newer versions of torch look too
+    case = Case(ARCHITECTURES[name])
+    model = case.model(is_training=False)
+    values = case.drawn(model)
+    expected = case.log_likelihood(case.plain(values, model)).detach()
+    assert not torch.allclose(model.log_likelihood(values, case.x, case.y), expected, rtol=1e-3)
+
+
+def test_the_comparison_notices_a_drawn_row_of_padding(monkeypatch):
+    monkeypatch.setattr(_functional, "_with_padding", lambda layer, attribute, value: value)
+    case = Case(ARCHITECTURES["`nn.Embedding(padding_idx=0)`"])
+    model = case.model()
+    values = case.drawn(model)
+    expected = case.log_likelihood(case.plain(values, model)).detach()
+    assert not torch.allclose(model.log_likelihood(values, case.x, case.y), expected, rtol=1e-3)

@@ -111,7 +111,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
             "`batch_size` must be a whole",
         ),
         (["train", "digits", "--out", "r", "--optimizer", "lion"], "unknown optimizer 'lion'; choose adam, sgd,"),
-        (["train", "digits", "--out", "r", "--schedule", "x"], "unknown schedule 'x'; choose constant or cosine"),
+        (["train", "digits", "--out", "r", "--schedule", "x"], "unknown schedule 'x'; choose constant, cosine or"),
         (["train", "digits", "--out", "r", "--kl-weight", "warm"], "bad KL weight 'warm'; choose a number"),
         (["train", "digits", "--out", "r", "--kl-weight", "-1"], "bad KL weight '-1'"),
         (["train", "digits", "--out", "r", "--kl-weight", "warmup:1,2,3"], "needs 2 number(s)"),

@@ -237,6 +237,7 @@ def test_completion_scripts_are_shown(shell):
         ("train digits --recipe t", ["tutorial", "tutorial-mixture"]),
         ("train digits --guide ", ["mean-field", "auto-normal"]),
         ("train digits --schedule c", ["constant", "cosine"]),
+        ("train digits --schedule w", ["warm-cosine"]),
         ("train digits --optimizer ", ["adam", "sgd", "natural"]),
         ("train digits --prior ", ["normal:", "mixture:", "laplace:", "fan-in:"]),
         ("train digits --kl-weight b", ["blundell"]),

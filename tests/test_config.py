@@ -37,7 +37,7 @@ BAD = {
     "hold_out": [7, [-1], ["7"]],
     "validation": [-1, 0.5, None],
     "seed": [-1, 0.5, None, 2**63],
-    "optimizer": ["lion", "natural:", "natural:0.1", "natural:0,0.9", "natural:0.1,1", "naturally:0.1,0.9", 5],
+    "optimizer": ["lion", "natural:", "natural:0.9", "natural:0.9,0", "natural:1,1", "naturally:0.9,1", 5],
     "accuracy": [1, "yes", None],
     "likelihood": ["gaussian", "cauchy", "bernoulli", "categorical:2", 3, None],
     "net": ["lenet", "lenet.py", "lenet.py:1", ":make", 3, None],

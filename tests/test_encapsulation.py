@@ -23,6 +23,10 @@ USED_IN_TESTS = {
         {"pyro_bnn._checkpointing", "pyro_bnn._files"},
         "When states are written and what a signal does is the same for every computation.",
     ),
+    "tests/test_architectures_values.py": (
+        {"pyro_bnn._functional"},
+        "Layers that do not see the drawn weights must be noticed.",
+    ),
     "tests/test_batches.py": (
         {"pyro_bnn.svi._batches"},
         "The order of the rows is compared with its definition, and fits go through it.",
@@ -78,7 +82,7 @@ USED_IN_TESTS = {
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
     "tests/test_reuse.py": (
-        {"pyro_bnn._reuse"},
+        {"pyro_bnn._reuse", "pyro_bnn.prediction._batch"},
         "How much memory is held between two draws shows in no prediction.",
     ),
     "tests/test_threads.py": (

@@ -5,6 +5,7 @@ import pytest
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyro_bnn as pb
@@ -96,6 +97,31 @@ def test_flipout_is_exact_for_the_positions_of_a_convolution_together():
     for estimator, is_exact in (("flipout", True), ("lrt", False)):  # the approximation that the docstring owns up to
         deviations = outputs(ESTIMATORS[estimator], model, guide, x, 2000).flatten(1) - mean
         assert agrees_in_mean(deviations[:, :, None] * deviations[:, None, :], covariance) == is_exact
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_local_reparameterisation_are_those_of_its_formula(name):
+    """Of mean plus root of the variance times noise, by autograd, for the noise that was drawn."""
+    make, shape, where = LAYERS[name]
+    net = make()
+    model, guide = pair(net, where=where)
+    x = torch.randn(5, *shape, requires_grad=True)
+    with ESTIMATORS["lrt"].applied(model, guide):
+        found = output(model, guide, x)
+    fixed = {key: value.detach() for key, value in net.named_parameters()}
+    random = [site.removeprefix("net.") for site in model.site_names]
+    loc = {key: guide.loc.get_parameter(f"net.{key}") for key in random}
+    scale = {key: functional.softplus(guide.rho.get_parameter(f"net.{key}")) for key in random}
+    squares = {key: scale[key] ** 2 if key in scale else torch.zeros_like(value) for key, value in fixed.items()}
+    mean = torch.func.functional_call(net, fixed | loc, (x,))
+    deviation = torch.func.functional_call(net, squares, (x.square(),)).sqrt()
+    noise = ((found - mean) / deviation).detach()
+    leaves, direction = (x, *guide.parameters()), torch.randn_like(found)
+    gradients = torch.autograd.grad(found, leaves, direction)
+    for sign in (1, -1):
+        expected = torch.autograd.grad(mean + sign * deviation * noise, leaves, direction, retain_graph=True)
+        same = [torch.allclose(a, b, rtol=1e-8, atol=1e-10) for a, b in zip(gradients, expected, strict=True)]
+        assert all(same) == (sign == 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

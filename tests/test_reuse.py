@@ -9,10 +9,11 @@ import torchvision
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn import prediction
 from pyro_bnn._reuse import Memory, Plan
+from pyro_bnn.prediction import _batch
 
 from .bodies import CALLS, NETWORKS, NUM_DRAWS, Through, conv_net, counting_body, with_body
+from .tolerances import assert_identical
 
 
 def model_of(net, where, likelihood=None):
@@ -37,6 +38,10 @@ def without_memory():
     return nn.modules.module.register_module_forward_hook(lambda *_: None)
 
 
+ALL_OF_IT = ("random first", "tied and random")
+"""Networks of which nothing can be left out; several draws are then run at once, which gives other roundings."""
+
+
 def assert_same_bits(first, second):
     assert torch.equal(first.logits, second.logits)
     assert torch.equal(first.probs, second.probs)
@@ -52,7 +57,10 @@ def test_a_prediction_that_leaves_out_what_it_knows_has_the_same_bits(name):
     torch.manual_seed(0)
     with without_memory():
         expected, _ = predicted(make(), where, x, batch_size=4)
-    assert_same_bits(ours, expected)
+    if name in ALL_OF_IT:
+        assert_identical(ours.logits, expected.logits)
+    else:
+        assert_same_bits(ours, expected)
 
 
 @pytest.mark.parametrize("name", [name for name, row in NETWORKS.items() if row[2]])
@@ -144,7 +152,7 @@ def test_if_features_take_much_memory_the_batches_are_predicted_one_after_the_ot
     expected, count = predicted(net, "net.2.**", x, batch_size=2)
     assert (count, max(most)) == (4, 4)
     del memories[:], most[:]
-    monkeypatch.setattr(prediction, "MOST_BYTES", 1)
+    monkeypatch.setattr(_batch, "MOST_BYTES", 1)
     ours, count = predicted(net, "net.2.**", x, batch_size=2)
     assert_same_bits(ours, expected)
     assert (count, max(most)) == (4, 1)

@@ -23,12 +23,14 @@ class Plan:
     def __init__(self, net: nn.Module, random: set[str]) -> None:
         owners = {path.rpartition(".")[0] for path in random}
         held = {f"{owner}."[:end] for owner in owners for end in _ends(f"{owner}.")}
-        is_open = not torch_module._global_forward_hooks and not torch_module._global_forward_pre_hooks
+        has_global = bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
         named = dict(net.named_modules(remove_duplicate=False))
         random_modules = {module for path, module in named.items() if not path or f"{path}." in held}
-        fixed = [module for module in dict.fromkeys(named.values()) if module not in random_modules and is_open]
+        fixed = [module for module in dict.fromkeys(named.values()) if module not in random_modules and not has_global]
         hooked = {module for module in fixed if any(map(has_hooks_of_others, module.modules()))}
         self.modules = [module for module in fixed if module not in hooked]
+        self.is_free = not has_global and not any(map(has_hooks_of_others, net.modules()))
+        """Whether the network has no hooks, which count its calls or look into them."""
         self.refused: set[nn.Module] = set()
         """Modules whose calls turned out not to be repeatable."""
         self.has_noise = False
@@ -67,6 +69,11 @@ class Memory:
     def is_used(self) -> bool:
         """Whether the next call would leave out what is remembered."""
         return self._state is not None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is nothing to remember, so that calls run all of the network."""
+        return self._is_off
 
     @property
     def has_noise(self) -> bool:

@@ -18,7 +18,7 @@ VERSION = 2
 """Version of configurations in files; one of a later version is refused."""
 
 GUIDES = ("mean-field", "auto-normal")
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cosine", "warm-cosine")
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class RunConfig:
         lr: Learning rate. With `sgd` it multiplies the gradient of one batch's loss, the summed NLL plus
             KL / number of batches, as in papers. (`fit_svi` has the loss of the whole data set, which is as many times
             larger as there are batches.)
-        schedule: ``constant`` or ``cosine``.
+        schedule: ``constant``, ``cosine``, or ``warm-cosine``, which begins after an epoch at a tenth of the rate.
         num_particles: Weight draws per step.
         kl_weight: Weight of the KL term: a number, where 1 gives the ELBO, ``blundell``, ``per-weight`` or
             ``warmup:EPOCHS[,WEIGHT]``.
         hold_out: Classes of an image set that are kept out of training, as the unknown.
         validation: Number of an image set's training images set aside for validation; with 0, training uses all.
         seed: Seed of initial weights, batch order and weight draws.
-        optimizer: ``adam``, ``sgd`` (without momentum), or ``natural[:HESSIAN,DECAY]``: natural-gradient inference,
-            with the first Hessian of the loss of one row, and the decay of its average.
+        optimizer: ``adam``, ``sgd`` (without momentum), or ``natural[:DECAY,CLIP]``: natural-gradient inference, with
+            the decay of the averaged Hessian, and the largest step of a mean divided by the learning rate.
         accuracy: Whether to record the accuracy at mean weights after each epoch.
         likelihood: A name, and a number for some: ``categorical``, ``gaussian[:SCALE]``, ``heteroscedastic``,
             ``mixture[:COMPONENTS]`` or ``poisson``; image sets are ``categorical``.

@@ -5,11 +5,11 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pyro.infer import Trace_ELBO
 from torch import nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 
 from .._files import DamagedFileError
 from .._records import plain, record
@@ -114,8 +114,7 @@ def fit(
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
-    schedules: dict[str, Any] = {"constant": None, "cosine": functools.partial(CosineAnnealingLR, T_max=config.epochs)}
-    schedule = schedules[config.schedule]
+    schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
     train_rows, test_rows = (data.x_train, data.y_train), (data.x_test, data.y_test)
     tracker = AccuracyTracker(model, guide, train_rows, test_rows) if config.accuracy else None
@@ -152,6 +151,25 @@ SPACE = 4
 def _noting(folder: Folder, num_epochs: int) -> Callable[[History], None]:
     """A callback that says to other commands how far the training has come."""
     return lambda history: folder.note(f"{len(history.epochs)} of {num_epochs} epochs")
+
+
+def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
+    """A function that makes the schedule of the learning rate; None keeps it constant."""
+    if config.schedule == "constant":
+        return None
+    if config.schedule == "cosine":
+        return functools.partial(CosineAnnealingLR, T_max=config.epochs)
+
+    def schedule(optimizer: Optimizer) -> LRScheduler:
+        warm = ConstantLR(optimizer, factor=WARM, total_iters=1)
+        cosine = CosineAnnealingLR(optimizer, T_max=max(config.epochs - 1, 1))
+        return SequentialLR(optimizer, [warm, cosine], milestones=[1])
+
+    return schedule
+
+
+WARM = 0.1
+"""Heuristic: learning rate of the first epoch of `warm-cosine`, as a fraction of the next."""
 
 
 def load_config(run: str | Path) -> RunConfig:

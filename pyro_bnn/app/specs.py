@@ -190,7 +190,7 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
     the learning rate is divided by that number; the steps of the others do not depend on the scale of the loss.
 
     Args:
-        spec: ``adam``, ``sgd``, ``natural``, or ``natural:HESSIAN,DECAY`` with `initial_hessian` and `hessian_decay` of
+        spec: ``adam``, ``sgd``, ``natural``, or ``natural:DECAY,CLIP`` with `hessian_decay` and `clip` of
             :func:`~pyro_bnn.natural_gradient`.
         lr: Learning rate as in :class:`~pyro_bnn.app.config.RunConfig`.
         num_batches: Number of batches in an epoch.
@@ -206,18 +206,18 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
         return functools.partial(torch.optim.SGD, lr=lr / num_batches, fused=True)
     name, colon, rest = spec.partition(":")
     if name != "natural":
-        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:HESSIAN,DECAY.")
+        raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     if not colon:
         return pb.natural_gradient(lr)
-    initial_hessian, hessian_decay = _numbers(spec, rest, 2)
-    return pb.natural_gradient(lr, initial_hessian=initial_hessian, hessian_decay=hessian_decay)
+    hessian_decay, clip = _numbers(spec, rest, 2)
+    return pb.natural_gradient(lr, hessian_decay=hessian_decay, clip=clip)
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
     """The scale map of a mean-field guide that the optimizer of a specification can fit.
 
     Example:
-        >>> make_scale_map("adam"), make_scale_map("natural:0.1,0.999")
+        >>> make_scale_map("adam"), make_scale_map("natural:0.999,1")
         (Softplus(), Precision())
     """
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()

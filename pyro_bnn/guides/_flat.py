@@ -209,6 +209,7 @@ class FlatState(ABC):
 
     def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
         self.joint, self.vectors = joint, dict(vectors)
+        self._gradient_views: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     @property
     @abstractmethod
@@ -273,6 +274,7 @@ class FlatState(ABC):
 
     def close(self) -> None:
         """Give the parameters memory of their own; scratch memory is freed first, to keep the peak of memory low."""
+        self._gradient_views.clear()
         self.release()
         for vector in self.vectors.values():
             vector.copy_gradients()
@@ -285,9 +287,16 @@ class FlatState(ABC):
         """Free all memory except that of the parameters and their gradients."""
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`."""
+        """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.
+
+        Args:
+            vector: Values, shape (P,).
+            gradient: The same vector at each call, shape (P,), or one of a few.
+        """
+        if id(gradient) not in self._gradient_views:
+            self._gradient_views[id(gradient)] = gradient, list(self.joint.layout.views(gradient).values())
         result = {name: view.detach().requires_grad_() for name, view in self.joint.layout.views(vector).items()}
-        for leaf, view in zip(result.values(), self.joint.layout.views(gradient).values(), strict=True):
+        for leaf, view in zip(result.values(), self._gradient_views[id(gradient)][1], strict=True):
             leaf.grad = view
         return result
 

@@ -54,7 +54,7 @@ class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
             y = y.long()
         if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
             raise ValueError(f"class labels must be integers, got {y.dtype}; convert with `y.long()`.")
-        low, high = int(y.min()), int(y.max())
+        low, high = map(int, y.aminmax())
         if low < 0 or high >= num_classes:
             raise ValueError(
                 f"class labels must lie in 0, ..., {num_classes - 1} (the network has {num_classes} outputs), "

@@ -67,8 +67,10 @@ def fit_mcmc(
         init: What the chains' starts are drawn from: the prior (None), the Gaussians of an :class:`~pyro_bnn.Init`, or
             another posterior, such as that of a fit.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
-        compile: Compile the sampler for this model with `torch.compile`. That takes some ten seconds and a C++
-            compiler; the sampler then is several times faster. The draws differ by rounding.
+        compile: Compile the sampler by torch's compiler. That takes some ten seconds and a C++ compiler, once in a
+            process for each network, kind of prior and likelihood, number of rows and number of chains: other data,
+            prior scales, seeds and numbers of draws start at once. The sampler then is several times faster. The draws
+            differ by rounding.
         progress: Show a progress bar.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.

@@ -139,5 +139,5 @@ class Sampler(ABC):
         Args:
             value_and_grad: The potential.
             z: First points, shape (K, P).
-            compile: Whether to compile the slow part with `torch.compile`.
+            compile: Whether to compile the slow part by torch's compiler.
         """

@@ -2,6 +2,7 @@
 
 from ._choice import SelectionWarning as SelectionWarning
 from ._model import BayesianModel as BayesianModel
+from ._network import rest_frozen as rest_frozen
 from ._response import Interceptor as Interceptor
 from ._selection import SITE_PREFIX as SITE_PREFIX
 from ._selection import Rules as Rules

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .. import _functional
 from .._globs import matches
+from ._network import rest_frozen
 from ._selection import Owned, globs_of, owned, rules_of
 
 
@@ -16,6 +17,8 @@ class SelectionWarning(UserWarning):
 
 def make_random(net: nn.Module, where: object, exclude: object, *, stacklevel: int) -> dict[str, list[str]]:
     """Turn the selected parameters of a network into buffers, to which drawn values can be given.
+
+    Its frozen parts are put into eval mode.
 
     Args:
         net: The network, which is changed.
@@ -33,6 +36,7 @@ def make_random(net: nn.Module, where: object, exclude: object, *, stacklevel: i
     for name, path in ((name, path) for name, its_paths in paths.items() for path in its_paths):
         _functional.prepare_embedding(net, path, name)
         _functional.parameter_to_buffer(net, path)
+    rest_frozen(net, [path for its_paths in paths.values() for path in its_paths])
     return paths
 
 

@@ -319,6 +319,10 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         """
         return self._respond(self._likelihood_given(values), values, x).distribution
 
+    def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        """The output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
+        return self._respond(self._likelihood, values, x).output
+
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
 

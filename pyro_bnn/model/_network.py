@@ -1,5 +1,7 @@
 """The model's own copy of a network: free of wrappers that hide its parameters or would not see drawn weights."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -91,3 +93,21 @@ def _require_values(name: str, value: Tensor) -> None:
     is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask of minus infinity
     if bool(value.isnan().any()) or (is_weight and bool(value.isinf().any())):
         raise ValueError(f"`net` must have finite weights, got NaN or infinity in `{name}`; load or make it anew.")
+
+
+def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
+    """Put the frozen parts of a network into eval mode, so that their running statistics stay as they are.
+
+    A part is frozen if it has parameters, and none of them is random or learned, as after ``requires_grad_(False)``. It
+    is then a fixed function: its dropout is off as well.
+
+    Args:
+        net: The network.
+        random: Paths of its random parameters.
+    """
+    for name, module in net.named_modules():
+        prefix = f"{name}." if name else ""
+        parameters = list(module.parameters())
+        is_learned = any(parameter.requires_grad for parameter in parameters)
+        if parameters and not is_learned and not any(path.startswith(prefix) for path in random):
+            module.eval()

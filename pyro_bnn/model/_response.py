@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
@@ -55,16 +56,20 @@ class Response:
     """What a model answers to inputs.
 
     Args:
-        distribution: Elementwise distribution of the targets, batch shape ``(*draws, N, ...)``.
         output: Output of the network, shape ``(*draws, N, ...)``.
         num_lead: Number of draw axes.
-        likelihood: The likelihood that made the distribution.
+        likelihood: The likelihood.
     """
 
-    distribution: TorchDistributionMixin
     output: Tensor
     num_lead: int
     likelihood: Likelihood
+
+    @cached_property
+    def distribution(self) -> TorchDistributionMixin:
+        """Elementwise distribution of the targets, batch shape ``(*draws, N, ...)``."""
+        distribution: TorchDistributionMixin = self.likelihood(self.output)
+        return distribution
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -111,7 +116,7 @@ def respond(
     Raises:
         ValueError: If the network cannot take x, or does not return one row per input.
     """
-    num_lead = max(value.dim() - net.get_buffer(paths[name][0]).dim() for name, value in weights.items())
+    num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     interceptor, memory = interception.interceptor, interception.memory
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
@@ -124,4 +129,4 @@ def respond(
     noise_draws = likelihood.draw_shape()
     if len(noise_draws) > num_lead:  # the noise has more draws than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
-    return Response(likelihood(output), output, num_lead, likelihood)
+    return Response(output, num_lead, likelihood)

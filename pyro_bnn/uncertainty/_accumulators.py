@@ -1,6 +1,7 @@
 """Running sums over weight draws, from which predictions are made."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Generic
 
 import torch
@@ -29,6 +30,17 @@ class Accumulator(ABC, Generic[P_co]):
             keep: Whether to keep the prediction of this draw too; memory then grows with the number of draws.
         """
 
+    def add_draws(self, joint: Distribution, singles: Iterable[Distribution], *, keep: bool) -> None:
+        """Add the predictions of several weight draws.
+
+        Args:
+            joint: Distribution of the observations in all draws, batch shape ``(S, N, *O)``.
+            singles: The same for one draw after the other, each as :meth:`add` takes it.
+            keep: Whether to keep the prediction of each draw.
+        """
+        for single in singles:
+            self.add(single, keep=keep)
+
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> P_co:
         """The prediction from all draws so far; `log_density` is that of the targets, shape (N,), or None."""
@@ -45,15 +57,33 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
         """Add the class probabilities of one draw; see :meth:`Accumulator.add`."""
         log_probs = _at_least_single(_log_probs(observation))
         probs = self._entropies.add(log_probs)
-        if self.num_samples == 0:
-            self._dtype = log_probs.dtype
-            self._votes = torch.zeros_like(log_probs, dtype=torch.long)
-            self._logit_mean, self._logit_square = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
+        self._begin(log_probs)
         self.num_samples += 1
         self._votes.scatter_add_(-1, probs.argmax(-1, keepdim=True), torch.ones_like(self._votes[..., :1]))
         _welford(self._logit_mean, self._logit_square, log_probs - log_probs.mean(-1, keepdim=True), self.num_samples)
         if keep:
             self._kept.append(log_probs)
+
+    def add_draws(self, joint: Distribution, singles: Iterable[Distribution], *, keep: bool) -> None:
+        """Add the class probabilities of several draws; see :meth:`Accumulator.add_draws`."""
+        if keep:
+            super().add_draws(joint, singles, keep=keep)
+            return
+        log_probs = _at_least_single(_log_probs(joint))  # (S, N, C)
+        probs = self._entropies.add_draws(log_probs)
+        self._begin(log_probs[0])
+        self.num_samples += len(log_probs)
+        chosen = probs.argmax(-1, keepdim=True)
+        self._votes += torch.zeros_like(probs, dtype=torch.long).scatter_(-1, chosen, 1).sum(0)
+        centred = log_probs - log_probs.mean(-1, keepdim=True)
+        _welford_draws(self._logit_mean, self._logit_square, centred, self.num_samples)
+
+    def _begin(self, log_probs: Tensor) -> None:
+        """Set all sums to zero if this is the first draw."""
+        if self.num_samples == 0:
+            self._dtype = log_probs.dtype
+            self._votes = torch.zeros_like(log_probs, dtype=torch.long)
+            self._logit_mean, self._logit_square = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
 
     def prediction(self, log_density: Tensor | None) -> ClassificationPrediction:
         """The class probabilities and their uncertainty; see :meth:`Accumulator.prediction`."""
@@ -78,14 +108,29 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
     def add(self, observation: Distribution, *, keep: bool) -> None:
         """Add the means and variances of one draw; see :meth:`Accumulator.add`."""
         mean, variance = _at_least_single(observation.mean), _at_least_single(observation.variance)
-        if self.num_samples == 0:
-            self._mean, self._square = torch.zeros_like(mean), torch.zeros_like(mean)
-            self._aleatoric = torch.zeros_like(variance)
+        self._begin(mean, variance)
         self.num_samples += 1
         self._aleatoric += (variance - self._aleatoric) / self.num_samples
         _welford(self._mean, self._square, mean, self.num_samples)
         if keep:
             self._kept.append(observation)
+
+    def add_draws(self, joint: Distribution, singles: Iterable[Distribution], *, keep: bool) -> None:
+        """Add the means and variances of several draws; see :meth:`Accumulator.add_draws`."""
+        if keep:
+            super().add_draws(joint, singles, keep=keep)
+            return
+        mean, variance = _at_least_single(joint.mean), _at_least_single(joint.variance)  # (S, N, *O)
+        self._begin(mean[0], variance[0])
+        self.num_samples += len(mean)
+        self._aleatoric += (variance.mean(0) - self._aleatoric) * (len(mean) / self.num_samples)
+        _welford_draws(self._mean, self._square, mean, self.num_samples)
+
+    def _begin(self, mean: Tensor, variance: Tensor) -> None:
+        """Set all sums to zero if this is the first draw."""
+        if self.num_samples == 0:
+            self._mean, self._square = torch.zeros_like(mean), torch.zeros_like(mean)
+            self._aleatoric = torch.zeros_like(variance)
 
     def prediction(self, log_density: Tensor | None) -> RegressionPrediction:
         """The moments of the mixture; see :meth:`Accumulator.prediction`."""
@@ -126,6 +171,19 @@ def _welford(mean: Tensor, square: Tensor, value: Tensor, count: int) -> None:
     deviation = value - mean
     mean += deviation / count
     square += deviation * (value - mean)
+
+
+def _welford_draws(mean: Tensor, square: Tensor, values: Tensor, count: int) -> None:
+    """Add several values, shape (S, ...), as :func:`_welford` would; `count` is their number with all before.
+
+    Reference:
+        Chan, Golub and LeVeque (1983), Algorithms for computing the sample variance.
+    """
+    num_new = len(values)
+    new = values.mean(0)
+    deviation = new - mean
+    mean += deviation * (num_new / count)
+    square += (values - new).square().sum(0) + deviation.square() * (num_new * (count - num_new) / count)
 
 
 def _at_least_single(value: Tensor) -> Tensor:

@@ -116,18 +116,34 @@ class RunningEntropies:
 
     def add(self, log_probs: Tensor) -> Tensor:
         """Take in a draw's log-probabilities, shape (..., C), normalised to their rounding; returns probabilities."""
-        log_probs = log_probs.double()
-        unnormalised = log_probs.exp()
-        total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
-        probs = unnormalised / total
-        product = probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
+        probs, product = _normalised(log_probs)
         entropy = -product.sum(-1)
-        self.num_samples += 1
-        if self.num_samples == 1:
+        self._merge(probs, product, entropy, torch.zeros_like(entropy), 1)
+        return probs
+
+    def add_draws(self, log_probs: Tensor) -> Tensor:
+        r"""Take in the log-probabilities of several draws, shape (S, ..., C); returns probabilities.
+
+        Their own mutual information is the mean of the sums of :math:`m\,g((p - m) / m)`.
+        """
+        probs, product = _normalised(log_probs)
+        mean = probs.mean(0)
+        floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
+        u = (probs - mean) / floor
+        cubic = u.square() * torch.addcmul(u.new_tensor(1 / 2), u, _tail(u))
+        growth = torch.where(u.abs() < SERIES_BELOW, cubic, torch.special.xlog1py(1 + u, u) - u)
+        information = (mean * growth).sum(-1).mean(0)
+        self._merge(mean, mean * floor.log(), -product.sum(-1).mean(0), information, len(probs))
+        return probs
+
+    def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
+        """Add one draw, or several with their mean probabilities, the p log p of these, and their own quantities."""
+        self.num_samples += count
+        if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
-            self.mutual_information = torch.zeros_like(entropy)
-            return probs
-        weight = 1 / self.num_samples  # a in the formulas
+            self.mutual_information = information
+            return
+        weight = count / self.num_samples  # a in the formulas
         mean = torch.lerp(self.mean, probs, weight)
         floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
         mean_product = mean * floor.log()
@@ -138,10 +154,24 @@ class RunningEntropies:
             difference * u * _series(u, weight),
             torch.lerp(self._mean_product, product, weight) - mean_product,
         )
-        self.mutual_information = (1 - weight) * self.mutual_information + growth.sum(-1)
+        mutual_information = (1 - weight) * self.mutual_information + weight * information
+        self.mutual_information = mutual_information + growth.sum(-1)
         self.expected_entropy = torch.lerp(self.expected_entropy, entropy, weight)
         self.mean, self._mean_product = mean, mean_product
-        return probs
+
+
+def _normalised(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities p in double precision, and p log p."""
+    log_probs = log_probs.double()
+    unnormalised = log_probs.exp()
+    total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
+    probs = unnormalised / total
+    return probs, probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
+
+
+def _tail(u: Tensor) -> Tensor:
+    r"""The series of :math:`g(u) / u^2` without its first term, over u: :math:`-1/6 + u/12 - u^2/20`."""
+    return torch.addcmul(u.new_tensor(-1 / 6), u, torch.addcmul(u.new_tensor(1 / 12), u, u.new_tensor(-1 / 20)))
 
 
 def require_two(num_samples: int) -> None:

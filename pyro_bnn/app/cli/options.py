@@ -135,8 +135,8 @@ BatchSize = Annotated[
 Optimizer = Annotated[
     str | None,
     typer.Option(
-        help="adam, sgd (without momentum), natural (gradients, which are faster) or natural:HESSIAN,DECAY: the first "
-        "Hessian of the loss of one row, and the decay of its average.",
+        help="adam, sgd (without momentum), natural (gradients, which are faster) or natural:DECAY,CLIP: decay of the "
+        "averaged Hessian, and largest step of a mean divided by the learning rate.",
         show_default=recipes.default("optimizer"),
         autocompletion=one_of(*OPTIMIZERS),
         rich_help_panel=FIT,
@@ -154,7 +154,7 @@ LearningRate = Annotated[
 Schedule = Annotated[
     str | None,
     typer.Option(
-        help="Schedule of the learning rate: constant or cosine.",
+        help="Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine).",
         show_default=recipes.default("schedule"),
         autocompletion=one_of(*SCHEDULES),
         rich_help_panel=FIT,

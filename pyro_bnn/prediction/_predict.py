@@ -3,31 +3,26 @@
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
-from pyro import poutine
 from torch import Tensor
-from torch.distributions import Distribution
 
-from . import _checks
-from ._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
-from ._reuse import Memory, Plan
-from ._scope import EXCLUSIVE, Stream, eval_mode, seeded, undone
-from .guides import GuidePosterior
-from .model import BayesianModel
-from .posterior import Draw, Posterior
-from .uncertainty import Prediction, concatenate
+from .. import _checks
+from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
+from .._reuse import Plan
+from .._scope import EXCLUSIVE, Stream
+from ..guides import GuidePosterior
+from ..model import BayesianModel
+from ..posterior import Draw, Posterior
+from ..uncertainty import Prediction, concatenate
+from ._batch import Batch, add_draws
 
 __all__ = ["predict", "predict_point"]
 
 P = TypeVar("P", bound=Prediction)
 
 DEFAULT_NUM_SAMPLES = 100
-
-MOST_BYTES = 2**28
-"""Heuristic: memory for what a network computes from several batches without its random parameters, 0.27 GB. If it is
-more, batches are predicted one after the other. What is kept of one batch is less than a run of the network takes."""
 
 END = object()
 
@@ -47,8 +42,9 @@ def predict(
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
-    Draws are used one after the other and summed up, so memory grows with `num_samples` only with `keep_draws`. All
-    rows of x get the same draws. The network runs in eval mode and is then put back into the mode that it had.
+    Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
+    x get the same draws. The network runs in eval mode and is then put back into the mode that it had. What it computes
+    before its first random parameter runs once for each batch of rows; of a small network several draws run at once.
 
     Args:
         model: The model; its learnable parameters are used too.
@@ -187,13 +183,11 @@ def _predict_tensor(
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
     plan = Plan(model.network, {path for paths in model.parameter_paths.values() for path in paths})
-    batches = [
-        _Batch(model, take(x, part), None if y is None else y[part], Memory(plan))
-        for part in (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
-    ]
+    rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
+    batches = [Batch(model, take(x, part), None if y is None else y[part], plan, keep=keep) for part in rows]
     done = 0
     while done < len(batches):
-        count = _add_draws(model, draws(x), seeds, batches[done:], keep)
+        count = add_draws(model, draws(x), seeds, batches[done:])
         for batch in batches[done : done + count]:
             batch.forget()
         done += count
@@ -201,84 +195,6 @@ def _predict_tensor(
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
     _require_numbers(prediction)
     return prediction
-
-
-def _add_draws(
-    model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["_Batch[P]"], keep: bool
-) -> int:
-    """Add all draws to some batches of rows; returns the number of these, at least 1."""
-    for seed in seeds:
-        with torch.no_grad(), seeded(seed, model.device), eval_mode(model):  # other threads have their turns in between
-            draw = next(source)
-            if seed == seeds[0]:
-                model.check_latents(draw)
-            for index, batch in enumerate(batches):
-                batch.add(draw, keep=keep)
-                if batch.num_bytes and sum(b.num_bytes for b in batches[: index + 1]) > MOST_BYTES:
-                    if seed == seeds[0] and not batch.has_noise:
-                        batches = batches[: index + 1]  # the others get the same draws later
-                        break
-                    if index:
-                        batch.forget()
-    return len(batches)
-
-
-class _Batch(Generic[P]):
-    """Some of the rows, and what was predicted for them so far.
-
-    Args:
-        model: The model.
-        x: Inputs.
-        y: Targets; None without a log-density.
-        memory: What the network computes from x without its random parameters.
-    """
-
-    def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, memory: Memory) -> None:
-        self._model, self._x, self._y, self._memory = model, x, y, memory
-        self._sum = model.likelihood.accumulator()
-        self._log_density: Tensor | None = None
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of what is remembered."""
-        return self._memory.num_bytes
-
-    @property
-    def has_noise(self) -> bool:
-        """Whether the network draws random numbers of its own, which depend on how much was computed before."""
-        return self._memory.has_noise
-
-    def forget(self) -> None:
-        """Remember nothing any more."""
-        self._memory.forget()
-
-    def add(self, draw: Draw, *, keep: bool) -> None:
-        """Add the prediction of one draw."""
-        observation = self._observation(draw)
-        self._sum.add(observation, keep=keep)
-        if self._y is not None:
-            log_prob = observation.log_prob(self._y).reshape(len(self._y), -1).sum(-1)  # (N,)
-            previous = self._log_density
-            self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
-
-    def _observation(self, draw: Draw) -> Distribution:
-        """The distribution of the targets; of what is remembered, or as a whole if something that was not is needed."""
-        if not self._memory.is_used:
-            with self._model.interception.remembering(self._memory):
-                return _observation(self._model, draw, self._x)
-        with undone(self._model.device) as undo:
-            try:
-                with self._model.interception.remembering(self._memory):
-                    return _observation(self._model, draw, self._x)
-            except Exception:  # a value that was not kept may be missed by more than operations of torch
-                self._memory.forget()
-                undo()
-                return _observation(self._model, draw, self._x)
-
-    def prediction(self, log_num_samples: float) -> P:
-        """The prediction of all draws."""
-        density = self._log_density
-        return self._sum.prediction(None if density is None else density - log_num_samples)
 
 
 def _require_numbers(prediction: Prediction) -> None:
@@ -290,11 +206,3 @@ def _require_numbers(prediction: Prediction) -> None:
             "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
             "(leave those of `weight_norm` out of `prune`)."
         )
-
-
-def _observation(model: BayesianModel, draw: Draw, x: Inputs) -> Distribution:
-    """The distribution of the targets at x; by Pyro if the draw has variables of the network's own, else without it."""
-    if draw.keys() <= set(model.latent_names):
-        return model.observation_given(draw, x)
-    with poutine.block(), poutine.condition(data=draw):
-        return model.observation(x)

@@ -1,0 +1,4 @@
+"""Prediction: the mean over draws from a posterior, and its uncertainty."""
+
+from ._predict import predict as predict
+from ._predict import predict_point as predict_point

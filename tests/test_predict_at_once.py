@@ -1,0 +1,168 @@
+"""Several draws that are run at once predict what one after the other does; and a small network is run so."""
+
+import pyro
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+
+from .cases import LIKELIHOODS
+from .tolerances import SINGLE, assert_identical
+
+NUM_DRAWS = 70
+"""More than two blocks of draws."""
+
+CALLS = []
+"""One entry for each run of a :class:`Counted`."""
+
+
+class Counted(nn.Linear):
+    def forward(self, x):
+        CALLS.append(x.dtype)
+        return super().forward(x)
+
+
+def mlp(num_outputs=3, last=nn.Linear):
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), last(5, num_outputs))
+
+
+def conv(num_outputs):
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.Flatten(), nn.Linear(4, num_outputs))
+
+
+class Deciding(nn.Module):
+    """Which way it takes depends on the drawn numbers, so draws cannot be run together."""
+
+    def __init__(self, num_outputs):
+        super().__init__()
+        self.layer = nn.Linear(4, num_outputs)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y if float(y.sum()) > 0 else -2 * y
+
+
+class Noisy(nn.Module):
+    def __init__(self, num_outputs):
+        super().__init__()
+        self.layer = nn.Linear(4, num_outputs)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y + torch.rand_like(y)
+
+
+def pair(net, likelihood, dtype=torch.float64):
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=likelihood, num_data=20).to(dtype)
+    return model, pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
+
+
+def both(model, posterior, x, **options):
+    """The prediction, and that of one draw after the other: hooks want to see each."""
+    options = {"num_samples": NUM_DRAWS, "seed": 4, **options}
+    ours = pb.predict(model, posterior, x, **options)
+    hook = model.network.register_forward_hook(lambda *_: None)
+    expected = pb.predict(model, posterior, x, **options)
+    hook.remove()
+    return ours, expected
+
+
+def tensors_of(prediction):
+    names = ("probs", "mean", "aleatoric", "epistemic", "total", "votes", "logit_variance", "log_density", "logits")
+    return {name: value for name in names if isinstance(value := getattr(prediction, name, None), torch.Tensor)}
+
+
+def assert_equal_up_to_rounding(ours, expected, **tolerance):
+    assert tensors_of(ours).keys() == tensors_of(expected).keys()
+    for name, value in tensors_of(ours).items():
+        if tolerance:
+            torch.testing.assert_close(value, tensors_of(expected)[name], **tolerance)
+        else:
+            assert_identical(value, tensors_of(expected)[name])
+
+
+@pytest.mark.parametrize("make", [mlp, conv, Deciding, Noisy])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_draws_at_once_predict_what_one_after_the_other_does(name, make):
+    likelihood, num_outputs, targets, _ = LIKELIHOODS[name]
+    model, guide = pair(make(num_outputs), likelihood)
+    x = torch.randn(3, 4)
+    ours, expected = both(model, guide, x, y=targets(3))
+    assert_equal_up_to_rounding(ours, expected)
+    other = pb.predict(model, guide, x, y=targets(3), num_samples=NUM_DRAWS, seed=5)  # the must-fail twin
+    with pytest.raises(AssertionError):
+        assert_equal_up_to_rounding(ours, other)
+
+
+def test_single_precision():
+    model, guide = pair(mlp(), pb.CategoricalLikelihood(), torch.float32)
+    ours, expected = both(model, guide, torch.randn(3, 4, dtype=torch.float32))
+    assert_equal_up_to_rounding(ours, expected, **SINGLE)
+
+
+def test_kept_draws():
+    model, guide = pair(mlp(2), pb.GaussianLikelihood(pyro.distributions.Gamma(2.0, 2.0)))
+    ours, expected = both(model, guide, torch.randn(3, 4), keep_draws=True)
+    assert_equal_up_to_rounding(ours, expected)
+    assert_identical(ours.quantile(0.3), expected.quantile(0.3))
+
+
+def test_stored_draws_and_ensembles():
+    x, y = torch.randn(12, 4), torch.arange(12) % 3
+    model = pb.BayesianModel(
+        nn.Linear(4, 3), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=12
+    )
+    draws = {"net.weight": torch.randn(2, 40, 3, 4), "net.bias": torch.randn(2, 40, 3)}
+    empty = pb.ChainStatistics(*[None] * len(pb.ChainStatistics.__dataclass_fields__))
+    chains = pb.MCMCPosterior(draws, empty, pb.Status(True, ""), sampler="by hand")
+    guides = [pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=s)) for s in (0.1, 0.5)]
+    for posterior in (chains, pb.EnsemblePosterior([pb.GuidePosterior(guide) for guide in guides])):
+        assert_equal_up_to_rounding(*both(model, posterior, x, y=y))
+
+
+def test_a_small_network_is_run_a_few_times_for_all_draws_and_a_large_one_once_for_each():
+    x, counts = torch.randn(1, 4), {}
+    for width in (5, 20_000):
+        net = nn.Sequential(nn.Linear(4, width), Counted(width, 3))
+        model, guide = pair(net, pb.CategoricalLikelihood())
+        del CALLS[:]
+        pb.predict(model, guide, x, num_samples=100, seed=0)
+        counts[width] = len(CALLS)
+    assert counts[5] < 10
+    assert counts[20_000] == 100
+
+
+def test_the_same_memory_is_held_for_many_draws():
+    """Weights of a large network are not collected, and of a small one few draws."""
+    import gc
+
+    model, guide = pair(nn.Sequential(nn.Linear(4, 9000), nn.Linear(9000, 3)), pb.CategoricalLikelihood())
+    held = []
+
+    def count(*_):
+        held.append(sum(1 for o in gc.get_objects() if type(o) is torch.Tensor and o.shape == (9000, 4)))
+
+    pb.predict(model, guide, torch.randn(1, 4), num_samples=4, seed=0)
+    handle = model.network.register_forward_hook(count)
+    pb.predict(model, guide, torch.randn(1, 4), num_samples=6, seed=0)
+    handle.remove()
+    assert max(held) <= min(held) + 3
+
+
+@pytest.mark.parametrize("parts", [(30,), (2, 28), (1, 4, 25)])
+def test_blocks_of_draws_add_up_even_if_they_hardly_disagree(parts):
+    scale = torch.logspace(-6, 1.5, 12)[:, None]
+    logits = 3 * torch.randn(12, 4) + scale * torch.randn(30, 12, 4)
+    one, blocks = pb.uncertainty.ClassAccumulator(), pb.uncertainty.ClassAccumulator()
+    for draw in logits:
+        one.add(pyro.distributions.Categorical(logits=draw), keep=False)
+    for block in logits.split(parts):
+        blocks.add_draws(pyro.distributions.Categorical(logits=block), [], keep=False)
+    ours, expected = blocks.prediction(None), one.prediction(None)
+    torch.testing.assert_close(ours.epistemic, expected.epistemic, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(ours.logit_variance, expected.logit_variance, rtol=1e-6, atol=0.0)
+    assert torch.equal(ours.votes, expected.votes)
+    entropies = [torch.special.entr(p).sum(-1) for p in (logits.softmax(-1).mean(0), logits.softmax(-1))]
+    by_difference = entropies[0] - entropies[1].mean(0)  # the must-fail twin
+    assert not ((by_difference / expected.epistemic) - 1).abs().lt(1e-6).all()
