@@ -1,8 +1,10 @@
 """Natural-gradient inference: its step is that of the paper, and its fixed points are the optima of the ELBO."""
 
+import copy
 import functools
 import math
 
+import ivon
 import pyro.distributions as dist
 import pytest
 import torch
@@ -127,6 +129,35 @@ def test_a_step_is_that_of_the_paper(options):
 def test_a_step_with_a_mistake_is_another(change):
     found, expected = compared(**change)
     assert not all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("b2", [0.97, 0.9])
+def test_a_step_is_that_of_the_released_package(b2):
+    model, x, y = small_model(num_data=60)
+    guide = precise(model)
+    net = copy.deepcopy(model.network)  # its weights are buffers of the model's copy
+    start = {name.removeprefix("net."): value for name, value in guide.locations().items()}
+    parameters = {name: nn.Parameter(value.clone()) for name, value in start.items()}
+    delta = 0.7**-2 / 60
+    hessian = float(guide.scales()["net.0.weight"][0, 0]) ** -2 / 60 - delta
+    options = {"ess": 60, "weight_decay": delta, "hess_init": hessian, "beta1": 0.9, "beta2": b2, "rescale_lr": False}
+    theirs = ivon.IVON(parameters.values(), lr=0.05, **options)
+    with pb.svi_step(model, guide, pb.natural_gradient(0.05, hessian_decay=0.97)) as step:
+        step.prepared(x, y)
+        torch.manual_seed(3)
+        for _ in range(3):
+            step(x, y)
+    torch.manual_seed(3)
+    for _ in range(3):
+        with theirs.sampled_params(train=True):
+            theirs.zero_grad()
+            nn.functional.cross_entropy(torch.func.functional_call(net, parameters, x), y).backward()
+        theirs.step()
+    found, expected = flat(guide.scales()) ** -2, 60 * (theirs.param_groups[0]["hess"] + delta)
+    for name, value in guide.locations().items():
+        is_same = torch.allclose(value, parameters[name.removeprefix("net.")], rtol=1e-9)
+        assert is_same == (b2 == 0.97)
+    assert torch.allclose(found, expected, rtol=1e-9) == (b2 == 0.97)
 
 
 # --- fixed points -----------------------------------------------------------------------------------------------------
