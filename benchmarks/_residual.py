@@ -33,7 +33,7 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """How one network is trained. The values are heuristic, chosen on images set aside.
+    """How one network is trained. The values in use are heuristic, and were not searched for.
 
     Args:
         method: ``point``, ``natural`` or ``last-layer``.
