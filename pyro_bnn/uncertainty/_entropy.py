@@ -130,7 +130,7 @@ class RunningEntropies:
         mean = probs.mean(0)
         floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
         u = (probs - mean) / floor
-        cubic = u.square() * torch.addcmul(u.new_tensor(1 / 2), u, _tail(u))
+        cubic = u.square() * torch.addcmul(u.new_full((), 1 / 2), u, _tail(u))
         growth = torch.where(u.abs() < SERIES_BELOW, cubic, torch.special.xlog1py(1 + u, u) - u)
         information = (mean * growth).sum(-1).mean(0)
         self._merge(mean, mean * floor.log(), -product.sum(-1).mean(0), information, len(probs))
@@ -171,7 +171,7 @@ def _normalised(log_probs: Tensor) -> tuple[Tensor, Tensor]:
 
 def _tail(u: Tensor) -> Tensor:
     r"""The series of :math:`g(u) / u^2` without its first term, over u: :math:`-1/6 + u/12 - u^2/20`."""
-    return torch.addcmul(u.new_tensor(-1 / 6), u, torch.addcmul(u.new_tensor(1 / 12), u, u.new_tensor(-1 / 20)))
+    return torch.addcmul(u.new_full((), -1 / 6), u, torch.addcmul(u.new_full((), 1 / 12), u, u.new_full((), -1 / 20)))
 
 
 def require_two(num_samples: int) -> None:
