@@ -321,7 +321,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
 
     def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """The output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
-        return self._respond(self._likelihood, values, x).output
+        return self._respond(self._likelihood, values, x, is_lazy=True).output
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
@@ -387,12 +387,14 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         _ = response.distribution  # made here: later, outside of this call, its variables would be drawn again
         return response
 
-    def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
+    def _respond(
+        self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs, is_lazy: bool = False
+    ) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
         net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
-        return respond(net, likelihood, self._paths, weights, x, self._interception)
+        return respond(net, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

@@ -102,6 +102,8 @@ def respond(
     weights: Mapping[str, Tensor],
     x: Inputs,
     interception: Interception,
+    *,
+    is_lazy: bool = False,
 ) -> Response:
     """Run a network with given weights, and a likelihood on its output.
 
@@ -112,6 +114,7 @@ def respond(
         weights: A value of every site, ``{site: shape (*draws, *event)}``.
         x: Inputs, shape (N, ...).
         interception: What enters the call of the network.
+        is_lazy: Whether the distribution is made only when it is asked for, by a likelihood free of Pyro.
 
     Raises:
         ValueError: If the network cannot take x, or does not return one row per input.
@@ -129,4 +132,7 @@ def respond(
     noise_draws = likelihood.draw_shape()
     if len(noise_draws) > num_lead:  # the noise has more draws than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
-    return Response(output, num_lead, likelihood)
+    response = Response(output, num_lead, likelihood)
+    if not is_lazy:
+        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
+    return response
