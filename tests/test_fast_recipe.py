@@ -65,7 +65,7 @@ def test_it_takes_a_third_of_the_epochs_or_less_than_half(dataset):
 
 def test_a_table_is_learned_by_natural_gradients_too(pyro_bnn, tmp_path):  # noqa: F811
     table = write_table(tmp_path / "houses.csv", houses())
-    options = ("--target", "price", "--optimizer", "natural:0.99,1", "--epochs", 20)
+    options = ("--target", "price", "--likelihood", "heteroscedastic", "--optimizer", "natural:0.99,1", "--epochs", 20)
     code, out, err = pyro_bnn("train", table, *options, "--out", tmp_path / "run")
     assert (code, err) == (0, "")
     assert "completed after 20 of 20 epochs" in out
