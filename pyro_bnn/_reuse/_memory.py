@@ -1,6 +1,6 @@
 """The memory of a network's calls with one input."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from .._functional import has_hooks_of_others
-from ._recording import Call, Forward, Recorder
+from ._recording import Call, Forward, Output, Recorder
 from ._state import State
 
 
@@ -18,10 +18,12 @@ class Plan:
     Args:
         net: The network, in which random parameters are buffers.
         random: Paths of its random parameters.
+        learned: Paths of parameters that change from call to call, as in a fit; they count as drawn, too.
     """
 
-    def __init__(self, net: nn.Module, random: set[str]) -> None:
-        owners = {path.rpartition(".")[0] for path in random}
+    def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
+        owners = {path.rpartition(".")[0] for path in (*random, *learned)}
+        self.learned = [net.get_parameter(path) for path in learned]
         held = {f"{owner}."[:end] for owner in owners for end in _ends(f"{owner}.")}
         has_global = bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
         named = dict(net.named_modules(remove_duplicate=False))
@@ -53,7 +55,7 @@ class Memory:
     In the first call all is computed, and watched. In later calls, modules whose results must be the same return what
     was kept, without being run. So a call gives the same numbers, to the bit, and takes the same random numbers.
 
-    All calls must have the same input.
+    All calls must have the same input, unless :meth:`refill` says what is kept of another one.
 
     Args:
         plan: What is known of the network.
@@ -88,8 +90,31 @@ class Memory:
     @property
     def kept(self) -> list[Tensor]:
         """All tensors that are kept."""
-        outputs = (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
-        return [output.value for output in outputs if output.value is not None]
+        return [output.value for output in self._outputs() if output.value is not None]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules whose calls are left out."""
+        return list(self._calls)
+
+    @property
+    def keys(self) -> list[tuple[nn.Module, int, int]]:
+        """Module, number of its call, and position in the result, of each tensor in :attr:`kept`."""
+        numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
+        return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
+
+    def refill(self, values: Sequence[Tensor]) -> None:
+        """Go on with another input of the same shape.
+
+        Args:
+            values: What the modules give for that input, in the order of :attr:`kept`.
+        """
+        outputs = [output for output in self._outputs() if output.value is not None]
+        for output, value in zip(outputs, values, strict=True):
+            output.value = value
+
+    def _outputs(self) -> Iterator[Output]:
+        return (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
 
     def forget(self) -> None:
         """Forget everything, and run all of the network from now on."""
@@ -113,7 +138,7 @@ class Memory:
             with _forwards(list(self._calls), self._replaying()):
                 yield
         else:
-            recorder = Recorder(drawn.values(), self._plan.refused)
+            recorder = Recorder((*drawn.values(), *self._plan.learned), self._plan.refused)
             with _forwards(self._plan.modules, recorder.called), recorder:
                 yield
             self._learn(recorder)

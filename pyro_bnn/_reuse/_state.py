@@ -1,7 +1,7 @@
 """What a module holds: its tensors with their numbers of changes, and its attributes."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ class State:
 
     Args:
         modules: The modules, with all of their submodules.
+        changing: Tensors of which another content is no change.
     """
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
+    def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
         self._dicts: list[dict[str, Any]] = [
             table for module in modules for table in (vars(module), *(vars(module)[name] for name in TABLES))
@@ -24,7 +25,9 @@ class State:
         self._values = [[*table.values()] for table in self._dicts]
         self._contents = [[_content(value) for value in values] for values in self._values]
         tensors = (t for module in modules for table in TABLES[:2] for t in vars(module)[table].values())
-        self._tensors = [(t, t._version) for t in tensors if isinstance(t, Tensor) and not t.is_inference()]
+        ignored = {id(tensor) for tensor in changing}
+        held = [t for t in tensors if isinstance(t, Tensor) and id(t) not in ignored]
+        self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
         """Whether the modules still hold the same tensors, unchanged, and the same attributes.

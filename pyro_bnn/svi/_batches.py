@@ -51,6 +51,8 @@ class Batches:
         processes: Processes | None = None,
     ) -> None:
         self._generator, self._processes = generator, processes or Processes()
+        self.rows: Tensor | None = None
+        """Indices of the rows of the last batch of tensors; None if it has all of them, in their order."""
         self._tensors: Batch | None = None
         self._loader: Loader | None = None
         _require_kind(data)
@@ -61,7 +63,7 @@ class Batches:
             size = rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
             self.num_rows, self._batch_size = rows, min(size, rows)
             self._require_enough()
-            self.num_batches = len(self._bounds())
+            self.num_batches = len(self.bounds())
         elif batch_size is not None:
             raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
         else:
@@ -122,10 +124,10 @@ class Batches:
         order = torch.randperm(self.num_rows, generator=self._generator)
         order = order.to(leaves(self._all)[0].device)  # once, since a GPU's program waits for each copy
         rank, count = self._processes.rank, self._processes.count
-        chunks = (order[begin:end] for begin, end in self._bounds()[skip:])
-        return (self._rows(chunk.tensor_split(count)[rank] if count > 1 else chunk) for chunk in chunks)
+        chunks = (order[begin:end] for begin, end in self.bounds()[skip:])
+        return (self._chosen(chunk.tensor_split(count)[rank] if count > 1 else chunk) for chunk in chunks)
 
-    def _bounds(self) -> list[tuple[int, int]]:
+    def bounds(self) -> list[tuple[int, int]]:
         """Begin and end of each batch in the order; a last batch too short for all processes joins the one before."""
         begins = list(range(0, self.num_rows, self._batch_size))
         if len(begins) > 1 and self.num_rows - begins[-1] < self._processes.count:
@@ -143,6 +145,10 @@ class Batches:
     def _all(self) -> Batch:
         assert self._tensors is not None
         return self._tensors
+
+    def _chosen(self, rows: Tensor) -> Batch:
+        self.rows = rows
+        return self._rows(rows)
 
     def _rows(self, rows: slice | Tensor) -> Batch:
         return tuple(take(part, rows) for part in self._all)

@@ -17,7 +17,9 @@ from ..estimators import Estimator, random_layers
 from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
 from ._arguments import Batch
+from ._batches import Batches
 from ._execution import Execution
+from ._features import Features
 from ._natural import NaturalGradient, mean_field
 from ._step import GradientStep
 
@@ -52,6 +54,7 @@ class DirectStep(GradientStep):
     ) -> None:
         self._execution = execution
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
+        self._features: Features | None = None
         self._stack = ExitStack()
         self._state = self._stack.enter_context(_state(joint, guide, optimizer, elbo, estimator, execution))
         super().__init__(joint.model, guide, parameters, optimizer, execution.processes)
@@ -59,6 +62,16 @@ class DirectStep(GradientStep):
     def close(self) -> None:
         """Give the parameters memory of their own again."""
         self._stack.close()
+
+    def remember(self, batches: Batches, *, is_watched: bool) -> Features:
+        """Compute what frozen layers give for all rows; all further steps must then be on the last batch of `batches`.
+
+        Args:
+            batches: The data.
+            is_watched: Whether code of the user runs between epochs, which may change these layers.
+        """
+        self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
+        return self._features
 
     def _gradients(self) -> list[Tensor]:
         of_guide = {id(parameter) for parameter in self._state.parameters}
@@ -120,12 +133,17 @@ class DirectStep(GradientStep):
         parts = _cut(batch, self._execution.num_parts)
         total = torch.zeros((), device=self._state.value.device)
         for index, (part, share) in enumerate(parts):
-            log_likelihood = self._log_likelihood(given, part)
+            log_likelihood = self._remembering(given, part)
             loss = -log_likelihood * (share / self._num_draws)
             if loss.requires_grad:  # else the network uses no weight
                 loss.backward(retain_graph=index < len(parts) - 1)  # of the values, which all parts share
             total = total + share * log_likelihood.detach() if len(parts) > 1 else log_likelihood.detach()
         return total
+
+    def _remembering(self, given: Any, batch: Batch) -> Tensor:
+        if self._features is None:
+            return self._log_likelihood(given, batch)
+        return self._features.run(lambda: self._log_likelihood(given, batch))
 
     def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
         random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}

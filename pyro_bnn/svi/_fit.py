@@ -24,6 +24,7 @@ from ..model import BayesianModel
 from ..posterior import Status
 from ._batches import Batches, Data
 from ._callbacks import Callback
+from ._direct import DirectStep
 from ._execution import Execution
 from ._judge import judge
 from ._loop import Loop
@@ -58,7 +59,8 @@ def fit_svi(
 
     This is a loop over epochs and batches around the step of :func:`svi_step`. The formula of the ELBO is there, and
     when the gradients are computed directly or by Pyro. Every quantity in the history is that of the whole data set, in
-    nats.
+    nats. Frozen layers before the first random parameter run once for each row of tensors, if what they give takes at
+    most 1 GB.
 
     Args:
         model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
@@ -125,7 +127,7 @@ def fit_svi(
         with stream:
             batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
             batches.require_passes(num_epochs)
-            step.prepared(*batches.first())
+            inner = step.prepared(*batches.first())
         loop = Loop(
             step,
             batches,
@@ -145,6 +147,7 @@ def fit_svi(
             processes.require_same({**fingerprint, "num_epochs": str(num_epochs), **files})
         if resume is not None:
             restore_from(resume, loop, fingerprint)
+        features = inner.remember(batches, is_watched=bool(callbacks)) if isinstance(inner, DirectStep) else None
 
         def state() -> dict[str, Any]:
             return {"fit": fingerprint, "loop": loop.state()}
@@ -155,10 +158,13 @@ def fit_svi(
 
             def after_epoch(record: EpochRecord) -> None:
                 _show(bar, record, loop.num_data)
+                if features is not None:
+                    features.check()
                 keeper.end_epoch(state, is_last=loop.is_done)
 
             loop.run(lambda: keeper.step(state), after_epoch)
-    status = judge(_status(loop.history, num_epochs, loop.is_stopped), guide, model, loop.history, stacklevel=2)
+    words = "" if features is None else features.in_words
+    status = judge(_status(loop.history, num_epochs, loop.is_stopped, words), guide, model, loop.history, stacklevel=2)
     return GuidePosterior(guide, status, loop.history)
 
 
@@ -170,7 +176,7 @@ def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:
     bar.update()
 
 
-def _status(history: History, num_epochs: int, stopped: bool) -> Status:
+def _status(history: History, num_epochs: int, stopped: bool, features: str) -> Status:
     first, last = history.epochs[0], history.epochs[-1]
     done = f"{'stopped by a callback' if stopped else 'completed'} after {len(history.epochs)} of {num_epochs} epochs"
     if len(history.epochs) > 1 and first.kl_weight == last.kl_weight:
@@ -179,9 +185,9 @@ def _status(history: History, num_epochs: int, stopped: bool) -> Status:
             return Status(
                 False,
                 f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
-                "learning rate, or clip gradients (`clipped`).",
+                "learning rate, or clip gradients (`clipped`){features}.",
             )
-    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats.")
+    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.")
 
 
 def _batches(
