@@ -3,7 +3,7 @@
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,10 +35,13 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: Text that says what happened and, if there is trouble, what to try.
+        detail: How it was computed, as at the end of the message; a function that writes a message of its own for the
+            same fit adds it.
     """
 
     ok: bool
     message: str
+    detail: str = field(default="", compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return self.ok

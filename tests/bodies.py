@@ -200,6 +200,7 @@ NETWORKS = {
     "noise": (with_body(Noisy()), "net.2.**", 2),
     "noise of a part": (lambda: nn.Sequential(nn.Sequential(*with_body(Noisy())()), nn.Linear(3, 3)), "net.1.**", 3),
     "counter": (with_body(Counting()), "net.2.**", 2),
+    "counter first": (lambda: nn.Sequential(Counting(), nn.Linear(4, 6), nn.Linear(6, 3)), "net.2.**", None),
     "list": (with_body(Remembering()), "net.2.**", 2),
     "borrowed weight": (borrowing, "net.head.**", 3),
     "hook": (hooked, "net.1.**", None),

@@ -1,7 +1,4 @@
-"""Frozen layers before the first random or learned parameter run once for each row of a fit, which changes no number."""
-
-import functools
-import random
+"""Frozen layers before the first random or learned parameter run once in a fit, which changes no number."""
 
 import pytest
 import torch
@@ -9,9 +6,10 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn._reuse import Memory
 from pyro_bnn.svi import _direct, _features
 
-from .bodies import CALLS, Counted, Noisy, Through
+from .bodies import CALLS, Counted, Counting, Noisy, Through
 from .fits import ADAM
 
 NUM_ROWS, BATCH_SIZE = 22, 8  # the last batch is smaller
@@ -127,7 +125,8 @@ def test_a_fit_that_runs_frozen_layers_once_gives_the_same_parameters(name, monk
     assert EVERY in plain.status.message
     assert_close(found, expected)
     num_parts = 1 if options.get("batch_size", 1) is None else NUM_PARTS
-    assert runs == [num_parts + 1, 1]  # one more to see that rows do not depend on each other
+    tries = 2 if make is head_with_noise else 1  # of the first batch, in which is seen what must not be left out
+    assert runs == [num_parts + tries, tries]  # and one run to see that rows do not depend on each other
 
 
 def test_the_body_does_not_run_in_the_steps(monkeypatch, runs):
@@ -136,3 +135,242 @@ def test_the_body_does_not_run_in_the_steps(monkeypatch, runs):
     monkeypatch.setattr(_features, "MOST_BYTES", -1)
     fitted(last_layer)
     assert len(CALLS) == 3 * NUM_PARTS
+
+
+def test_rows_of_other_data_would_be_noticed(monkeypatch):
+    """A twin that must fail: each row gets the features of another row of its batch."""
+    refill = Memory.refill
+    monkeypatch.setattr(Memory, "refill", lambda memory, values: refill(memory, [v.roll(1, 0) for v in values]))
+    (_, found), (_, expected) = both(monkeypatch, last_layer)
+    with pytest.raises(AssertionError):
+        assert_close(found, expected)
+
+
+def test_the_status_of_a_fit_with_defaults_says_it():
+    model = pb.BayesianModel(
+        last_layer(), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=NUM_ROWS, where="net.1.**"
+    )
+    x, y = data()
+    status = pb.fit(model, (x, y), max_epochs=2, seed=0).status
+    assert "; features of the frozen layers were computed once for 22 rows (0.0 MB)" in status.message
+
+
+# --- what is not computed once ----------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """Rows of a batch attend to each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 6)
+
+    def forward(self, x):
+        features = self.inner(x)
+        return torch.softmax(features @ features.mT, -1) @ features
+
+
+class Training(nn.Module):
+    """Batch normalisation that is in train mode whatever one says."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(size)
+
+    def forward(self, x):
+        self.norm.training = True
+        return self.norm(x)
+
+
+class Table(nn.Module):
+    """Gives something that belongs to no row."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.table(torch.ones(1, 4))
+
+
+def body(*layers):
+    return lambda: nn.Sequential(frozen(nn.Sequential(*(layer() for layer in layers))), nn.Linear(6, 3))
+
+
+def linear():
+    return nn.Linear(4, 6)
+
+
+def with_table():
+    net = Through(lambda self, x: self.head(self.body(x) + x.sum(-1, keepdim=True)), frozen(Table()))
+    return nn.Sequential(net)
+
+
+REFUSED = {
+    "not frozen": (lambda: nn.Sequential(conv_body(), nn.Linear(6, 3)), "net.1.**"),
+    "nothing before": (lambda: nn.Sequential(nn.Linear(4, 6), frozen(nn.Linear(6, 3))), "net.0.**"),
+    "learned first": (lambda: nn.Sequential(nn.Linear(4, 4), *body(linear)()), "net.2.**"),
+    "no parameters": (lambda: nn.Sequential(pb.nets.Standardize.of(data()[0]), nn.Linear(4, 3)), "net.1.**"),
+    "noise": (body(Noisy, linear), "net.1.**"),
+    "dropout first": (lambda: nn.Sequential(nn.Dropout(0.5), *body(linear)()), "net.2.**"),
+    "rows that mix": (body(Mixing), "net.1.**"),
+    "batch normalisation": (body(lambda: Training(4), linear), "net.1.**"),
+    "no rows": (with_table, "net.0.head.**"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_network_of_which_nothing_can_be_computed_once_is_fitted_as_it_is(name, monkeypatch):
+    """To the bit, so that neither random numbers nor running statistics show that it was tried."""
+    make, where = REFUSED[name]
+    posterior, found = fitted(make, where)
+    assert "frozen" not in posterior.status.message
+    with monkeypatch.context() as patch:
+        patch.setattr(_direct.DirectStep, "remember", lambda *_, **__: None)
+        _, expected = fitted(make, where)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+@pytest.mark.parametrize("after", [Noisy, lambda: Training(6), Counting], ids=["noise", "normalisation", "counter"])
+def test_what_cannot_be_computed_once_runs_in_each_step_after_what_can(after, monkeypatch):
+    (ours, found), (_, expected) = both(monkeypatch, body(linear, after), num_epochs=2)
+    assert ONCE in ours.status.message
+    if after is not Counting:  # which counts the runs before the first step, too
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["rows that mix", "no rows"])
+def test_to_compute_it_once_nevertheless_would_be_wrong(name, monkeypatch):
+    """A twin that must fail."""
+    make, where = REFUSED[name]
+    monkeypatch.setattr(_features.Features, "_have_independent_rows", lambda _: True)
+    posterior, found = fitted(make, where)
+    assert (ONCE in posterior.status.message) == (name == "rows that mix")
+    if ONCE in posterior.status.message:
+        _, (_, expected) = both(monkeypatch, make, where)
+        with pytest.raises(AssertionError):
+            assert_close(found, expected)
+
+
+def test_batches_of_a_loader_may_be_augmented_and_run_as_a_whole(runs):
+    x, y = data()
+    posterior, _ = fitted(last_layer, given=list(zip(x.split(11), y.split(11), strict=True)), batch_size=None)
+    assert "frozen" not in posterior.status.message
+    assert (runs, len(CALLS)) == ([0], 3 * 2)
+
+
+def test_parts_of_batches_run_as_a_whole(runs):
+    fitted(last_layer, execution=pb.Execution(num_parts=2))
+    assert (runs, len(CALLS)) == ([0], 3 * NUM_PARTS * 2)
+
+
+# --- changes in between -----------------------------------------------------------------------------------------------
+
+
+def conv_of(model):
+    return model.network[0][1].inner
+
+
+def weights(model):
+    with torch.no_grad():
+        conv_of(model).weight.mul_(1.1)
+
+
+def weights_unseen(model):
+    conv_of(model).weight.data.mul_(1.1)
+
+
+def new_weights(model):
+    conv_of(model).weight = nn.Parameter(conv_of(model).weight.detach() * 1.1, requires_grad=False)
+
+
+def mode(model):
+    model.network.train()
+
+
+def statistics(model):
+    model.network[0][2].running_mean.add_(0.1)
+
+
+CHANGES = [weights, weights_unseen, new_weights, mode, statistics]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_callback_that_changes_the_frozen_layers_ends_it(change, monkeypatch):
+    def after_two_epochs(model):
+        return lambda history: change(model) if len(history.epochs) == 2 else None
+
+    (ours, found), (_, expected) = both(monkeypatch, last_layer, num_epochs=4, callbacks_of=[after_two_epochs])
+    assert "computed once, and at every step after a change" in ours.status.message
+    assert_close(found, expected)
+    unchanged = fitted(last_layer, num_epochs=4)[1]
+    with pytest.raises(AssertionError):
+        assert_close(found, unchanged)
+
+
+def test_a_callback_that_changes_the_data_or_what_comes_before_the_frozen_layers_ends_it(monkeypatch):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head, self.factor = frozen(nn.Linear(4, 6)), nn.Linear(6, 3), 1.0
+
+        def forward(self, x):
+            return self.head(self.body(self.factor * x))
+
+    for is_data in (True, False):
+        results = []
+        for most in (10**9, -1):
+            given = data()
+
+            def change(model, x=given[0] if is_data else None):
+                if x is None:
+                    model.network.factor *= 1.1
+                else:
+                    x.mul_(1.1)
+
+            monkeypatch.setattr(_features, "MOST_BYTES", most)
+            makers = [lambda model, change=change: lambda history: change(model)]
+            posterior, found = fitted(Scaled, "net.head.**", callbacks_of=makers, given=given)
+            results.append(found)
+            assert ("after a change" in posterior.status.message) == (most > 0)
+        assert_close(*results)
+
+
+def test_a_callback_that_only_looks_ends_nothing():
+    def looks(model):
+        def look(history):
+            pb.predict(model, pb.MeanFieldGuide(model), data()[0], num_samples=2, seed=1)
+
+        return look
+
+    posterior, _ = fitted(last_layer, callbacks_of=[looks])
+    assert ONCE in posterior.status.message
+
+
+class KilledError(Exception):
+    """Stands in for the end of the process."""
+
+
+class EndsAt:
+    """A KL weight of 1 that ends the process before a step."""
+
+    def __init__(self, step):
+        self.step, self.count = step, 0
+
+    def __call__(self, epoch, index, num_batches):
+        self.count += 1
+        if self.count > self.step:
+            raise KilledError
+        return 1.0
+
+
+@pytest.mark.parametrize("num_steps", [2, 4, 7])
+def test_a_fit_that_was_ended_goes_on_to_the_bit(num_steps, tmp_path):
+    file, where = tmp_path / "fit.ckpt", "net.3.**"
+    _, expected = fitted(head_with_noise, where, kl_weight=EndsAt(99))
+    with pytest.raises(KilledError):
+        fitted(head_with_noise, where, kl_weight=EndsAt(num_steps), checkpoint=pb.Checkpoint(file, minutes=0))
+    posterior, found = fitted(head_with_noise, where, kl_weight=EndsAt(99), resume=file)
+    assert ONCE in posterior.status.message
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []

@@ -108,7 +108,8 @@ class Recorder(TorchDispatchMode):
 
     A call of a module is recorded if its result can depend neither on drawn weights nor on anything else that changes:
     it takes no tensor that was computed from drawn weights, neither as an argument nor otherwise; it draws no random
-    numbers; and it changes nothing that was there before, neither tensors nor attributes.
+    numbers; and it changes nothing that was there before, neither tensors nor attributes. What a module that is refused
+    returns counts as computed from drawn weights.
 
     Args:
         drawn: The drawn weights.
@@ -146,7 +147,11 @@ class Recorder(TorchDispatchMode):
             return forward(*args, **kwargs)
         index = self._counts.get(module, 0)
         self._counts[module] = index + 1
-        if not self._is_open or module in self.refused or not self._is_fixed((args, kwargs)):
+        if module in self.refused:  # what it gives may differ from call to call, and so all that is computed from it
+            result = forward(*args, **kwargs)
+            self._drawn.update(_storage(tensor) for tensor in loose_tensors(result))
+            return result
+        if not self._is_open or not self._is_fixed((args, kwargs)):
             return forward(*args, **kwargs)
         state, inputs, self._frame = State(module.modules()), described((args, kwargs)), _Frame()
         try:

@@ -211,6 +211,7 @@ def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping
     """
     if not before:
         return Status(False, f"{before.message} ({said})")
+    said += before.detail
     trend = plateau.trend
     if stopping is not None and stopping.is_ended:
         return Status(

@@ -69,8 +69,11 @@ class Features:
             return
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         own = [named[path] for path in learned] + [model.network.get_buffer(path) for path in random]
-        # Recurrent layers with random weights note down those of the last call.
-        watched = [m for m in model.network.modules() if m in left_out or not isinstance(m, nn.RNNBase)]
+        # Recurrent layers with random weights note down those of the last call. What a refused module gives is never
+        # an argument of a call that is left out, except of one inside of it.
+        own_ways = {m for m in self._plan.refused if left_out.isdisjoint(m.modules())}
+        own_ways |= {m for m in model.network.modules() if isinstance(m, nn.RNNBase) and m not in left_out}
+        watched = [m for m in model.network.modules() if m not in own_ways]
         self._state = State(watched, [*own, *(buffer for buffer, _ in changed)])
         if is_watched:
             tensors = {t for module in left_out for t in (*module.parameters(), *module.buffers())}

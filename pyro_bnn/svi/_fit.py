@@ -187,7 +187,7 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
                 f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
                 "learning rate, or clip gradients (`clipped`){features}.",
             )
-    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.")
+    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.", features)
 
 
 def _batches(
