@@ -81,6 +81,10 @@ USED_IN_TESTS = {
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
+    "tests/test_features.py": (
+        {"pyro_bnn._reuse", "pyro_bnn.svi._direct", "pyro_bnn.svi._features"},
+        "What runs in a step shows in no number of a fit, and its absence must be compared with its presence.",
+    ),
     "tests/test_reuse.py": (
         {"pyro_bnn._reuse", "pyro_bnn.prediction._batch"},
         "How much memory is held between two draws shows in no prediction.",

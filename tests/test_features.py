@@ -137,6 +137,33 @@ def test_the_body_does_not_run_in_the_steps(monkeypatch, runs):
     assert len(CALLS) == 3 * NUM_PARTS
 
 
+def test_several_inputs(monkeypatch):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.head = frozen(nn.Linear(4, 6)), frozen(nn.Linear(4, 6)), nn.Linear(6, 3)
+
+        def forward(self, a, b):
+            return self.head(self.first(a) * self.second(b))
+
+    x, y = data()
+    (ours, found), (_, expected) = both(monkeypatch, Two, "net.head.**", given=({"a": x, "b": x.flip(0)}, y))
+    assert ONCE in ours.status.message
+    assert_close(found, expected)
+
+
+def test_with_autocast_features_have_the_lower_precision(monkeypatch):
+    def single():
+        return last_layer().float()
+
+    x, y = data()
+    options = {"given": (x.float(), y), "execution": pb.Execution(autocast=torch.bfloat16)}
+    (ours, found), (_, expected) = both(monkeypatch, single, **options)
+    assert "for 22 rows (0.3 kB)" in ours.status.message  # six numbers of two bytes
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=0.01, atol=0.01)
+
+
 def test_rows_of_other_data_would_be_noticed(monkeypatch):
     """A twin that must fail: each row gets the features of another row of its batch."""
     refill = Memory.refill
@@ -152,7 +179,7 @@ def test_the_status_of_a_fit_with_defaults_says_it():
     )
     x, y = data()
     status = pb.fit(model, (x, y), max_epochs=2, seed=0).status
-    assert "; features of the frozen layers were computed once for 22 rows (0.0 MB)" in status.message
+    assert "; features of the frozen layers were computed once for 22 rows (1.1 kB)" in status.message
 
 
 # --- what is not computed once ----------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ MOST_BYTES = 10**9
 MOST_TRIES = 8
 """Heuristic: runs of a batch in which to learn which calls can be repeated; each run refuses all that it finds."""
 
+UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
+
 
 class Features:
     """What frozen layers before the first random or learned parameter give for all rows, and its use in the steps.
@@ -207,4 +209,5 @@ def _is_equal(tensor: Tensor, before: Tensor) -> bool:
 
 
 def _in_words(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 10**8 else f"{num_bytes / 1e6:.1f} MB"
+    size, unit = next(((s, u) for s, u in UNITS if num_bytes >= s / 10), UNITS[-1])
+    return f"{num_bytes / size:.1f} {unit}"
