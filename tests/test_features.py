@@ -1,12 +1,14 @@
 """Frozen layers before the first random or learned parameter run once in a fit, which changes no number."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._reuse import Memory
+from pyro_bnn._reuse import Diverged, Memory
 from pyro_bnn.svi import _direct, _features
 
 from .bodies import CALLS, Counted, Counting, Noisy, Through
@@ -362,6 +364,28 @@ def test_a_callback_that_changes_the_data_or_what_comes_before_the_frozen_layers
             results.append(found)
             assert ("after a change" in posterior.status.message) == (most > 0)
         assert_close(*results)
+
+
+def test_a_network_that_goes_another_way_runs_as_a_whole_with_the_same_noise(monkeypatch):
+    def noisy():
+        return nn.Sequential(frozen(conv_body()), nn.Dropout(0.3), nn.Linear(6, 3))
+
+    during, used = Memory.during, []
+
+    @contextmanager
+    def diverging(memory, drawn):
+        is_used = memory.is_used
+        with during(memory, drawn):
+            yield
+        used.extend([1] * is_used)
+        if len(used) == 4:
+            raise Diverged
+
+    monkeypatch.setattr(Memory, "during", diverging)
+    (ours, found), (_, expected) = both(monkeypatch, noisy, "net.2.**")
+    assert "after a change" in ours.status.message
+    assert len(used) == 4
+    assert_close(found, expected)
 
 
 def test_a_callback_that_only_looks_ends_nothing():

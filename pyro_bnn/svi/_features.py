@@ -48,7 +48,7 @@ class Features:
         out."""
         random = {path for paths in model.parameter_paths.values() for path in paths}
         named = dict(model.network.named_parameters(remove_duplicate=False))
-        learned = [path for path, parameter in named.items() if parameter.requires_grad]
+        learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
         self._plan = Plan(model.network, random, learned)
         # Processes that fit together write all buffers at every step, which could not be told from a change.
         is_alone = execution.num_parts == 1 and not execution.processes.are_many
@@ -56,30 +56,13 @@ class Features:
             return
         self._x: Inputs = batches.tensors[0]
         self._versions = versions(self._x)
-        buffers = [value for path, value in model.network.named_buffers() if path not in random]
-        before = [buffer.detach().clone() for buffer in buffers]
-        with EXCLUSIVE, seeded(0, model.device), torch.no_grad():
-            try:
-                is_usable = self._compute() and self._have_independent_rows()
-            except Exception:  # the steps will raise it, if it is not of a batch that only occurs here
-                is_usable = False
-            changed = [pair for pair in zip(buffers, before, strict=True) if not _is_equal(*pair)]
-            for buffer, value in changed:  # as by batch normalisation after the frozen layers
-                buffer.copy_(value)
-        if not is_usable:
-            self._forget()
-            return
-        left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
-        own = [named[path] for path in learned] + [model.network.get_buffer(path) for path in random]
-        # Recurrent layers with random weights note down those of the last call. What a refused module gives is never
-        # an argument of a call that is left out, except of one inside of it.
-        own_ways = {m for m in self._plan.refused if left_out.isdisjoint(m.modules())}
-        own_ways |= {m for m in model.network.modules() if isinstance(m, nn.RNNBase) and m not in left_out}
-        watched = [m for m in model.network.modules() if m not in own_ways]
-        self._state = State(watched, [*own, *(buffer for buffer, _ in changed)])
-        if is_watched:
-            tensors = {t for module in left_out for t in (*module.parameters(), *module.buffers())}
-            self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        with EXCLUSIVE:  # another thread's prediction puts the network into another mode for a while
+            buffers = [value for path, value in model.network.named_buffers() if path not in random]
+            is_usable, changing = self._try(buffers)
+            if not is_usable:
+                self._forget()
+                return
+            self._watch([*learned.values(), *map(model.network.get_buffer, random), *changing], is_watched)
         size = _in_words(sum(table.nbytes for table in self._tables))
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
@@ -106,10 +89,11 @@ class Features:
 
     def check(self) -> None:
         """End the use of the tables if the frozen layers have other numbers now, even if torch did not see a change."""
-        if self._memories and not (
-            self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
-        ):
-            self._end()
+        with EXCLUSIVE:
+            if self._memories and not (
+                self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
+            ):
+                self._end()
 
     def _filled(self) -> Memory | None:
         """A memory with the features of the last batch; None if the network must run as a whole."""
@@ -138,6 +122,32 @@ class Features:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
 
     # --- before the first step ----------------------------------------------------------------------------------------
+
+    def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
+        """Fill the tables; returns whether they can be used, and the buffers that the network changes, as they were."""
+        before = [buffer.detach().clone() for buffer in buffers]
+        with seeded(0, self._model.device), torch.no_grad():
+            try:
+                is_usable = self._compute() and self._have_independent_rows()
+            except Exception:  # the steps will raise it, if it is not of a batch that only occurs here
+                is_usable = False
+            changed = [pair for pair in zip(buffers, before, strict=True) if not _is_equal(*pair)]
+            for buffer, value in changed:  # as by batch normalisation after the frozen layers
+                buffer.copy_(value)
+        return is_usable, [buffer for buffer, _ in changed]
+
+    def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
+        """Note down what must stay as it is; tensors that change in steps may do so."""
+        left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
+        modules = list(self._model.network.modules())
+        # Recurrent layers with random weights note down those of the last call. What a refused module gives is never
+        # an argument of a call that is left out, except of one inside of it.
+        own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
+        own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
+        self._state = State((module for module in modules if module not in own_ways), changing)
+        if is_watched:
+            tensors = {t for module in left_out for t in (*module.parameters(), *module.buffers())}
+            self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def _compute(self) -> bool:
         """Fill the tables; returns whether that was possible."""
