@@ -81,6 +81,14 @@ USED_IN_TESTS = {
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),
+    "tests/frozen_fits.py": (
+        {"pyro_bnn.svi._features"},
+        "Fits are compared with those that compute no features, for which there is no public option.",
+    ),
+    "tests/test_features_changes.py": (
+        {"pyro_bnn._reuse", "pyro_bnn.svi._features"},
+        "A network that takes another way, and tables that may not be used, are made on purpose.",
+    ),
     "tests/test_features.py": (
         {"pyro_bnn._reuse", "pyro_bnn.svi._direct", "pyro_bnn.svi._features"},
         "What runs in a step shows in no number of a fit, and its absence must be compared with its presence.",
