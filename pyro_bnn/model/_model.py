@@ -383,9 +383,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        response = respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
-        _ = response.distribution  # made here: later, outside of this call, its variables would be drawn again
-        return response
+        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
 
     def _respond(
         self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs, is_lazy: bool = False
