@@ -105,8 +105,9 @@ class NetworkInit(Init):
         >>> net.weight = torch.nn.Parameter(torch.tensor([[0.5, 0.0]]))
         >>> prior, likelihood = NetworkNormalPrior(1.0), GaussianLikelihood(0.1)
         >>> model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=50)
-        >>> MeanFieldGuide(model, init=NetworkInit(weight_fraction=0.1)).scales()["net.weight"]
-        tensor([[5.0000e-02, 1.0000e-04]])
+        >>> scales = MeanFieldGuide(model, init=NetworkInit(weight_fraction=0.1)).scales()["net.weight"]
+        >>> [round(scale, 5) for scale in scales[0].tolist()]
+        [0.05, 0.0001]
     """
 
     scale: float = 0.01
