@@ -25,7 +25,7 @@ from ._residual import Pictures, Problem, Setting
 
 SETTINGS: dict[str, Setting] = {
     "adam": Setting("point", lr=2e-3),
-    "natural": Setting("natural", lr=0.1, prior_scale=0.3, initial_hessian=0.1),
+    "natural": Setting("natural", lr=0.1, prior_scale=0.3),
     "last-layer": Setting("last-layer", lr=1e-2, prior_scale=1.0, batch_size=500, epochs=20),
 }
 
