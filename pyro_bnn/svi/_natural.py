@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .. import _checks
 from ..guides import MeanFieldGuide, NaturalState, NaturalUpdate
 from ..joint import Joint
-from ._optimizers import EXAMPLE, OptimizerMaker, skips_on_flag
+from ._optimizers import EXAMPLE, OptimizerMaker, skipping, skips_on_flag
 from ._words import optimizer_in_words
 
 
@@ -230,14 +230,8 @@ class NaturalGradient(Optimizer):
     def _step_others(self, others: Any, ratio: float) -> None:
         for group, first in zip(others.param_groups, self._others_lr, strict=True):
             group["lr"] = first * ratio
-        if self.found_inf is None:
+        with nullcontext() if self.found_inf is None else skipping(others, self.found_inf):
             others.step()
-            return
-        others.grad_scale, others.found_inf = None, self.found_inf
-        try:
-            others.step()
-        finally:
-            del others.grad_scale, others.found_inf
 
     def state_dict(self) -> dict[str, Any]:
         """The settings and the averages, and the state of the optimizer of the other parameters."""

@@ -1,10 +1,11 @@
 """Functions that make optimizers from parameters, with clipped gradients or with a schedule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyro.optim import PyroOptim
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -92,3 +93,13 @@ def require_maker(optimizer: object) -> None:
             "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
             f"lr=1e-3), got {_checks.described(optimizer)}."
         )
+
+
+@contextmanager
+def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
+    """A context in which a fused optimizer does nothing if the flag is set, as under torch's `GradScaler`."""
+    optimizer.grad_scale, optimizer.found_inf = None, flag.float()
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf

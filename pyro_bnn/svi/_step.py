@@ -1,10 +1,10 @@
 """One optimisation step: gradients of the two terms of the ELBO, a check that they are finite, and an update."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ..joint import CHECKPOINTED
 from ..model import BayesianModel
 from ._arguments import Batch
 from ._natural import NaturalGradient
-from ._optimizers import skips_on_flag
+from ._optimizers import skipping, skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
@@ -170,7 +170,7 @@ class GradientStep(Step):
         if self.waits and not bool(is_finite):
             self._fail(loss)
         self._is_finite &= is_finite
-        with nullcontext() if self.waits else _skipping(self.optimizer, ~self._is_finite):
+        with nullcontext() if self.waits else skipping(self.optimizer, ~self._is_finite):
             self.optimizer.step()
         if self._processes.are_many:
             self._processes.broadcast_(running_statistics(self.model))
@@ -225,13 +225,3 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
         return list(model.buffers())
     random = {path for paths in model.parameter_paths.values() for path in paths}
     return [buffer for path, buffer in model.network.named_buffers() if path not in random]
-
-
-@contextmanager
-def _skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """A context in which a fused optimizer does nothing if the flag is set, as under torch's `GradScaler`."""
-    optimizer.grad_scale, optimizer.found_inf = None, flag.float()
-    try:
-        yield
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf
