@@ -10,6 +10,7 @@ import pyro_bnn as pb
 from pyro_bnn._reuse import Diverged, Memory
 from pyro_bnn.svi import _features
 
+from .fits import EndsAt, KilledError
 from .frozen_fits import ONCE, assert_close, both, conv_body, data, fitted, frozen, head_with_noise, last_layer
 
 
@@ -113,23 +114,6 @@ def test_a_callback_that_only_looks_ends_nothing():
 
     posterior, _ = fitted(last_layer, callbacks_of=[looks])
     assert ONCE in posterior.status.message
-
-
-class KilledError(Exception):
-    """Stands in for the end of the process."""
-
-
-class EndsAt:
-    """A KL weight of 1 that ends the process before a step."""
-
-    def __init__(self, step):
-        self.step, self.count = step, 0
-
-    def __call__(self, epoch, index, num_batches):
-        self.count += 1
-        if self.count > self.step:
-            raise KilledError
-        return 1.0
 
 
 @pytest.mark.parametrize("num_steps", [2, 4, 7])

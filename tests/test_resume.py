@@ -15,27 +15,10 @@ import pyro_bnn as pb
 from benchmarks import kill
 from pyro_bnn import _scope
 
-from .fits import ADAM, forbid_direct
+from .fits import ADAM, EndsAt, KilledError, forbid_direct
 
 SGD = functools.partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 NUM_EPOCHS, NUM_BATCHES = 4, 5
-
-
-class KilledError(Exception):
-    """Stands in for the end of the process."""
-
-
-class EndsAt:
-    """A KL weight of 1 that ends the process before a step, counted from the beginning of the fit."""
-
-    def __init__(self, step):
-        self.step, self.count = step, 0
-
-    def __call__(self, epoch, index, num_batches):
-        self.count += 1
-        if self.count > self.step:
-            raise KilledError
-        return 1.0
 
 
 class CountsEpochs:
