@@ -23,7 +23,7 @@ from ..model import BayesianModel
 from ..posterior import Draw, Posterior
 from ..svi import Callback, Data, Execution, PosteriorWarning, fit_svi
 from ._plans import ConstantSteps, StepSizes
-from ._records import Record, memory_for
+from ._records import Record, kept_steps, memory_for
 from ._samplers import ChainOptimizer, StochasticGradientSampler
 
 
@@ -106,12 +106,7 @@ def fit_sgmcmc(
     for name, count in (("num_epochs", num_epochs), ("num_samples", num_samples), ("num_chains", num_chains)):
         _checks.at_least(name, count, 1)
     num_steps = num_epochs * _num_batches(model, data, batch_size)
-    num_sampling = sum(steps.stage(step, num_steps).is_sampling for step in range(num_steps))
-    if num_sampling < num_samples:
-        raise ValueError(
-            f"`num_samples` must be at most the number of steps at which a chain samples, {num_sampling} of "
-            f"{num_steps}, got {num_samples}; raise `num_epochs`."
-        )
+    kept = kept_steps(steps, num_steps, num_samples)
     stream = Stream(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed), model.device)
     with stream:
         points = _starts(model, init, num_chains)
@@ -121,7 +116,7 @@ def fit_sgmcmc(
     seconds = 0.0
     with _only_latent(model):
         for chain, point in enumerate(points):
-            record = Record(point, layout.views(draws[chain]), steps, num_steps)
+            record = Record(point, layout.views(draws[chain]), kept)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PosteriorWarning)  # a chain is no fit that ends at a best point
                 fitted = fit_svi(

@@ -25,23 +25,39 @@ def memory_for(shape: tuple[int, int, int], like: Tensor, store: Path | None) ->
     return torch.from_file(str(store), shared=True, size=size, dtype=like.dtype).view(shape)
 
 
+def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
+    """Numbers of the steps after which a draw is kept, evenly spaced over those at which a chain samples.
+
+    Args:
+        steps: Plan of the step sizes.
+        num_steps: Number of steps of the chain.
+        num_samples: Number of draws to keep.
+
+    Raises:
+        ValueError: If the chain samples at fewer steps.
+    """
+    sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
+    if len(sampling) < num_samples:
+        raise ValueError(
+            f"`num_samples` must be at most the number of steps at which a chain samples, {len(sampling)} of "
+            f"{num_steps}, got {num_samples}; raise `num_epochs`."
+        )
+    return [sampling[(row + 1) * len(sampling) // num_samples - 1] for row in range(num_samples)]
+
+
 class Record:
-    """The draws of one chain, evenly spaced over the steps at which it samples.
+    """The draws of one chain.
 
     It is a callback of a fit with a state, so that checkpoints hold the draws.
 
     Args:
         point: The point of the chain.
         draws: Where its draws are written, ``{site: shape (S, *event)}``.
-        steps: Plan of the step sizes.
-        num_steps: Number of steps of the chain.
+        kept_steps: Numbers of the steps after which a draw is kept, S of them; see :func:`kept_steps`.
     """
 
-    def __init__(self, point: DeltaGuide, draws: dict[str, Tensor], steps: StepSizes, num_steps: int) -> None:
-        self._point, self._draws = point, draws
-        sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
-        count = len(next(iter(draws.values())))
-        self._kept = [sampling[(row + 1) * len(sampling) // count - 1] for row in range(count)]
+    def __init__(self, point: DeltaGuide, draws: dict[str, Tensor], kept_steps: list[int]) -> None:
+        self._point, self._draws, self._kept = point, draws, kept_steps
         self._num_kept = 0
 
     def keep(self, step: int) -> None:
