@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._processes import Processes
 from pyro_bnn.joint import network_potential
 from pyro_bnn.mcmc import convergence
 from pyro_bnn.sgmcmc import ChainOptimizer, Stage
@@ -249,7 +248,7 @@ def test_a_flag_on_the_device_makes_a_step_do_nothing(sampler, flag):
     """As by torch's `GradScaler`, which sets it after a gradient that is not finite."""
     torch.manual_seed(0)
     point = nn.Parameter(torch.ones(3))
-    steps, rest = pb.ConstantSteps(), {"num_steps": 4, "record": lambda step: None, "processes": Processes()}
+    steps, rest = pb.ConstantSteps(), {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}
     chain = ChainOptimizer([point], sampler=sampler, steps=steps, **rest)
     for gradient in (1.0, math.nan if flag else 2.0):
         before = point.detach().clone()
