@@ -248,8 +248,8 @@ def test_a_flag_on_the_device_makes_a_step_do_nothing(sampler, flag):
     """As by torch's `GradScaler`, which sets it after a gradient that is not finite."""
     torch.manual_seed(0)
     point = nn.Parameter(torch.ones(3))
-    steps, rest = pb.ConstantSteps(), {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}
-    chain = ChainOptimizer([point], sampler=sampler, steps=steps, **rest)
+    rest = {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}
+    chain = ChainOptimizer([point], sampler=sampler, steps=pb.ConstantSteps(), **rest)
     for gradient in (1.0, math.nan if flag else 2.0):
         before = point.detach().clone()
         point.grad = torch.full((3,), gradient)
