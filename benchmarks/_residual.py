@@ -38,7 +38,7 @@ class Setting:
 
     Args:
         method: ``point``, ``natural`` or ``last-layer``.
-        lr: Learning rate, which falls to 0 on a cosine.
+        lr: Learning rate, which falls to 0 on a cosine; that of SGD is for the mean loss of an image.
         has_momentum: Whether a point is found by SGD with momentum 0.9; else by Adam.
         prior_scale: Standard deviation of the weights' Gaussian prior.
         kl_weight: Weight of the divergence from the prior; 0 is a network without one, 1 on a point is the mode.
@@ -236,7 +236,8 @@ def train(
     adam = functools.partial(torch.optim.Adam, fused=True)
     optimizer: Any = functools.partial(adam, lr=setting.lr)
     if setting.has_momentum:
-        optimizer = functools.partial(torch.optim.SGD, lr=setting.lr, momentum=0.9, fused=True)
+        lr = setting.lr / len(images.x_train)  # the loss of a fit is that of all images together
+        optimizer = functools.partial(torch.optim.SGD, lr=lr, momentum=0.9, fused=True)
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
         optimizer = pb.natural_gradient(
