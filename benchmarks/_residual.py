@@ -1,6 +1,7 @@
 """ResNet-20 by several methods: the images of `cifar`, what is trained, how, and how it is measured."""
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import pyro_bnn as pb
@@ -33,21 +34,25 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """How one network is trained. The values in use are heuristic, and were not searched for.
+    """How one network is trained.
 
     Args:
         method: ``point``, ``natural`` or ``last-layer``.
-        lr: Learning rate, which falls to 0 on a cosine.
-        prior_scale: Standard deviation of the weights' Gaussian prior; without effect on a point.
-        initial_hessian: Of natural gradients.
-        hessian_decay: Likewise; for few epochs, the average must forget quickly.
+        lr: Learning rate, which falls to 0 on a cosine; that of SGD is for the mean loss of an image.
+        has_momentum: Whether a point is found by SGD with momentum 0.9; else by Adam.
+        prior_scale: Standard deviation of the weights' Gaussian prior.
+        kl_weight: Weight of the divergence from the prior; 0 is a network without one, 1 on a point is the mode.
+        initial_hessian: First Hessian of natural gradients.
+        hessian_decay: Decay of their averaged Hessian.
         batch_size: Images per step.
         epochs: Passes over the training set.
     """
 
     method: str
     lr: float
+    has_momentum: bool = False
     prior_scale: float = 1.0
+    kl_weight: float = 1.0
     initial_hessian: float = 0.5
     hessian_decay: float = 1 - 1e-3
     batch_size: int = 128
@@ -230,11 +235,19 @@ def train(
     """Fit in place; goes on from the checkpoint if there is one. Returns times, memory, and the last epoch's terms."""
     adam = functools.partial(torch.optim.Adam, fused=True)
     optimizer: Any = functools.partial(adam, lr=setting.lr)
+    if setting.has_momentum:
+        lr = setting.lr / len(images.x_train)  # the loss of a fit is that of all images together
+        optimizer = functools.partial(torch.optim.SGD, lr=lr, momentum=0.9, fused=True)
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
         optimizer = pb.natural_gradient(
             setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
         )
+
+    def cosine(epoch: int) -> float:
+        """The fraction of the learning rate in the middle of an epoch."""
+        return (1 + math.cos(math.pi * (epoch + 0.5) / setting.epochs)) / 2
+
     options: dict[str, Any] = {}
     meter = Meter(echo)
     before = _memory.start("cpu")
@@ -248,9 +261,9 @@ def train(
         problem.model,
         problem.guide,
         data,
-        optimizer=pb.scheduled(optimizer, functools.partial(CosineAnnealingLR, T_max=setting.epochs)),
+        optimizer=pb.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=cosine)),
         num_epochs=setting.epochs,
-        kl_weight=0.0 if setting.is_point else 1.0,
+        kl_weight=setting.kl_weight,
         callbacks=[meter],
         checkpoint=pb.Checkpoint(checkpoint, minutes=3),
         resume=checkpoint if checkpoint.exists() else None,

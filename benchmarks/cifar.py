@@ -5,6 +5,7 @@ run that was interrupted goes on where it was.
 """
 
 import argparse
+import ast
 import json
 import os
 import platform
@@ -24,7 +25,9 @@ from . import _residual
 from ._residual import Pictures, Problem, Setting
 
 SETTINGS: dict[str, Setting] = {
-    "adam": Setting("point", lr=2e-3),
+    "adam": Setting("point", lr=2e-3, kl_weight=0.0),
+    "sgd": Setting("point", lr=0.1, has_momentum=True, kl_weight=0.0),
+    "map": Setting("point", lr=0.1, has_momentum=True, prior_scale=0.2),
     "natural": Setting("natural", lr=0.1, prior_scale=0.3),
     "last-layer": Setting("last-layer", lr=1e-2, prior_scale=1.0, batch_size=500, epochs=20),
 }
@@ -167,6 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for results; what is there is not done again")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
+    parser.add_argument(
+        "--change", nargs="+", default=[], metavar="NAME=NUMBER", help="settings in place of a method's own"
+    )
     parser.add_argument("--epochs", type=int, help="of point and natural gradients, instead of their own number")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="SEED")
     parser.add_argument("--samples", type=int, default=32, help="draws of an ensemble")
@@ -189,8 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def echo(text: str) -> None:
         print(text, flush=True)
 
+    changes = {name: ast.literal_eval(value) for name, value in (change.split("=", 1) for change in given.change)}
+
     def setting(method: str) -> Setting:
-        own = SETTINGS[method]
+        own = replace(SETTINGS[method], **changes)
         return own if given.epochs is None or own.starts_from_point else replace(own, epochs=given.epochs)
 
     runs, records = Runs(given.out, data, given.samples, echo), []

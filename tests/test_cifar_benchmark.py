@@ -67,7 +67,7 @@ def test_methods_are_trained_and_measured_side_by_side(benchmark):
     printed = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
     rows = [line for line in printed.splitlines() if line.startswith("| ")]
     assert [row.split(" | ")[0] for row in rows] == ["| network", "| last-layer", "| adam", "| natural"]
-    for method in cifar.SETTINGS:
+    for method in ("last-layer", "adam", "natural"):
         record = json.loads((benchmark.out / f"{method}-seed0.json").read_text())
         assert record["scores"]["accuracy"] > 0.6
         assert record["training"]["cpu_seconds"] > 0
