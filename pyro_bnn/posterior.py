@@ -89,6 +89,19 @@ class Posterior(Shown, ABC):
         """Wall time of the inference; None if unknown."""
         return None
 
+    @property
+    def constants(self) -> Draw:
+        """Weights that are the same in all draws, ``{site: value}``; :func:`~pyro_bnn.predict` uses them only once."""
+        return {}
+
+    def median(self) -> Draw:
+        """The median of every latent variable, ``{site: shape (*event)}``: of a Gaussian its mean.
+
+        Raises:
+            ValueError: If the posterior has no closed-form median, as a set of draws or an ensemble.
+        """
+        raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
+
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
