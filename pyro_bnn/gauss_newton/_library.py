@@ -97,8 +97,8 @@ def _require_layers(net: nn.Module) -> None:
         is_whole = all(parameter.requires_grad for parameter in own) and seen.isdisjoint(map(id, own))
         if not isinstance(module, WITH_FACTORS) or not is_whole:
             raise ValueError(
-                "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias are both random "
-                f"and shared with no other layer, but {type(module).__name__} `{name}` is not; leave it out, as with "
+                "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias are "
+                f"both random and shared with no other layer, but {type(module).__name__} `{name}` is not; leave it out, as with "
                 '`where=layers(nn.Linear, nn.Conv2d)`, or use structure="diagonal".'
             )
         seen |= set(map(id, own))
