@@ -94,6 +94,11 @@ class Posterior(Shown, ABC):
         """Weights that are the same in all draws, ``{site: value}``; :func:`~pyro_bnn.predict` uses them only once."""
         return {}
 
+    @property
+    def is_linearised(self) -> bool:
+        """Whether :func:`~pyro_bnn.predict` takes the network as linear in its weights unless told otherwise."""
+        return False
+
     def median(self) -> Draw:
         """The median of every latent variable, ``{site: shape (*event)}``: of a Gaussian its mean.
 
@@ -256,6 +261,11 @@ class EnsemblePosterior(Posterior):
         """Wall time of the inference of all members together; None if that of one is unknown."""
         seconds = [member.seconds for member in self.members]
         return None if None in seconds else sum(value for value in seconds if value is not None)
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
+        return any(member.is_linearised for member in self.members)
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from each member in turn; see :meth:`Posterior.draws`."""

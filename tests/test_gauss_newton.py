@@ -108,6 +108,42 @@ def test_the_numbers_are_those_of_laplace_torch(net, structure, subset, likeliho
     assert abs(float(others.log_marginal_likelihood()) - posterior.log_evidence) > 1e-3
 
 
+class Scaled(nn.Module):
+    """A layer of another kind, which has no shortcut."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.factor = nn.Parameter(torch.linspace(0.5, 1.5, size))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+ODD = {
+    "another layer": lambda: nn.Sequential(nn.Linear(4, 5), Scaled(5), nn.Tanh(), nn.Linear(5, 3)),
+    "called twice": lambda: nn.Sequential(*[nn.Linear(4, 4), nn.Tanh()] * 2, nn.Linear(4, 3)),
+    "strides": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)),
+        nn.Conv2d(1, 2, 2, stride=2, padding=1, dilation=1, bias=False),
+        nn.Conv2d(2, 2, 1, groups=2),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_the_diagonal_is_that_of_the_full_matrix(odd):
+    torch.manual_seed(0)
+    model, x, y = small_model(net=ODD[odd](), num_data=6)
+    precisions = {}
+    for structure in ("diagonal", "full"):
+        posterior = pb.fit_gauss_newton(model, (x, y), structure=structure)
+        precisions[structure] = torch.linalg.inv(covariance_of(posterior)).diagonal()
+    torch.testing.assert_close(precisions["diagonal"], precisions["full"], rtol=1e-8, atol=1e-8)
+    assert precisions["full"].unique().numel() > 5
+
+
 @pytest.mark.parametrize("prior", [pb.FanInNormalPrior(0.8), pb.NetworkNormalPrior(0.3)], ids=["fan-in", "network"])
 def test_priors_that_differ_from_weight_to_weight_are_those_of_the_model(prior):
     plain, model, x, y, _ = problem(prior=prior)
@@ -211,13 +247,14 @@ def test_only_the_chosen_layer_is_random_and_the_body_runs_once():
     model, x, y = small_model(net=net, num_data=6)
     posterior = pb.fit_gauss_newton(model, (x, y), structure="full", where="net.2.*")
     assert set(posterior.constants) == {"net.0.weight", "net.0.bias"}
+    assert not posterior.is_linearised
     draws = posterior.sample(5, seed=0)
     assert {name for name, values in draws.items() if (values != values[0]).any()} == {"net.2.weight", "net.2.bias"}
     Counted.calls = 0
     prediction = pb.predict(model, posterior, x, num_samples=100, seed=0)
     assert Counted.calls < 5  # the targets' check and a first run
-    everything = pb.fit_gauss_newton(model, (x, y))
-    pb.predict(model, everything, x, num_samples=5, seed=0)
+    linear = pb.predict(model, posterior, x, num_samples=100, seed=0, linearised=True)
+    torch.testing.assert_close(linear.probs, prediction.probs)
     alone = pb.BayesianModel(
         net, prior=pb.NormalPrior(0.7), likelihood=pb.CategoricalLikelihood(), num_data=6, where="net.2.*"
     )

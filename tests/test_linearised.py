@@ -58,7 +58,7 @@ def test_every_draw_is_that_of_the_linear_network(kind):
     stored = Stored(draws, center)
     prediction = pb.predict(model, stored, x, linearised=True, **arguments)
     torch.testing.assert_close(prediction.components.mean, expected, rtol=1e-9, atol=1e-11)
-    plain = pb.predict(model, stored, x, **arguments)
+    plain = pb.predict(model, stored, x, linearised=False, **arguments)
     assert (plain.components.mean - expected).abs().max() > 1e-3
 
 
@@ -96,7 +96,7 @@ def test_without_a_median_it_is_refused():
     posterior = pb.GuidePosterior(guide)
     stored = chains({name: values[None] for name, values in posterior.sample(3).items()})
     for without in (pb.EnsemblePosterior([posterior]), stored):
-        with pytest.raises(ValueError, match=r"`linearised` needs a posterior with a median.* got one of"):
+        with pytest.raises(ValueError, match=r"needs a posterior with a median.* got one of.* pass `linearised=False`"):
             pb.predict(model, without, x, linearised=True, num_samples=1)
     with pytest.raises(ValueError, match="`linearised` must be True or False"):
         pb.predict(model, guide, x, linearised="yes")
@@ -127,3 +127,13 @@ def test_an_operation_without_forward_derivative_is_named():
     model, x, _ = small_model(net=Net())
     with pytest.raises(ValueError, match="needs forward derivatives, but an operation of the network has none"):
         pb.predict(model, pb.MeanFieldGuide(model), x, linearised=True, num_samples=2)
+
+
+def test_a_whole_network_with_a_gauss_newton_matrix_is_linearised_unless_told_otherwise():
+    model, x, y = small_model(num_data=6)
+    posterior = pb.fit_gauss_newton(model, (x, y))
+    probs = {flag: pb.predict(model, posterior, x, seed=0, linearised=flag).probs for flag in (None, True, False)}
+    assert torch.equal(probs[None], probs[True])
+    assert (probs[None] - probs[False]).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="predict with its members"):
+        pb.predict(model, pb.EnsemblePosterior([posterior, posterior]), x)

@@ -67,6 +67,7 @@ class GaussNewton:
     covariance: dict[str, Tensor]
     prior_precisions: dict[str, Tensor]
     structure: str
+    is_linearised: bool
     log_evidence: float
     status: Status
     seconds: float
@@ -137,6 +138,7 @@ def tagged(posterior: Posterior) -> Tagged:
             posterior.covariance.tensors(),
             {name: torch.as_tensor(value, dtype=torch.float64) for name, value in posterior.prior_precisions.items()},
             posterior.structure,
+            posterior.is_linearised,
             posterior.log_evidence,
             posterior.status,
             posterior.seconds,
@@ -218,6 +220,7 @@ def _gauss_newton(saved: GaussNewton, target: Target) -> GaussNewtonPosterior:
             for name, value in saved.prior_precisions.items()
         },
         structure=saved.structure,
+        is_linearised=saved.is_linearised,
         log_evidence=saved.log_evidence,
         status=saved.status,
         seconds=saved.seconds,

@@ -20,7 +20,7 @@ from ._curvature import Curvature
 from ._data import Data
 from ._evidence import Expansion
 from ._library import STRUCTURES, curvature_of, library
-from ._network import head_of, plain_network, sites_of
+from ._network import Head, head_of, plain_network, sites_of
 from ._posterior import GaussNewtonPosterior
 from ._prior import Per, gaussian_prior, groups_of
 
@@ -79,7 +79,8 @@ def fit_gauss_newton(
 
     Returns:
         A posterior with `mode`, `covariance`, `log_evidence` and `prior_precisions`. Its status says what was chosen,
-        and how far from the mode the point is.
+        and whether the point is far from the mode. :func:`predict` takes the network as linear in its weights around
+        the point, for which this Gaussian is meant: the network itself at drawn weights may predict much worse.
 
     Raises:
         ImportError: If laplace-torch is not installed.
@@ -127,7 +128,8 @@ def fit_gauss_newton(
         prior = gaussian_prior(model, sites, is_kronecker=structure == "kronecker" and prior_precision is None)
         _check_output(model, values, rows.first())
         log_likelihood, gradient = rows.expansion(values, sites)
-        curvature = _curvature(model, net, rows, noise_scale, structure)
+        head = head_of(net, rows.first())
+        curvature = _curvature(model, net, head, rows, noise_scale, structure)
     center = layout.pack(values).double()
     expansion = Expansion(log_likelihood, (center - prior.means).square(), curvature)
     groups = groups_of(sites, per)
@@ -147,6 +149,7 @@ def fit_gauss_newton(
         covariance.to(model.like),
         prior_precisions=by_site,
         structure=structure,
+        is_linearised=head is None,
         log_evidence=expansion.log_evidence(precisions),
         status=_status(structure, len(sites), prior_precision, chosen, distance),
         seconds=time.perf_counter() - begin,
@@ -209,10 +212,9 @@ def _check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
 
 
 def _curvature(
-    model: BayesianModel, net: nn.Module, rows: Data, noise_scale: float | None, structure: Structure
+    model: BayesianModel, net: nn.Module, head: Head | None, rows: Data, noise_scale: float | None, structure: Structure
 ) -> Curvature:
     """The Gauss-Newton matrix; of a last layer from what its body gives, which runs once in each pass."""
-    head = head_of(net, rows.first())
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for x, y in rows.batches():

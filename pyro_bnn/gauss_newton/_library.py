@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._extras import optional
 from .._scope import restored
 from ._curvature import Curvature, DiagonalCurvature, FullCurvature, kronecker
+from ._diagonal import diagonal_by_layer
 
 STRUCTURES = {"full": "FullLaplace", "kronecker": "KronLaplace", "diagonal": "DiagLaplace"}
 """Class of laplace-torch for each structure."""
@@ -97,9 +98,9 @@ def _require_layers(net: nn.Module) -> None:
         is_whole = all(parameter.requires_grad for parameter in own) and seen.isdisjoint(map(id, own))
         if not isinstance(module, WITH_FACTORS) or not is_whole:
             raise ValueError(
-                "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias are "
-                f"both random and shared with no other layer, but {type(module).__name__} `{name}` is not; leave it out, as with "
-                '`where=layers(nn.Linear, nn.Conv2d)`, or use structure="diagonal".'
+                "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias "
+                f"are both random and shared with no other layer, but {type(module).__name__} `{name}` is not; leave "
+                'it out, as with `where=layers(nn.Linear, nn.Conv2d)`, or use structure="diagonal".'
             )
         seen |= set(map(id, own))
 
@@ -118,8 +119,9 @@ def _backend() -> type:
         def diag(self, x: Tensor, y: Tensor, **_: object) -> Pair:
             output = self.model(x)
             loss = self.factor * self.lossfunc(output, y)
-            if (layer := _only_linear(self.model)) is not None:
-                return loss, _of_linear(layer, x, self._of_outputs(output), full=False)
+            by_layer = diagonal_by_layer(self.model, x, self._roots_of_outputs)
+            if by_layer is not None:
+                return loss, by_layer
             return loss, _summed(roots.square().sum((0, 1)) for roots in self._roots(x, output))
 
         @torch.no_grad()
@@ -127,28 +129,28 @@ def _backend() -> type:
             output = self.model(x)
             loss = self.factor * self.lossfunc(output, y)
             if (layer := _only_linear(self.model)) is not None:
-                return loss, _of_linear(layer, x, self._of_outputs(output), full=True)
+                return loss, _of_linear(layer, x, self._of_outputs(output))
             return loss, _summed(flat.mT @ flat for flat in (roots.flatten(0, 1) for roots in self._roots(x, output)))
+
+        def _roots_of_outputs(self, output: Tensor) -> Tensor:
+            """L of shape (N, C, C), so that the curvature of the loss in the outputs is L L^T."""
+            if self.likelihood == "regression":
+                return torch.eye(output.shape[-1]).to(output).expand(len(output), -1, -1)
+            # diag(p) - p p^T for L = diag(sqrt p) - p sqrt(p)^T, since p sums to 1
+            probs = output.softmax(-1)
+            return torch.diag_embed(probs.sqrt()) - probs[:, :, None] * probs.sqrt()[:, None, :]
 
         def _of_outputs(self, output: Tensor) -> Tensor:
             """The curvature of the loss in the outputs, shape (N, C, C)."""
-            if self.likelihood == "regression":
-                return torch.eye(output.shape[-1]).to(output).expand(len(output), -1, -1)
-            probs = output.softmax(-1)
-            return torch.diag_embed(probs) - probs[:, :, None] * probs[:, None, :]
+            roots = self._roots_of_outputs(output)
+            return roots @ roots.mT
 
         def _roots(self, x: Tensor, output: Tensor) -> Iterator[Tensor]:
             """Of a few rows after the other, R of shape (N, C, P): the matrix is the sum of R^T R over all rows."""
             size = output.shape[-1] * sum(parameter.numel() for parameter in self.params)
             count = max(1, MOST_NUMBERS // size)
             for rows, of_rows in zip(x.split(count), output.split(count), strict=True):
-                jacobians = self._jacobians(rows)
-                if self.likelihood == "classification":
-                    # diag(p) - p p^T = L L^T with L = diag(sqrt p) - p sqrt(p)^T, since p sums to 1
-                    probs = of_rows.softmax(-1)
-                    mean = torch.einsum("nc,ncp->np", probs, jacobians)
-                    jacobians = probs.sqrt()[..., None] * (jacobians - mean[:, None])
-                yield jacobians
+                yield self._roots_of_outputs(of_rows).mT @ self._jacobians(rows)
 
         def _jacobians(self, x: Tensor) -> Tensor:
             values = {name: value.detach() for name, value in self.params_dict.items()}
@@ -181,17 +183,14 @@ def _only_linear(net: nn.Module) -> nn.Linear | None:
     return found if found is not None and all(p.requires_grad for p in found.parameters()) else None
 
 
-def _of_linear(layer: nn.Linear, x: Tensor, of_outputs: Tensor, *, full: bool) -> Tensor:
-    """The matrix of one linear layer, or its diagonal, from the curvature in its outputs, shape (N, C, C).
+def _of_linear(layer: nn.Linear, x: Tensor, of_outputs: Tensor) -> Tensor:
+    """The matrix of one linear layer, from the curvature in its outputs, shape (N, C, C).
 
     The weights of outputs c and k have the block sum_n of_outputs[n, c, k] x_n x_n^T, with a 1 in x for the bias.
     """
     num_outputs, num_inputs = layer.weight.shape
     if layer.bias is not None:
         x = torch.cat([x, x.new_ones(len(x), 1)], 1)
-    if not full:
-        diagonal = of_outputs.diagonal(dim1=1, dim2=2).mT @ x.square()  # (C, D)
-        return torch.cat([diagonal[:, :num_inputs].flatten(), diagonal[:, num_inputs:].flatten()])
     blocks = x.new_zeros(num_outputs, x.shape[1], num_outputs, x.shape[1])
     for c in range(num_outputs):
         for k in range(c + 1):

@@ -20,6 +20,7 @@ class GaussNewtonPosterior(Posterior):
         covariance: Their covariance.
         prior_precisions: Precision of the prior of each of these sites: a number, or a tensor of its shape.
         structure: Name of the structure of the matrix, such as "kronecker".
+        is_linearised: Whether predictions take the network as linear in its weights unless told otherwise.
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.
@@ -33,6 +34,7 @@ class GaussNewtonPosterior(Posterior):
         *,
         prior_precisions: Mapping[str, float | Tensor],
         structure: str,
+        is_linearised: bool,
         log_evidence: float,
         status: Status,
         seconds: float,
@@ -40,6 +42,7 @@ class GaussNewtonPosterior(Posterior):
         self.mode, self.random, self.covariance = dict(mode), tuple(random), covariance
         self.prior_precisions, self.structure = dict(prior_precisions), structure
         self.log_evidence, self.status, self._seconds = log_evidence, status, seconds
+        self._is_linearised = is_linearised
         self._layout = Layout({name: self.mode[name].shape for name in self.random})
         self._center = self._layout.pack(self.mode)
 
@@ -62,6 +65,11 @@ class GaussNewtonPosterior(Posterior):
     def constants(self) -> dict[str, Tensor]:
         """The weights that are the same in all draws; see :attr:`Posterior.constants`."""
         return {name: value for name, value in self.mode.items() if name not in self.random}
+
+    @property
+    def is_linearised(self) -> bool:
+        """True, unless only the weights of a last layer are random, in which the network is linear anyway."""
+        return self._is_linearised
 
     def scales(self) -> dict[str, Tensor]:
         """The standard deviation of each random weight, ``{site: shape (*event)}``."""

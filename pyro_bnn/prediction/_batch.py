@@ -158,7 +158,7 @@ class Batch(Generic[P]):
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(
                 "a linearised prediction needs a plain BayesianModel and a network without variables of its own, got "
-                f"{type(self._model).__name__} and draws of {list(draw)}; leave `linearised` out."
+                f"{type(self._model).__name__} and draws of {list(draw)}; pass `linearised=False`."
             )
         output = linearised_output(self._model, center, draw, self._x, self._way.constant)
         return self._model.observe(output, draw)

@@ -46,7 +46,7 @@ def linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs,
             raise
         raise ValueError(
             "a linearised prediction needs forward derivatives, but an operation of the network has none "
-            f"({str(error.__cause__).splitlines()[0]}); leave `linearised` out."
+            f"({str(error.__cause__).splitlines()[0]}); pass `linearised=False`."
         ) from error
     result: Tensor = at_point + change
     return result

@@ -36,7 +36,7 @@ def predict(
     y: Tensor | None = None,
     batch_size: int = 10_000,
     keep_draws: bool = False,
-    linearised: bool = False,
+    linearised: bool | None = None,
     seed: int | None = None,
 ) -> P:
     r"""The posterior predictive distribution at x, as a mean over weight draws.
@@ -59,9 +59,8 @@ def predict(
         keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
         linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
-            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. This is the prediction that goes with a Gaussian of Laplace's
-            method (:func:`fit_gauss_newton`), where the network itself at drawn weights may be far off. It takes about
-            three times as long.
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. None asks the posterior: those of :func:`fit_gauss_newton`
+            are meant for it, unless they are of a last layer, and others not. It takes about three times as long.
         seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
@@ -85,9 +84,10 @@ def predict(
     def draws(x: Inputs) -> Iterator[Draw]:
         return source.draws(count, x)
 
+    is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
     way = Way(
         constant=source.constants.keys(),
-        center=_center(source) if _checks.flag("linearised", linearised) else None,
+        center=_center(source) if is_linear else None,
         keep=_checks.flag("keep_draws", keep_draws),
     )
     return _predict(model, draws, count, x, y, batch_size, way, seed)
@@ -98,8 +98,8 @@ def _center(posterior: Posterior) -> Draw:
         return posterior.median()
     except ValueError as error:
         raise ValueError(
-            "`linearised` needs a posterior with a median, around which the network is taken as linear, got one of "
-            f"{posterior.method}; leave it out."
+            "a linearised prediction needs a posterior with a median, around which the network is taken as linear, got "
+            f"one of {posterior.method}; predict with its members, or pass `linearised=False`."
         ) from error
 
 
