@@ -104,15 +104,9 @@ class Fit:
 
 
 class Method(ABC):
-    """A way to infer, with its settings as fields.
-
-    Attributes:
-        name: Row of the tables, and what `--methods` takes.
-        tuned_as: Method with the same fields, whose choice is taken; None searches for its own.
-    """
+    """A way to infer, with its settings as fields."""
 
     name: ClassVar[str]
-    tuned_as: "ClassVar[type[Method] | None]" = None
 
     @classmethod
     @abstractmethod

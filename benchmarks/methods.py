@@ -50,8 +50,6 @@ class Table:
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; what was tried before is not tried again."""
-        if method.tuned_as is not None:
-            return method(**asdict(self.search(method.tuned_as)))
         scale = None if method is Deterministic else self._prior_scale()
         settings = method.grid(self._network, scale)
         if len(settings) == 1:
