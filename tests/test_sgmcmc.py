@@ -199,6 +199,28 @@ def test_predictions_of_a_network_are_those_of_nuts():
     assert scores(predicted(cold), expected).abs().max() > STANDARD_ERRORS
 
 
+def test_with_all_rows_a_regression_is_that_of_nuts():
+    """Means and second moments of the line at the data, and of the noise's logarithm; a colder chain has others."""
+    model, x, y = noisy_line()
+    start = pb.NormalInit(loc_scale=0.5)
+    nuts = quietly(pb.fit_nuts, model, x, y, num_samples=150, num_warmup=80, num_chains=2, init=start, seed=0)
+
+    def moments(posterior):
+        """Shape (K, S, M)."""
+        weight, bias, noise = (posterior.samples[name] for name in ("net.weight", "net.bias", "likelihood.scale"))
+        line = weight.flatten(2) * x[::3, 0] + bias.flatten(2)
+        values = torch.cat([line, noise[..., None].log()], -1)
+        return torch.cat([values, values.square()], -1)
+
+    expected = moments(nuts)
+    options = {"num_epochs": 2000, "num_samples": 250, "init": start}
+    assert scores(moments(drawn(model, x, y, **options)), expected).abs().max() < STANDARD_ERRORS
+    cold = quietly(
+        pb.fit_sgmcmc, model, (x, y), sampler=pb.SGHMC(0.02, temperature=0.2), num_chains=2, seed=1, **options
+    )
+    assert scores(moments(cold), expected).abs().max() > STANDARD_ERRORS
+
+
 def test_the_draws_are_those_of_the_plan_and_lie_where_they_are_wanted(tmp_path):
     model, x, y = noisy_line()
     options = {"num_epochs": 60, "num_samples": 10, "num_chains": 2}
