@@ -43,10 +43,10 @@ class Deterministic(Method):
 
 @dataclass(frozen=True)
 class Ensemble(Method):
-    """Five of those networks, each from its own start and in its own order; nothing is searched for.
+    """Five of those networks, each from its own start and in its own order.
 
     Args:
-        prior_scale: That of `Deterministic`.
+        prior_scale: As for `Deterministic`.
     """
 
     name: ClassVar[str] = "ensemble"
@@ -54,7 +54,10 @@ class Ensemble(Method):
 
     @classmethod
     def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(prior_scale)]
+        wider = (
+            [] if prior_scale is None else [round(3 * prior_scale, 6)]
+        )  # members may fit closer than one network should
+        return [cls(scale) for scale in (prior_scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         members = [points.point(problem, self.prior_scale, member) for member in range(NUM_MEMBERS)]
@@ -129,6 +132,10 @@ class MeanFieldLocal(MeanField):
 
     name: ClassVar[str] = "mean-field-lrt"
 
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
+
     def fit(self, problem: Problem, points: Points) -> Fit:
         return self._fit(problem, pb.LocalReparameterization())
 
@@ -196,7 +203,7 @@ class Swag(Method):
 
     @classmethod
     def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(lr, prior_scale) for lr in (0.02, 0.05, 0.1)]
+        return [cls(lr, prior_scale) for lr in (0.01, 0.02, 0.05, 0.1)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
@@ -239,7 +246,8 @@ class Sghmc(Method):
 
     @classmethod
     def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(0.01, 1.0), cls(0.01, 0.1), cls(0.01, 0.01), cls(0.03, 0.1)]
+        settings = ((0.01, 1.0), (0.01, 0.1), (0.01, 0.01), (0.03, 0.1), (0.1, 0.1), (0.03, 1.0))
+        return [cls(lr, temperature) for lr, temperature in settings]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()

@@ -103,7 +103,8 @@ class Table:
 
     def write(self) -> str:
         """Write tables and picture; returns the tables."""
-        rows = sorted(self.rows("results.jsonl"), key=lambda row: row["seed"])
+        latest = {(row["method"], row["seed"]): row for row in self.rows("results.jsonl")}  # of another choice before
+        rows = sorted(latest.values(), key=lambda row: row["seed"])
         text = _methods_tables.report(rows, self.rows("search.jsonl"))
         (self._out / "tables.md").write_text(text)
         if rows:

@@ -93,9 +93,8 @@ def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypat
 
 def test_an_interrupted_run_goes_on_and_networks_are_shared(benchmark, monkeypatch):
     """The ensemble's first network is the deterministic one, and none of them is trained twice."""
-    monkeypatch.setattr(
-        _methods_list.Deterministic, "grid", lambda network, prior_scale: [_methods_list.Deterministic(0.3)]
-    )
+    for method in (_methods_list.Deterministic, _methods_list.Ensemble):
+        monkeypatch.setattr(method, "grid", lambda network, prior_scale, method=method: [method(0.3)])
     trained, original = [], _methods.fit_point
 
     def fit_point(problem, prior_scale, seed, **options):
