@@ -27,7 +27,7 @@ LAYERS = [
     {"inference_data"},
     {"posterior"},
     {"guides", "estimators"},
-    {"svi", "mcmc", "laplace"},
+    {"svi", "mcmc", "laplace", "gauss_newton"},
     {"prediction"},
     {"checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
     {"plotting", "scikit", "tensorboard"},
