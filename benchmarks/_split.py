@@ -200,7 +200,10 @@ class Learner:
         else:
             optimizer = functools.partial(torch.optim.Adam, lr=setting.lr, fused=True)
         cosine = functools.partial(CosineAnnealingLR, T_max=epochs)
-        closed, draws = TraceMeanField_ELBO(num_particles=setting.num_draws), Trace_ELBO(num_particles=setting.num_draws)
+        closed, draws = (
+            TraceMeanField_ELBO(num_particles=setting.num_draws),
+            Trace_ELBO(num_particles=setting.num_draws),
+        )
         pb.fit_svi(
             model,
             guide,
