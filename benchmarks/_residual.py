@@ -3,6 +3,7 @@
 import functools
 import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*"
 BATCH_SIZE = 1000
 """Images in a run of the network that needs no gradients."""
 
+PARTS = 8
+"""Parts of a pass over the images, in each of which the learning rate is constant; a fit calls them epochs."""
+
 PADDING = 4
 """Width of the frame of black pixels from which crops are taken, as in He et al. (2016)."""
 
@@ -38,7 +42,8 @@ class Setting:
 
     Args:
         method: ``point``, ``natural`` or ``last-layer``.
-        lr: Learning rate, which falls to 0 on a cosine; that of SGD is for the mean loss of an image.
+        lr: Learning rate, which rises over the first part of the training and falls to 0 on a cosine; that of SGD is
+            for the mean loss of an image.
         has_momentum: Whether a point is found by SGD with momentum 0.9; else by Adam.
         prior_scale: Standard deviation of the weights' Gaussian prior.
         kl_weight: Weight of the divergence from the prior; 0 is a network without one, 1 on a point is the mode.
@@ -46,6 +51,7 @@ class Setting:
         hessian_decay: Decay of their averaged Hessian.
         batch_size: Images per step.
         epochs: Passes over the training set.
+        warm_up: Length of the rise of the learning rate, in passes.
     """
 
     method: str
@@ -57,6 +63,7 @@ class Setting:
     hessian_decay: float = 1 - 1e-3
     batch_size: int = 128
     epochs: int = 5
+    warm_up: float = 0.5
 
     @property
     def is_point(self) -> bool:
@@ -140,9 +147,10 @@ class Augmented(Dataset):
 
 
 def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
-    """A loader of augmented batches, in a new order in each epoch."""
+    """A loader of augmented batches, each time of other images, one of `PARTS` of all."""
     data = Augmented(images.x_train, images.y_train)
-    order = RandomSampler(data, generator=torch.Generator().manual_seed(seed))
+    num_images = max(len(data) // PARTS, 1)
+    order = RandomSampler(data, num_samples=num_images, generator=torch.Generator().manual_seed(seed))
     return DataLoader(data, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
 
 
@@ -244,9 +252,13 @@ def train(
             setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
         )
 
-    def cosine(epoch: int) -> float:
-        """The fraction of the learning rate in the middle of an epoch."""
-        return (1 + math.cos(math.pi * (epoch + 0.5) / setting.epochs)) / 2
+    parts = 1 if setting.starts_from_point else PARTS
+
+    def rate(part: int) -> float:
+        """The fraction of the learning rate in the middle of a part of a pass."""
+        done = (part + 0.5) / parts
+        rise = min(1.0, done / setting.warm_up) if setting.warm_up else 1.0
+        return rise * (1 + math.cos(math.pi * done / setting.epochs)) / 2
 
     options: dict[str, Any] = {}
     meter = Meter(echo)
@@ -257,19 +269,21 @@ def train(
         options = {"batch_size": setting.batch_size, "elbo": TraceMeanField_ELBO(), "estimator": estimator}
     else:
         data = augmented(images, setting.batch_size, seed)
-    posterior = pb.fit_svi(
-        problem.model,
-        problem.guide,
-        data,
-        optimizer=pb.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=cosine)),
-        num_epochs=setting.epochs,
-        kl_weight=setting.kl_weight,
-        callbacks=[meter],
-        checkpoint=pb.Checkpoint(checkpoint, minutes=3),
-        resume=checkpoint if checkpoint.exists() else None,
-        seed=seed,
-        **options,
-    )
+    with warnings.catch_warnings():  # what a fit takes for the data set is one part of it
+        warnings.filterwarnings("ignore", message="`num_data` is .* but an epoch has")
+        posterior = pb.fit_svi(
+            problem.model,
+            problem.guide,
+            data,
+            optimizer=pb.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=rate)),
+            num_epochs=setting.epochs * parts,
+            kl_weight=setting.kl_weight,
+            callbacks=[meter],
+            checkpoint=pb.Checkpoint(checkpoint, minutes=3),
+            resume=checkpoint if checkpoint.exists() else None,
+            seed=seed,
+            **options,
+        )
     last, num_data = posterior.history.epochs[-1], len(images.x_train)
     return {
         "wall_seconds": sum(record.seconds for record in posterior.history.epochs),

@@ -114,7 +114,7 @@ class Runs:
 
         def echo(history: History) -> None:
             last, n = history.epochs[-1], len(images.x_train)
-            done = f"epoch {last.epoch + 1} of {task.setting.epochs}, {last.seconds:.0f} s"
+            done = f"part {last.epoch + 1}, {last.seconds:.0f} s"
             self._echo(f"# {task.name}: {done}, NLL {-last.expected_log_likelihood / n:.4f}, KL {last.kl / n:.3f}")
 
         checkpoint = self._out / f"{task.name}.fit"

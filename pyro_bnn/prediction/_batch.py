@@ -1,6 +1,6 @@
 """The draws of a prediction: block after block, each of which goes through all batches of rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import torch
@@ -8,7 +8,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .._functional import BatchedNetwork, faster
+from .._functional import BatchedNetwork, faster, swapped
 from .._inputs import Inputs, num_rows
 from .._reflection import overridden_names
 from .._reuse import Memory, Plan, State
@@ -88,13 +88,23 @@ class Batch(Generic[P]):
         y: Targets; None without a log-density.
         plan: What of the network needs to run once only.
         keep: Whether to keep the prediction of each draw.
+        carried: Path of each of the network's own parameters and buffers of which draws hold values, by name.
     """
 
-    def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, *, keep: bool) -> None:
+    def __init__(
+        self,
+        model: BayesianModel[P],
+        x: Inputs,
+        y: Tensor | None,
+        plan: Plan,
+        *,
+        keep: bool,
+        carried: Mapping[str, str],
+    ) -> None:
         self._model, self._x, self._y, self._keep, self._memory = model, x, y, keep, Memory(plan)
         self._sum = model.likelihood.accumulator()
         self._log_density: Tensor | None = None
-        self._names = set(model.latent_names)
+        self._names, self._carried = set(model.latent_names), carried
         self._is_plain = not overridden_names(type(model), BayesianModel)
         self._of_likelihood = [name for name in model.latent_names if name.startswith("likelihood.")]
         self._draws: list[Draw] = []
@@ -120,6 +130,14 @@ class Batch(Generic[P]):
 
     def take(self, draw: Draw) -> None:
         """Take a draw: run the network, unless several draws will be run at once."""
+        if not self._carried:
+            self._take(draw)
+            return
+        values = {path: draw[name] for name, path in self._carried.items()}
+        with swapped(self._model.network, values):
+            self._take({name: value for name, value in draw.items() if name not in self._carried})
+
+    def _take(self, draw: Draw) -> None:
         if not self._is_plain or not draw.keys() <= self._names:
             self._add(self._remembered(lambda: self._observation(draw)))
             return
@@ -135,7 +153,7 @@ class Batch(Generic[P]):
     def _measure(self, draw: Draw) -> None:
         num_weights = sum(draw[name].numel() for name in self._model.site_names)
         self._work = max(num_weights * num_rows(self._x), 1)
-        is_free = self._plan.is_free and not self._model.interception.is_active
+        is_free = self._plan.is_free and not self._carried and not self._model.interception.is_active
         self._is_little = is_free and self._work <= LITTLE_WORK and num_weights <= FEW_WEIGHTS
 
     @property

@@ -13,7 +13,7 @@ from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, tak
 from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
 from ..guides import GuidePosterior
-from ..model import BayesianModel
+from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import Draw, Posterior
 from ..uncertainty import Prediction, concatenate
 from ._batch import Batch, add_draws
@@ -76,7 +76,7 @@ def predict(
     def draws(x: Inputs) -> Iterator[Draw]:
         return source.draws(count, x)
 
-    return _predict(model, draws, count, x, y, batch_size, keep_draws, seed)
+    return _predict(model, draws, count, x, y, batch_size, keep_draws, seed, source.carried)
 
 
 def predict_point(
@@ -115,6 +115,7 @@ def _predict(
     batch_size: int,
     keep: bool,
     seed: int | None,
+    carried: tuple[str, ...] = (),
 ) -> P:
     _checks.at_least("batch_size", batch_size, 1)
     _checks.flag("keep_draws", keep)
@@ -127,11 +128,11 @@ def _predict(
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
     if not _is_loader(x):
         x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
-        return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
+        return _predict_tensor(model, draws, seeds, x, y, batch_size, keep, carried)
     if y is not None:
         raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
     parts = [
-        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
+        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep, carried)
         for inputs, targets in _loader_batches(x, stream, model.like)
     ]
     if not parts:
@@ -176,15 +177,20 @@ def _predict_tensor(
     y: Tensor | None,
     batch_size: int,
     keep: bool,
+    carried: tuple[str, ...],
 ) -> P:
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, _checks.rows(name, leaf))
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    plan = Plan(model.network, {path for paths in model.parameter_paths.values() for path in paths})
+    own = {name: name.removeprefix(f"{SITE_PREFIX}.") for name in carried}
+    paths = {path for paths in model.parameter_paths.values() for path in paths}
+    plan = Plan(model.network, paths | {*own.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
-    batches = [Batch(model, take(x, part), None if y is None else y[part], plan, keep=keep) for part in rows]
+    batches = [
+        Batch(model, take(x, part), None if y is None else y[part], plan, keep=keep, carried=own) for part in rows
+    ]
     done = 0
     while done < len(batches):
         count = add_draws(model, draws(x), seeds, batches[done:])
