@@ -92,9 +92,8 @@ class _Carrying(Posterior):
         self.inner: Posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         self.status = self.inner.status
         if self.inner.carried:
-            raise ValueError(
-                f"`posterior` carries values already, got a {type(self.inner).__name__}; give its `inner`."
-            )
+            got = type(self.inner).__name__
+            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:

@@ -1,5 +1,6 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
+import itertools
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -184,7 +185,7 @@ def _predict_tensor(
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    own = {name: name.removeprefix(f"{SITE_PREFIX}.") for name in carried}
+    own = _paths(model, carried)
     paths = {path for paths in model.parameter_paths.values() for path in paths}
     plan = Plan(model.network, paths | {*own.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
@@ -201,6 +202,22 @@ def _predict_tensor(
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
     _require_numbers(prediction)
     return prediction
+
+
+def _paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
+    """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
+    if not carried:
+        return {}
+    network = model.network
+    tensors = itertools.chain(network.named_parameters(), network.named_buffers())
+    own = {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
+    for name in carried:
+        if name not in own:
+            raise ValueError(
+                f"draws carry `{name}`, but the network of the model has no such parameter or buffer; pass the model "
+                "to which the posterior belongs."
+            )
+    return {name: own[name] for name in carried}
 
 
 def _require_numbers(prediction: Prediction) -> None:
