@@ -24,10 +24,10 @@ def resnet20(
     """The residual network of 20 layers for images of 32 x 32 pixels.
 
     A convolution, three stages of three blocks with two convolutions each, the mean over all positions, and a linear
-    layer; batch normalisation, or another layer, after every convolution. A stage has twice the channels of the one before at half the
-    height and width. The shortcuts have no parameters: where the channels double, every other position is taken, and
-    the new channels are zero (option A of the article). Convolutions start as in He et al. (2015), normal with variance
-    2 / fan-in, and have no biases. The input may have any height and width.
+    layer; batch normalisation, or another layer, after every convolution. A stage has twice the channels of the one
+    before at half the height and width. The shortcuts have no parameters: where the channels double, every other
+    position is taken, and the new channels are zero (option A of the article). Convolutions start as in He et al.
+    (2015), normal with variance 2 / fan-in, and have no biases. The input may have any height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``; those
     of a block are ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight", "net.linear.*"]`` makes
