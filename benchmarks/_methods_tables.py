@@ -10,7 +10,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from pyro_bnn import plotting
 
-from ._methods import METHODS
+from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
 from .uci import with_error
 

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from . import _methods_scores, _methods_tables
-from ._methods import METHODS, NETWORKS, Deterministic, Method, Network, Points, Problem
+from ._methods import NETWORKS, Method, Network, Points, Problem
+from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
 from .uci import read
 

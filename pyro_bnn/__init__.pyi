@@ -26,6 +26,8 @@ from .estimators import Flipout as Flipout
 from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
 from .fitting import fit as fit
+from .gauss_newton import GaussNewtonPosterior as GaussNewtonPosterior
+from .gauss_newton import fit_gauss_newton as fit_gauss_newton
 from .guides import Diagnosis as Diagnosis
 from .guides import FlatGuide as FlatGuide
 from .guides import FlatState as FlatState

@@ -240,7 +240,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         if len(next(iter(tensors.values()))) == 1:  # for one draw `vmap` takes 1.6 times as long
             return loop(tensors, x)
-        with _ordinary_attention():
+        with ordinary_attention():
             return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
     candidates = [run for run in (_as_chain(net, paths, x), vectorised) if run is not None]
@@ -258,7 +258,7 @@ def faster(net: nn.Module, example: Mapping[str, Tensor], x: Inputs, expected: T
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        with _ordinary_attention():
+        with ordinary_attention():
             return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
     if expected.is_meta:  # there are no numbers to compare
@@ -277,7 +277,7 @@ def faster(net: nn.Module, example: Mapping[str, Tensor], x: Inputs, expected: T
 
 
 @contextmanager
-def _ordinary_attention() -> Iterator[None]:
+def ordinary_attention() -> Iterator[None]:
     """A context without attention's fused operations, which have no rule for many draws at once."""
     with EXCLUSIVE:  # the switches belong to the process
         before = torch.backends.mha.get_fastpath_enabled()

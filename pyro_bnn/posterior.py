@@ -94,6 +94,24 @@ class Posterior(Shown, ABC):
         """Wall time of the inference; None if unknown."""
         return None
 
+    @property
+    def constants(self) -> Draw:
+        """Weights that are the same in all draws, ``{site: value}``; :func:`~pyro_bnn.predict` uses them only once."""
+        return {}
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether :func:`~pyro_bnn.predict` takes the network as linear in its weights unless told otherwise."""
+        return False
+
+    def median(self) -> Draw:
+        """The median of every latent variable, ``{site: shape (*event)}``: of a Gaussian its mean.
+
+        Raises:
+            ValueError: If the posterior has no closed-form median, as a set of draws or an ensemble.
+        """
+        raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
+
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
@@ -258,6 +276,11 @@ class EnsemblePosterior(Posterior):
         """Wall time of the inference of all members together; None if that of one is unknown."""
         seconds = [member.seconds for member in self.members]
         return None if None in seconds else sum(value for value in seconds if value is not None)
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
+        return any(member.is_linearised for member in self.members)
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from each member in turn; see :meth:`Posterior.draws`."""

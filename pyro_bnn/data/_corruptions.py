@@ -98,10 +98,10 @@ def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")
-    if not x.is_floating_point() or float(x.min()) < 0 or float(x.max()) > 1:
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or high > 1:
         raise ValueError(
-            f"`x` must be images with values in [0, 1], got {x.dtype} from {float(x.min()):g} to {float(x.max()):g}; "
-            "divide grey levels by 255."
+            f"`x` must be images with values in [0, 1], got {low:g} to {high:g}; divide grey levels by 255."
         )
     if _checks.at_least("strength", strength, 1) > len(values):
         raise ValueError(f"`strength` must be from 1 to {len(values)}, got {strength}.")

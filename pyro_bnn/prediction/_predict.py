@@ -17,7 +17,7 @@ from ..guides import GuidePosterior
 from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import Draw, Posterior
 from ..uncertainty import Prediction, concatenate
-from ._batch import Batch, add_draws
+from ._batch import Batch, Way, add_draws
 
 __all__ = ["predict", "predict_point"]
 
@@ -37,6 +37,7 @@ def predict(
     y: Tensor | None = None,
     batch_size: int = 10_000,
     keep_draws: bool = False,
+    linearised: bool | None = None,
     seed: int | None = None,
 ) -> P:
     r"""The posterior predictive distribution at x, as a mean over weight draws.
@@ -58,6 +59,9 @@ def predict(
         batch_size: Number of rows in each run of the network.
         keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
+        linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. None asks the posterior: those of :func:`fit_gauss_newton`
+            are meant for it, unless they are of a last layer, and others not. It takes about three times as long.
         seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
@@ -66,8 +70,12 @@ def predict(
         :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
 
     Raises:
-        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, or if the network gives
-            NaN.
+        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
+            NaN, or if a posterior without a median is to be linearised.
+
+    References:
+        Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
+        https://arxiv.org/abs/2008.08400, for `linearised`.
     """
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
@@ -77,7 +85,25 @@ def predict(
     def draws(x: Inputs) -> Iterator[Draw]:
         return source.draws(count, x)
 
-    return _predict(model, draws, count, x, y, batch_size, keep_draws, seed, source.carried)
+    is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
+    way = Way(
+        constant=source.constants.keys(),
+        center=_center(source) if is_linear else None,
+        keep=_checks.flag("keep_draws", keep_draws),
+        carried=_own_paths(model, source.carried),
+    )
+    return _predict(model, draws, count, x, y, batch_size, way, seed)
+
+
+def _center(posterior: Posterior) -> Draw:
+    try:
+        median = posterior.median()
+    except ValueError as error:
+        raise ValueError(
+            "a linearised prediction needs a posterior with a median, around which the network is taken as linear, got "
+            f"one of {posterior.method}; predict with its members, or pass `linearised=False`."
+        ) from error
+    return {name: value for name, value in median.items() if name not in posterior.carried}
 
 
 def predict_point(
@@ -104,7 +130,7 @@ def predict_point(
         ValueError: If a latent variable has no value, or for any reason for which :func:`predict` raises it.
     """
     _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
-    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, False, None)
+    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(), None)
 
 
 def _predict(
@@ -114,12 +140,10 @@ def _predict(
     x: Inputs | Iterable,
     y: Tensor | None,
     batch_size: int,
-    keep: bool,
+    way: Way,
     seed: int | None,
-    carried: tuple[str, ...] = (),
 ) -> P:
     _checks.at_least("batch_size", batch_size, 1)
-    _checks.flag("keep_draws", keep)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if seed is None:
         with EXCLUSIVE:
@@ -129,11 +153,11 @@ def _predict(
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
     if not _is_loader(x):
         x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
-        return _predict_tensor(model, draws, seeds, x, y, batch_size, keep, carried)
+        return _predict_tensor(model, draws, seeds, x, y, batch_size, way)
     if y is not None:
         raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
     parts = [
-        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep, carried)
+        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, way)
         for inputs, targets in _loader_batches(x, stream, model.like)
     ]
     if not parts:
@@ -177,21 +201,17 @@ def _predict_tensor(
     x: Inputs,
     y: Tensor | None,
     batch_size: int,
-    keep: bool,
-    carried: tuple[str, ...],
+    way: Way,
 ) -> P:
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, _checks.rows(name, leaf))
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    own = _paths(model, carried)
-    paths = {path for paths in model.parameter_paths.values() for path in paths}
-    plan = Plan(model.network, paths | {*own.values()})
+    random = {path for name, paths in model.parameter_paths.items() if name not in way.constant for path in paths}
+    plan = Plan(model.network, random | {*way.carried.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
-    batches = [
-        Batch(model, take(x, part), None if y is None else y[part], plan, keep=keep, carried=own) for part in rows
-    ]
+    batches = [Batch(model, take(x, part), None if y is None else y[part], plan, way) for part in rows]
     done = 0
     while done < len(batches):
         count = add_draws(model, draws(x), seeds, batches[done:])
@@ -204,7 +224,7 @@ def _predict_tensor(
     return prediction
 
 
-def _paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
+def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
     """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
     if not carried:
         return {}
