@@ -57,7 +57,8 @@ class Setting:
         prior_scale: Standard deviation of the weights' Gaussian prior.
         kl_weight: Weight of the divergence from the prior; 0 is a network without one, 1 on a point is the mode.
         initial_hessian: First Hessian of natural gradients.
-        hessian_decay: Decay of their averaged Hessian.
+        hessian_decay: Decay of their averaged Hessian, with a memory longer than these trainings: Hessian and scales
+            stay near their start.
         batch_size: Images per step.
         epochs: Passes over the training set.
         warm_up: Length of the rise of the learning rate, in passes.
@@ -69,9 +70,9 @@ class Setting:
     prior_scale: float = 1.0
     kl_weight: float = 1.0
     initial_hessian: float = 0.5
-    hessian_decay: float = 1 - 1e-3
-    batch_size: int = 128
-    epochs: int = 5
+    hessian_decay: float = 1 - 1e-4
+    batch_size: int = 64
+    epochs: int = 8
     warm_up: float = 0.5
 
     @property

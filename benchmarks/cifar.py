@@ -29,10 +29,10 @@ BELOW = "map"
 
 SETTINGS: dict[str, Setting] = {
     "sgd": Setting("point", lr=0.1, has_momentum=True, kl_weight=0.0),
-    "map": Setting("point", lr=0.1, has_momentum=True, prior_scale=0.2),
+    "map": Setting("point", lr=0.1, has_momentum=True, prior_scale=0.3),
     "adam": Setting("point", lr=2e-3, kl_weight=0.0),
-    "natural": Setting("natural", lr=0.1, prior_scale=0.3),
-    "swag": Setting("swag", lr=0.1, has_momentum=True, prior_scale=0.2),
+    "natural": Setting("natural", lr=0.5, prior_scale=0.3),
+    "swag": Setting("swag", lr=0.1, has_momentum=True, prior_scale=0.3),
     "last-layer": Setting("last-layer", lr=1e-2, prior_scale=1.0, batch_size=500, epochs=20),
     "laplace": Setting("laplace", lr=0.0, prior_scale=1.0, epochs=0),
 }

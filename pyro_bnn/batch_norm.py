@@ -110,6 +110,15 @@ class _Carrying(Posterior):
         """See :attr:`Posterior.seconds`."""
         return self.inner.seconds
 
+    @property
+    def constants(self) -> Draw:
+        """See :attr:`Posterior.constants`."""
+        return self.inner.constants
+
+    def median(self) -> Draw:
+        """See :meth:`Posterior.median`."""
+        return self.inner.median()
+
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         """Values of parameters and buffers that go with a draw, by name."""
@@ -210,6 +219,11 @@ class PinnedPosterior(_Carrying):
     def method(self) -> str:
         """That of the draws."""
         return self.inner.method
+
+    @property
+    def is_linearised(self) -> bool:
+        """See :attr:`Posterior.is_linearised`."""
+        return self.inner.is_linearised
 
     @property
     def carried(self) -> tuple[str, ...]:

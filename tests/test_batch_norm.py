@@ -181,7 +181,7 @@ def test_what_draws_carry_is_no_latent_variable():
     model, guide, x = fitted(0)
     pinned = pb.PinnedPosterior(model, guide)
     assert {*pinned.sample(2)} == {*model.site_names, *pinned.carried}
-    assert set(pinned.shapes) == set(model.site_names)
+    assert set(pinned.shapes) == set(pinned.median()) == set(model.site_names)
     prior = pinned.as_prior(num_samples=3, seed=0)
     assert set(prior.locations) == set(model.site_names)
     with pytest.raises(ValueError, match="`model` must be left out: these draws carry values"):
