@@ -56,8 +56,8 @@ class Setting:
     lr: float = 5e-3
     is_decayed: bool = True
     hessian_decay: float = 0.99
-    first_scale: float = 0.05
-    epochs: int = 20
+    first_scale: float = 0.01
+    epochs: int = 10
     batch_size: int | None = 256
     first_epochs: int = 0
     coreset: int = 0

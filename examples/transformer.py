@@ -10,7 +10,6 @@ of its weights, by natural gradients. Prints a table, and leaves `transformer.pn
 predictions. The texts, and so the numbers, are those of the installed versions.
 """
 
-import argparse
 import ast
 import functools
 import importlib.util
@@ -25,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 import pyro_bnn as pb
-from pyro_bnn import metrics, plotting
 
 LIBRARIES = ("python", "torch", "numpy", "sklearn", "matplotlib", "pyro")
 UNKNOWN = ("PIL", "rich", "tqdm", "typer")
@@ -39,7 +37,8 @@ def files_of(library: str) -> list[Path]:
         folder = Path(sysconfig.get_path("stdlib"))
     else:
         spec = importlib.util.find_spec(library)
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         folder = Path(spec.origin).parent
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*.py")}
     kept = [name for name in names if not re.search("test|site-packages|idlelib|_vendor", name)]
@@ -96,6 +95,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(width, len(LIBRARIES))
 
     def forward(self, words: Tensor) -> Tensor:
+        """Logits, shape (N, 6), of words, shape (N, 32)."""
         is_padding = words == 0
         hidden = self.word(words) + self.place.weight
         hidden = self.encoder(hidden, src_key_padding_mask=is_padding)
