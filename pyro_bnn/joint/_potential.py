@@ -136,7 +136,7 @@ def network_potential(
         raise ValueError(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
-    learnable = [name for name, _ in model.named_parameters()]
+    learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learnable:
         warnings.warn(
             f"the model's learnable parameters {learnable} stay at their present values: only variables with a prior "
