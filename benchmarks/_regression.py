@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.data import Regression
+from pyro_bnn.mcmc import Convergence, convergence
 
 NUM_HIDDEN = 50
 NOISE = dist.LogNormal(-2.0, 1.0)
@@ -26,7 +27,7 @@ LEVEL = 0.95
 """Probability of the intervals whose coverage is measured."""
 
 NUM_JUDGED = 100
-"""Number of test inputs at whose predictions chains are judged: R-hat and ESS take a millisecond for each."""
+"""Number of test inputs at which chains are judged: R-hat and ESS take a millisecond for each."""
 
 Fit = tuple[pb.BayesianModel, pb.Posterior]
 
@@ -72,7 +73,7 @@ class Score:
         log_likelihood: Mean log-density of the mixture over weight draws, in nats.
         coverage: Part of the targets in the central interval of probability 0.95.
         noise: Root mean square of the noise's scale, as the method sees it.
-        r_hat: Largest R-hat of the predictive moments at 100 test inputs; None without several chains.
+        r_hat: Largest R-hat of the network's output at 100 test inputs and of the noise; None without several chains.
         ess: Smallest effective sample size of the same.
         status: How the fit ended.
     """
@@ -102,8 +103,15 @@ def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
     )
     if not isinstance(posterior, pb.MCMCPosterior) or posterior.num_chains < 2:
         return result
-    judged = posterior.diagnostics(model, problem.x_test[:NUM_JUDGED]).predictions
+    judged = agreement(model, posterior, problem.x_test[:NUM_JUDGED])
     return replace(result, r_hat=judged.worst_r_hat, ess=judged.worst_ess)
+
+
+def agreement(model: pb.BayesianModel, posterior: pb.MCMCPosterior, x: Tensor) -> Convergence:
+    """R-hat and effective sample sizes of the noise's scale and of the network's output at inputs x."""
+    draws = pb.predict(model, posterior, x, num_samples=posterior.num_stored, keep_draws=True, seed=0).components
+    quantities = torch.cat([draws.mean[..., 0], draws.stddev[:, 0]], 1)  # (K S, N + 1)
+    return convergence(quantities.unflatten(0, (posterior.num_chains, -1)))
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ class Sghmc(NetworkMethod):
     """Chains of stochastic-gradient HMC, a half of each as warm-up; no step is rejected."""
 
     name = "SGHMC"
-    grid = tuple(Setting(gain=gain, lr=lr) for gain in (1.0, 2.0) for lr in (1e-6, 1e-5))
+    grid = tuple(Setting(gain=1.0, lr=lr) for lr in (3e-7, 1e-6, 3e-6))
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)

@@ -16,6 +16,9 @@ NAMES = ("yacht", "energy", "concrete", "wine-quality-red", "kin8nm", "power-pla
 
 NUM_SPLITS = 20
 
+LARGEST_R_HAT = 1.05
+"""Chains with a larger R-hat of a prediction disagree."""
+
 PUBLISHED = {
     "MC dropout, published": {
         "concrete": {"rmse": (4.827, 0.165), "log_likelihood": (-2.937, 0.026)},
@@ -66,14 +69,16 @@ def report(rows: Iterable[Row], searched: Iterable[Row], methods: Sequence[Metho
 def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
     """Means over the splits with their standard errors, and the number of splits where it is not 20.
 
-    The best is bold if it is ahead of each of the others by more than the standard error of the differences.
+    The best is bold if it is ahead of each of the others by more than the standard error of the differences, and its
+    chains, if it has any, agree on each split. A star marks chains that do not.
     """
     values = {key: {row["split"]: row[metric] for row in some} for key, some in by_cell(rows).items()}
-    bold = {name: leader(values, name, metric) for name in NAMES}
+    starred = disagreeing(rows)
+    bold = {(name, leader(values, name, metric)) for name in NAMES} - starred
 
     def text(name: str, method: str) -> str:
         shown = cell(list(values.get((name, method), {}).values()), digits(name))
-        return f"**{shown}**" if bold[name] == method else shown
+        return f"**{shown}**" if (name, method) in bold else f"{shown}\\*" if (name, method) in starred else shown
 
     lines = [[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if any(text(n, m.name) for n in NAMES)]
     for title, published in PUBLISHED.items():
@@ -101,6 +106,11 @@ def leader(values: Mapping[tuple[object, object], Mapping[object, float]], name:
         return None
     best = max(ours, key=lambda method: sign * statistics.fmean(ours[method].values()))
     return best if all(leads(ours[best], ours[m], sign) for m in ours if m != best) else None
+
+
+def disagreeing(rows: Iterable[Row]) -> set[tuple[object, object]]:
+    """Cells whose chains disagree: their R-hat is above the limit on a split."""
+    return {key for key, some in by_cell(rows).items() if any((row["r_hat"] or 1.0) > LARGEST_R_HAT for row in some)}
 
 
 def leads(best: Mapping[object, float], other: Mapping[object, float], sign: int) -> bool:
