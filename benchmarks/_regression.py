@@ -136,6 +136,10 @@ class Budget:
     predictive_draws: int = 200
     compile: bool = True
 
+    def without_nuts(self) -> "Budget":
+        """The same with the default sizes of NUTS."""
+        return replace(self, draws=Budget.draws, depth=Budget.depth, compile=Budget.compile)
+
 
 @dataclass(frozen=True)
 class Setting:

@@ -35,11 +35,12 @@ class Lines:
     Args:
         file: The file.
         key: Names of the values that tell its rows apart.
-        wanted: Values that the rows must have, such as a seed and a budget.
+        seed: Seed that the rows must have.
+        budget: Budget that they must have, but for the sizes of NUTS, which are set for each data set.
     """
 
-    def __init__(self, file: Path, key: Sequence[str], **wanted: object) -> None:
-        self._file, self._key, self._wanted = file, key, wanted
+    def __init__(self, file: Path, key: Sequence[str], *, seed: int, budget: Budget) -> None:
+        self._file, self._key, self._same = file, key, {"seed": seed, "budget": asdict(budget)}
         self._size, self._rows = -1, {}
 
     def _of(self, row: Row) -> str:
@@ -50,8 +51,12 @@ class Lines:
         size = self._file.stat().st_size if self._file.exists() else 0
         if size != self._size:
             self._size, rows = size, [json.loads(line) for line in self._file.read_text().splitlines()] if size else []
-            self._rows = {self._of(row): row for row in rows if all(row[k] == v for k, v in self._wanted.items())}
+            self._rows = {self._of(row): row for row in rows if self._is_wanted(row)}
         return self._rows
+
+    def _is_wanted(self, row: Row) -> bool:
+        theirs, ours = (Budget(**same["budget"]).without_nuts() for same in (row, self._same))
+        return row["seed"] == self._same["seed"] and theirs == ours
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._present().values())
@@ -62,7 +67,7 @@ class Lines:
 
     def add(self, row: Row) -> Row:
         """Write a row to the end of the file."""
-        row = row | self._wanted
+        row = row | self._same
         with self._file.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
         return row
@@ -81,7 +86,7 @@ class Table:
     def __init__(self, out: Path, data: Path | None, budget: Budget, seed: int) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self._out, self._data, self._budget, self._seed = out, data, budget, seed
-        same = {"seed": seed, "budget": asdict(budget)}
+        same = {"seed": seed, "budget": budget}
         self.results = Lines(out / "results.jsonl", ("dataset", "method", "split"), **same)
         self.searched = Lines(out / "search.jsonl", ("dataset", "method", "split", "setting"), **same)
 

@@ -6,7 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyro.distributions as dist
@@ -196,15 +196,15 @@ def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_pat
 
 
 def test_lines_of_another_budget_or_seed_are_left_out_and_those_of_another_program_are_seen(tmp_path):
+    """The draws of NUTS are no other budget: they are set for each data set."""
     file = tmp_path / "results.jsonl"
-    rows = [
-        {"split": split, "seed": seed, "budget": asdict(budget)}
-        for split, (seed, budget) in enumerate((s, b) for s in (0, 1) for b in (TINY, Budget()))
-    ]
-    lines = uci.Lines(file, ("split",), seed=1, budget=asdict(TINY))
+    deeper = replace(TINY, draws=100, depth=8)
+    budgets = [(0, TINY), (0, Budget()), (1, TINY), (1, Budget()), (1, deeper)]
+    rows = [{"split": n, "seed": seed, "budget": asdict(budget)} for n, (seed, budget) in enumerate(budgets)]
+    lines = uci.Lines(file, ("split",), seed=1, budget=TINY)
     assert list(lines) == []
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert list(lines) == [rows[2]]
+    assert list(lines) == [rows[2], rows[4]]
     assert lines.get(split=3) is None
     assert lines.add({"split": 7}) == {"split": 7, "seed": 1, "budget": asdict(TINY)} == lines.get(split=7)
 
