@@ -164,11 +164,13 @@ class Method(ABC):
     Attributes:
         name: Row of the tables, and what `--methods` takes.
         grid: Settings.
+        most_searched: Largest number of splits on whose validation rows the grid is searched.
         tuned_as: The method that the grid is searched with, None being this one.
     """
 
     name: str
     grid: Sequence[Setting] = (Setting(),)
+    most_searched: int = 3
     tuned_as: "Method | None" = None
 
     @abstractmethod

@@ -177,6 +177,7 @@ class Nuts(NetworkMethod):
 
     name = "NUTS"
     grid = (Setting(gain=1.0), Setting(gain=2.0))
+    most_searched = 1
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)

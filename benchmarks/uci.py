@@ -24,9 +24,8 @@ Row = dict[str, object]
 
 METHODS: tuple[Method, ...] = (*NETWORK_METHODS, *YARDSTICKS)
 
-SMALL, NUM_SEARCHED = 2000, 3
-"""Settings are searched on validation rows of the first three splits where there are at most 2000 training rows, and
-otherwise of the first one."""
+SMALL = 2000
+"""With more training rows settings are searched on validation rows of the first split alone, to save time."""
 
 
 class Lines:
@@ -108,7 +107,7 @@ class Table:
         method = method.tuned_as or method
         if len(method.grid) == 1:
             return method.grid[0]
-        num_splits = NUM_SEARCHED if len(load_uci(name, 0, root=self._data).x_train) <= SMALL else 1
+        num_splits = method.most_searched if len(load_uci(name, 0, root=self._data).x_train) <= SMALL else 1
         means = [
             statistics.fmean(self._validated(name, method, setting, split) for split in range(num_splits))
             for setting in method.grid

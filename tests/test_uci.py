@@ -166,7 +166,7 @@ def known_score(value):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
 def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_path, monkeypatch, capsys):
     write_uci(tmp_path, "yacht", num_rows=20)
-    monkeypatch.setattr(uci, "NUM_SEARCHED", 1)
+    monkeypatch.setattr(_regression.Method, "most_searched", 1)
     for method in uci.METHODS[2:]:  # a search of two methods is enough to see it resume
         monkeypatch.setattr(type(method), "grid", method.grid[:1])
     command = ["uci", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--splits", "1", *SHORT]
