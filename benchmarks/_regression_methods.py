@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
@@ -11,12 +12,14 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import scale_maps
 
-from ._regression import NOISE, Budget, Fit, NetworkMethod, Problem, Setting, make_model, make_network
+from ._regression import Budget, Fit, NetworkMethod, Problem, Setting, make_model, make_network
 
 NUM_MEMBERS = 5
 RANK = 10
 INIT = pb.NetworkInit(scale=0.02)
 GAINS = (0.5, 1.0, 2.0)
+
+Structure = Literal["full", "kronecker"]
 
 
 class Map(NetworkMethod):
@@ -90,36 +93,40 @@ class LowRank(NetworkMethod):
 
 
 class Laplace(NetworkMethod):
-    """A Gaussian at one of those points, with the full Hessian over all weights and the noise's scale."""
+    """A Gaussian at one of those points with the full Hessian over weights and noise, and draws of the weights."""
 
-    name = "Laplace, full Hessian"
+    name = "Laplace, draws"
     grid = Map.grid
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model, point = fit_point(problem, setting, budget, seed)
-        return model, fit_laplace(problem, model, budget, seed, init=point)
+        return model, pb.fit_laplace(model, problem.x, problem.y, init=point, max_iterations=budget.steps, seed=seed)
 
 
-class LastLayerLaplace(NetworkMethod):
-    """The same over the last layer and the noise's scale alone; the first layer stays that of the point."""
+class Linearised(NetworkMethod):
+    """A Gaussian at one of those points with a Gauss-Newton matrix, and the network as linear in the weights around it.
 
-    name = "Laplace, last layer"
+    The noise's scale stays that of the point.
+
+    Args:
+        name: Row of the tables.
+        structure: What of the matrix is kept.
+        where: Which weights stay random.
+    """
+
     grid = Map.grid
+
+    def __init__(self, name: str, structure: Structure, where: str = "**") -> None:
+        self.name, self._structure, self._where = name, structure, where
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         _, point = fit_point(problem, setting, budget, seed)
-        net, values = make_network(problem, seed), point.median()
-        with torch.no_grad():
-            for name, parameter in net.named_parameters():
-                parameter.copy_(values[f"net.{name}"]).requires_grad_(False)
-        model = pb.BayesianModel(
-            net,
-            prior=pb.FanInNormalPrior(setting.gain),
-            likelihood=pb.GaussianLikelihood(NOISE),
-            num_data=len(problem.x),
-            where=f"net.{len(net) - 1}.*",
-        )
-        return model, fit_laplace(problem, model, budget, seed)
+        values = point.median()
+        likelihood = pb.GaussianLikelihood(float(values.pop("likelihood.scale")))
+        prior, num_data = pb.FanInNormalPrior(setting.gain), len(problem.x)
+        model = pb.BayesianModel(make_network(problem, seed), prior=prior, likelihood=likelihood, num_data=num_data)
+        options = {"structure": self._structure, "where": self._where, "batch_size": budget.batch_size}
+        return model, pb.fit_gauss_newton(model, (problem.x, problem.y), at=values, **options)
 
 
 class Swag(NetworkMethod):
@@ -205,7 +212,9 @@ NETWORK_METHODS: tuple[NetworkMethod, ...] = (
     NaturalMeanField(),
     LowRank(),
     Laplace(),
-    LastLayerLaplace(),
+    Linearised("Laplace, linearised", "full"),
+    Linearised("Laplace, Kronecker", "kronecker"),
+    Linearised("Laplace, last layer", "full", "net.2.*"),
     Swag(),
     Sghmc(),
     Nuts(),
@@ -215,12 +224,6 @@ NETWORK_METHODS: tuple[NetworkMethod, ...] = (
 def fit_point(problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
     model = make_model(problem, setting.gain, seed, dropout=setting.dropout)
     return model, optimise(problem, model, pb.auto_delta(model), setting, budget, seed)
-
-
-def fit_laplace(
-    problem: Problem, model: pb.BayesianModel, budget: Budget, seed: int, init: pb.Posterior | None = None
-) -> pb.LaplacePosterior:
-    return pb.fit_laplace(model, problem.x, problem.y, init=init, max_iterations=budget.steps, seed=seed)
 
 
 def batches_of(problem: Problem, budget: Budget) -> tuple[int, int]:

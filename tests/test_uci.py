@@ -16,7 +16,7 @@ import torch
 import pyro_bnn as pb
 from benchmarks import _regression, uci
 from benchmarks._regression import Budget, Problem, Setting, held_out, score, timed
-from benchmarks._regression_methods import LastLayerLaplace, Map, MeanField, Nuts
+from benchmarks._regression_methods import Linearised, Map, MeanField, Nuts
 from benchmarks._uci_tables import NAMES, PUBLISHED, leads, table
 from benchmarks._yardsticks import GaussianProcess, Ridge
 from pyro_bnn.data import Regression, load_uci
@@ -117,12 +117,22 @@ def test_chains_are_judged_by_output_and_noise_as_their_own_diagnostics_do_it():
     assert Map().evaluate(problem, Setting(), TINY, 0).r_hat is None
 
 
-def test_the_last_layer_alone_is_random_and_the_first_one_is_that_of_the_point():
+def test_the_last_layer_alone_is_random_and_everything_else_is_that_of_the_point():
     problem = Problem.of(small_data())
     _, point = Map().fit(problem, Setting(), TINY, 0)
-    model, posterior = LastLayerLaplace().fit(problem, Setting(), TINY, 0)
-    assert set(posterior.shapes) == {"net.2.weight", "net.2.bias", "likelihood.scale"}
-    torch.testing.assert_close(model.net[0].weight, point.median()["net.0.weight"])
+    model, posterior = Linearised("last layer", "full", "net.2.*").fit(problem, Setting(), TINY, 0)
+    draws = posterior.sample(2, seed=0)
+    assert [name for name, value in draws.items() if not torch.equal(value[0], value[1])] == [
+        "net.2.weight",
+        "net.2.bias",
+    ]
+    prediction = pb.predict(model, posterior, problem.x_test, num_samples=5000, seed=0)
+    values = point.median()
+    hidden = torch.tanh(problem.x_test @ values["net.0.weight"].T + values["net.0.bias"])
+    torch.testing.assert_close(prediction.aleatoric.mean().sqrt(), values["likelihood.scale"])
+    error = STANDARD_ERRORS * (prediction.epistemic / 5000).sqrt()
+    expected = hidden @ values["net.2.weight"].T + values["net.2.bias"]
+    assert bool(((prediction.mean - expected).abs() < error).all())
 
 
 def test_a_validation_part_is_a_fifth_of_the_training_rows_and_the_test_rows_stay_out():
@@ -168,7 +178,7 @@ def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_pat
     write_uci(tmp_path, "yacht", num_rows=20)
     monkeypatch.setattr(_regression.Method, "most_searched", 1)
     for method in uci.METHODS[2:]:  # a search of two methods is enough to see it resume
-        monkeypatch.setattr(type(method), "grid", method.grid[:1])
+        monkeypatch.setattr(method, "grid", method.grid[:1], raising=False)
     command = ["uci", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--splits", "1", *SHORT]
     monkeypatch.setattr(sys, "argv", command)
     uci.main()
