@@ -58,7 +58,9 @@ class MeanField(NetworkMethod):
     """One Gaussian per weight, by Adam with local reparameterisation and divergences in closed form."""
 
     name = "mean field, Adam"
-    grid = tuple(Setting(gain=gain, kl_weight=weight) for gain, weight in ((2, 0.1), (2, 0.3), (2, 1.0), (1, 0.3)))
+    grid = tuple(
+        Setting(gain=gain, kl_weight=weight) for gain, weight in ((2.0, 0.1), (2.0, 0.3), (2.0, 1.0), (1.0, 0.3))
+    )
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)
@@ -71,12 +73,12 @@ class NaturalMeanField(NetworkMethod):
     """The same Gaussians, by natural gradients."""
 
     name = "mean field, natural"
-    grid = tuple(Setting(kl_weight=weight, lr=lr) for weight in (0.1, 1.0) for lr in (0.1, 0.3))
+    grid = MeanField.grid
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)
         guide = pb.MeanFieldGuide(model, init=INIT, scale_map=scale_maps.Precision())
-        maker = pb.natural_gradient(setting.lr, hessian_decay=0.99, clip=0.1)
+        maker = pb.natural_gradient(0.1, hessian_decay=0.99, clip=0.1)
         return model, optimise(problem, model, guide, setting, budget, seed, maker=maker)
 
 
