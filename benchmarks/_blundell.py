@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, pruning
@@ -36,9 +36,10 @@ class Setting:
         is_local: Local reparameterisation; else one draw of the weights for all images of a step.
         input_dropout: Probability that a pixel is left out while training.
         hidden_dropout: Likewise, a hidden unit.
-        optimizer: ``adam``, or ``momentum``: SGD with momentum 0.9, on the mean loss of a batch.
+        optimizer: ``adam``; ``momentum``: SGD with momentum 0.9, on the mean loss of a batch; or natural gradients, as
+            for ``pyro-bnn train``.
         lr: Learning rate.
-        schedule: ``cosine`` or ``constant``.
+        schedule: ``cosine``, ``constant``, or ``warm-cosine``, which begins after an epoch at a tenth of the rate.
         epochs: Passes over the training set.
         batch_size: Images per step.
     """
@@ -84,8 +85,9 @@ def build(setting: Setting, images: Images, units: int, seed: int) -> tuple[pb.B
             num_data=len(x),
         )
         init = specs.make_init(setting.init)
-        guide = pb.MeanFieldGuide(model, init=init) if setting.is_bayesian else pb.auto_delta(model, init=init)
-    return model, guide
+        if not setting.is_bayesian:
+            return model, pb.auto_delta(model, init=init)
+        return model, pb.MeanFieldGuide(model, init=init, scale_map=specs.make_scale_map(setting.optimizer))
 
 
 def train(
@@ -101,20 +103,19 @@ def train(
     """Fit in place; returns seconds, and KL and NLL of the last epoch, in nats per image."""
     num_data = len(images.x_train)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
-    optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-        "adam": functools.partial(torch.optim.Adam, lr=setting.lr, fused=True),
-        "momentum": functools.partial(torch.optim.SGD, lr=setting.lr / num_data, momentum=0.9, fused=True),
-    }
-    optimizer = optimizers[setting.optimizer]
-    cosine = functools.partial(CosineAnnealingLR, T_max=setting.epochs)
-    start = time.perf_counter()
+    if setting.optimizer == "momentum":
+        optimizer = functools.partial(torch.optim.SGD, lr=setting.lr / num_data, momentum=0.9, fused=True)
+    else:
+        optimizer = specs.make_optimizer(setting.optimizer, setting.lr, num_batches=-(-num_data // setting.batch_size))
+    schedule = functools.partial(_cosine, num_epochs=setting.epochs, is_warm=setting.schedule == "warm-cosine")
+    start, cpu_start = time.perf_counter(), time.process_time()
     model.to(device)
     guide.to(device)
     posterior = pb.fit_svi(
         model,
         guide,
         (images.x_train, images.y_train),
-        optimizer=pb.scheduled(optimizer, cosine) if setting.schedule == "cosine" else optimizer,
+        optimizer=optimizer if setting.schedule == "constant" else pb.scheduled(optimizer, schedule),
         num_epochs=setting.epochs,
         batch_size=setting.batch_size,
         elbo=TraceMeanField_ELBO() if setting.is_closed else Trace_ELBO(),
@@ -127,7 +128,8 @@ def train(
     terms = {"train_nll": -last.expected_log_likelihood / num_data}
     if setting.is_bayesian:  # the KL of a point estimate has no meaning
         terms["kl_per_image"] = last.kl / num_data
-    return {"seconds": time.perf_counter() - start, **terms}
+    spent = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu_start}
+    return {**spent, **terms}
 
 
 def evaluate(
@@ -184,6 +186,14 @@ def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
     images, _ = load_data(replace(recipes.RECIPES["mnist", "article"], validation=validation), root=root)
     fashion = load_images("fashion-mnist", root=root)
     return images, fashion.x_train[:validation] if validation else fashion.x_test
+
+
+def _cosine(optimizer: torch.optim.Optimizer, *, num_epochs: int, is_warm: bool) -> LRScheduler:
+    """The rate on a cosine, after an epoch at a tenth of it if warm: first scales are not yet those of the data."""
+    if not is_warm:
+        return CosineAnnealingLR(optimizer, T_max=num_epochs)
+    warm = ConstantLR(optimizer, factor=0.1, total_iters=1)
+    return SequentialLR(optimizer, [warm, CosineAnnealingLR(optimizer, T_max=max(num_epochs - 1, 1))], milestones=[1])
 
 
 def _dropout(p: float) -> list[nn.Module]:

@@ -283,3 +283,13 @@ def test_a_guide_is_built_with_little_more_memory_than_it_holds():
     assert 0.9 * held < found["guide"]["bytes"] < 1.2 * held
     assert found["model"]["bytes"] < 1.3 * found["model"]["held"]
     assert found["list"]["bytes"] > 1.8 * held
+
+
+def test_a_setting_can_be_changed_from_the_command_line(blundell, tmp_path, capsys):
+    blundell("--epochs", 1, "--methods", "natural", "--change", "lr=0.02", "kl_weight=0.1", "batch_size=50")
+    setting = json.loads((tmp_path / "natural-8-seed0.json").read_text())["task"]["setting"]
+    assert (setting["lr"], setting["kl_weight"], setting["batch_size"]) == (0.02, "0.1", 50)
+    for wrong in ("rate=0.1", "lr=high"):
+        with pytest.raises(SystemExit):
+            blundell("--epochs", 1, "--methods", "natural", "--change", wrong)
+        assert wrong.partition("=")[2] in capsys.readouterr().err

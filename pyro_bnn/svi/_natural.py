@@ -6,13 +6,13 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from .. import _checks
 from ..guides import MeanFieldGuide, NaturalState, NaturalUpdate
 from ..joint import Joint
-from ._optimizers import EXAMPLE, OptimizerMaker, skipping, skips_on_flag
+from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, skipping, skips_on_flag
 from ._words import optimizer_in_words
 
 
@@ -95,7 +95,7 @@ def natural_gradient(
     )
 
 
-class NaturalGradient(Optimizer):
+class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. It works in a step of :func:`svi_step` only.
 
     The step computes gradients in vectors, and this optimizer updates the guide in these; see
@@ -111,9 +111,6 @@ class NaturalGradient(Optimizer):
         clip: Largest change of a mean, divided by `lr`.
         others: Function that makes the optimizer of parameters without a distribution.
     """
-
-    found_inf: Tensor | None = None
-    """Flag on the device, above 0 if a step must do nothing; None if it is known that it must be made."""
 
     def __init__(
         self,
@@ -198,7 +195,7 @@ class NaturalGradient(Optimizer):
 
     @property
     def can_skip(self) -> bool:
-        """Whether :attr:`found_inf` can make a step do nothing."""
+        """Whether the optimizer of the other parameters can, too; see :attr:`SkippingOptimizer.can_skip`."""
         return self._others is None or skips_on_flag(self._others)
 
     @torch.no_grad()

@@ -1,0 +1,244 @@
+"""Split MNIST: five tasks of two digits each, and a network that learns them one after the other."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import pyro_bnn as pb
+from pyro_bnn import metrics
+from pyro_bnn.data import Images, load_images
+
+NUM_TASKS = 5
+NUM_UNITS = 256
+
+Rows = tuple[Tensor, Tensor]
+"""Pixels, shape (N, D), and labels 0 or 1, shape (N,)."""
+
+Numbers = dict[str, Tensor]
+"""Parameters of a guide by name, those of all tasks so far."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a network is taught the tasks.
+
+    Args:
+        is_bayesian: Means and standard deviations; else a point by maximum likelihood.
+        remembers: The posterior of one task is the prior of the next; else the prior stays N(0, 1).
+        is_joint: All tasks at once.
+        is_natural: Natural gradients; else Adam.
+        is_local: Local reparameterisation; else draws of the weights for all rows of a step.
+        num_draws: Number of these draws.
+        lr: Learning rate.
+        is_decayed: The rate on a cosine, anew for each task; else constant.
+        hessian_decay: Of natural gradients.
+        first_scale: First standard deviation of weights.
+        epochs: Passes over the images of a task.
+        batch_size: Images in a step; None is all.
+        first_epochs: Epochs of maximum likelihood before the first task, at whose end its means start.
+        coreset: Number of images of each task that are kept back, chosen at random. Before a prediction for a task,
+            the posterior goes on to learn from those of this task.
+    """
+
+    is_bayesian: bool = True
+    remembers: bool = True
+    is_joint: bool = False
+    is_natural: bool = False
+    is_local: bool = True
+    num_draws: int = 1
+    lr: float = 5e-3
+    is_decayed: bool = True
+    hessian_decay: float = 0.99
+    first_scale: float = 0.05
+    epochs: int = 20
+    batch_size: int | None = 256
+    first_epochs: int = 0
+    coreset: int = 0
+
+
+class MultiHead(nn.Module):
+    """Two hidden layers for all tasks, and an output layer for each of some tasks.
+
+    Args:
+        num_inputs: Number of pixels.
+        tasks: The tasks with an output layer here, by number.
+    """
+
+    def __init__(self, num_inputs: int, tasks: range) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *(nn.Linear(num_inputs, NUM_UNITS), nn.ReLU()), *(nn.Linear(NUM_UNITS, NUM_UNITS), nn.ReLU())
+        )
+        self.heads = nn.ModuleDict({str(task): nn.Linear(NUM_UNITS, 2) for task in tasks})
+
+    def forward(self, x: Tensor, task: Tensor | None = None) -> Tensor:
+        """Logits, shape (N, 2); each row's task is needed if there are several output layers."""
+        hidden = self.body(x)
+        outputs = [head(hidden) for head in self.heads.values()]
+        if task is None:
+            return outputs[0]
+        return torch.stack(outputs, 1)[torch.arange(len(x)), task]
+
+
+def load(root: Path | None, validation: int) -> Images:
+    """MNIST; with validation, the last training images in the place of the test images."""
+    images = load_images("mnist", root=root)
+    if not validation:
+        return images
+    x, y = images.x_train, images.y_train
+    return Images(x[:-validation], y[:-validation], x[-validation:], y[-validation:], images.classes)
+
+
+def task_of(x: Tensor, y: Tensor, task: int) -> Rows:
+    """The images of the digits 2 t and 2 t + 1, and whether a digit is odd."""
+    rows = torch.div(y, 2, rounding_mode="floor") == task
+    return x[rows].flatten(1), y[rows] % 2
+
+
+class Learner:
+    """A network that learns one task after the other, or all at once.
+
+    Args:
+        setting: How.
+        images: Training and test images of ten classes.
+        seed: Seed of start, coresets, order and draws.
+    """
+
+    def __init__(self, setting: Setting, images: Images, seed: int) -> None:
+        self._setting, self._seed = setting, seed
+        self._train = [task_of(images.x_train, images.y_train, task) for task in range(NUM_TASKS)]
+        self._test = [task_of(images.x_test, images.y_test, task) for task in range(NUM_TASKS)]
+        self._kept = []
+        if setting.coreset:
+            generator = torch.Generator().manual_seed(seed)
+            for task, (x, y) in enumerate(self._train):
+                order = torch.randperm(len(x), generator=generator)
+                kept, rest = order[: setting.coreset], order[setting.coreset :]
+                self._kept.append((x[kept], y[kept]))
+                self._train[task] = x[rest], y[rest]
+        self._numbers: Numbers = {}
+        self.cpu_seconds = 0.0
+        """Time of training so far."""
+
+    def accuracies(self, num_samples: int) -> Iterator[list[float]]:
+        """Test accuracies of all tasks so far, after each task; a joint learner gives those of all tasks once."""
+        if self._setting.is_joint:
+            self._learn_jointly()
+            yield [self._accuracy(task, num_samples) for task in range(NUM_TASKS)]
+            return
+        for task in range(NUM_TASKS):
+            self._learn(task)
+            yield [self._accuracy(known, num_samples) for known in range(task + 1)]
+
+    def _learn(self, task: int) -> None:
+        setting, rows = self._setting, self._train[task]
+        prior: pb.Prior = pb.NormalPrior(1.0)
+        if task == 0 and setting.first_epochs:
+            start = self._model(len(rows[0]), prior, range(1))
+            self._fit(start, pb.auto_delta(start), rows, epochs=setting.first_epochs, seed=task)
+        elif task > 0 and setting.remembers and setting.is_bayesian:
+            prior = self._as_prior()
+        model = self._model(len(rows[0]), prior, range(task, task + 1))
+        self._fit(model, self._guide(model), rows, epochs=setting.epochs, seed=task)
+
+    def _learn_jointly(self) -> None:
+        x, y = (torch.cat(parts) for parts in zip(*self._train, strict=True))
+        which = torch.cat([torch.full((len(rows[0]),), task) for task, rows in enumerate(self._train)])
+        model = self._model(len(x), pb.NormalPrior(1.0), range(NUM_TASKS))
+        self._fit(model, self._guide(model), ((x, which), y), epochs=self._setting.epochs, seed=0)
+
+    def _as_prior(self) -> pb.Prior:
+        """The posterior of all tasks so far; the output layer of a new one has N(0, 1)."""
+        model = self._model(1, pb.NormalPrior(1.0), range(NUM_TASKS))
+        posterior = pb.GuidePosterior(self._guide(model)).as_prior()
+        known = {name.removeprefix("loc.") for name in self._numbers if name.startswith("loc.")}
+        locations, scales = (
+            {name: values[name] for name in values if name in known}
+            for values in (posterior.locations, posterior.scales)
+        )
+        return pb.PosteriorPrior(locations, scales, otherwise=pb.NormalPrior(1.0))
+
+    def _model(self, num_data: int, prior: pb.Prior, tasks: range) -> pb.BayesianModel:
+        with torch.random.fork_rng():
+            torch.manual_seed(1000 * self._seed + tasks.start)
+            net = MultiHead(self._train[0][0].shape[1], tasks)
+        return pb.BayesianModel(net, prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=num_data)
+
+    def _guide(self, model: pb.BayesianModel) -> nn.Module:
+        """A guide that starts where the last one ended."""
+        if not self._setting.is_bayesian:
+            return self._continued(pb.auto_delta(model))
+        scale_map = pb.scale_maps.Precision() if self._setting.is_natural else pb.scale_maps.Softplus()
+        init = pb.NetworkInit(scale=self._setting.first_scale)
+        return self._continued(pb.MeanFieldGuide(model, init=init, scale_map=scale_map))
+
+    def _continued(self, guide: nn.Module) -> nn.Module:
+        fresh = guide.state_dict()
+        guide.load_state_dict({name: self._numbers.get(name, value) for name, value in fresh.items()})
+        return guide
+
+    def _fit(self, model: pb.BayesianModel, guide: nn.Module, rows: object, *, epochs: int, seed: int) -> None:
+        begin = time.process_time()
+        self._fitted(model, guide, rows, epochs=epochs, seed=seed)
+        self.cpu_seconds += time.process_time() - begin
+        self._numbers |= {name: value.clone() for name, value in guide.state_dict().items()}
+
+    def _fitted(self, model: pb.BayesianModel, guide: nn.Module, rows: object, *, epochs: int, seed: int) -> None:
+        setting = self._setting
+        is_point = not isinstance(guide, pb.MeanFieldGuide)
+        is_local = setting.is_local and not (is_point or setting.is_natural)
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+        if setting.is_natural and not is_point:
+            optimizer = pb.natural_gradient(setting.lr, hessian_decay=setting.hessian_decay, clip=1.0)
+        else:
+            optimizer = functools.partial(torch.optim.Adam, lr=setting.lr, fused=True)
+        cosine = functools.partial(CosineAnnealingLR, T_max=epochs)
+        closed, draws = (
+            TraceMeanField_ELBO(num_particles=setting.num_draws),
+            Trace_ELBO(num_particles=setting.num_draws),
+        )
+        pb.fit_svi(
+            model,
+            guide,
+            rows,
+            optimizer=pb.scheduled(optimizer, cosine) if setting.is_decayed else optimizer,
+            num_epochs=epochs,
+            batch_size=setting.batch_size,
+            elbo=None if is_point else draws if setting.is_natural else closed,
+            estimator=pb.LocalReparameterization() if is_local else None,
+            kl_weight=0.0 if is_point else 1.0,
+            seed=1000 * self._seed + seed,
+        )
+
+    def _accuracy(self, task: int, num_samples: int) -> float:
+        x, y = self._test[task]
+        if self._setting.is_joint:
+            model = self._model(1, pb.NormalPrior(1.0), range(NUM_TASKS))
+            inputs: object = x, torch.full((len(x),), task)
+        else:
+            model, inputs = self._model(1, pb.NormalPrior(1.0), range(task, task + 1)), x
+        guide = self._guide(model)
+        if self._kept:
+            model, guide = self._refreshed(task)
+        if not self._setting.is_bayesian:
+            return metrics.accuracy(pb.predict_point(model, pb.GuidePosterior(guide).median(), inputs).probs, y)
+        return metrics.accuracy(pb.predict(model, guide, inputs, num_samples=num_samples, seed=self._seed).probs, y)
+
+    def _refreshed(self, task: int) -> tuple[pb.BayesianModel, nn.Module]:
+        """The posterior after the images of this task that were kept back; what the learner knows does not change."""
+        rows = self._kept[task]
+        model = self._model(len(rows[0]), self._as_prior(), range(task, task + 1))
+        guide = self._guide(model)
+        self._fitted(model, guide, rows, epochs=self._setting.epochs, seed=NUM_TASKS + task)
+        return model, guide
+
+
+def average(accuracies: Mapping[int, float]) -> float:
+    return sum(accuracies.values()) / len(accuracies)
