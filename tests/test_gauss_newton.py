@@ -410,3 +410,14 @@ def test_a_learned_noise_is_used_as_it_is_and_single_precision_is_kept():
         assert {value.dtype for value in posterior.sample(2, seed=0).values()} == {torch.float32}
         exact = pb.fit_gauss_newton(double, (x, y), structure=structure)
         assert posterior.log_evidence == pytest.approx(exact.log_evidence, rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("structure", NAMES)
+def test_on_a_gpu_the_numbers_are_the_same(structure):
+    _, model, x, y, _ = problem("convolution")
+    kwargs = {"structure": structure, "prior_precision": "evidence"}
+    expected = pb.fit_gauss_newton(model, (x, y), **kwargs)
+    posterior = pb.fit_gauss_newton(model.cuda(), (x.cuda(), y.cuda()), **kwargs)
+    assert posterior.log_evidence == pytest.approx(expected.log_evidence, rel=1e-6)
+    assert pb.predict(model, posterior, x.cuda(), num_samples=5, seed=0).probs.is_cuda
