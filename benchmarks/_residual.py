@@ -72,7 +72,7 @@ class Setting:
     initial_hessian: float = 0.5
     hessian_decay: float = 1 - 1e-4
     batch_size: int = 64
-    epochs: int = 8
+    epochs: int = 6
     warm_up: float = 0.5
 
     @property

@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--unknown", type=Path, help="folder with FashionMNIST, for images of no known class")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="SEED")
-    parser.add_argument("--samples", type=int, default=32, help="draws of an ensemble")
+    parser.add_argument("--samples", type=int, default=16, help="draws of an ensemble")
     parser.add_argument("--train", type=int, help="use only so many training images, chosen at random")
     parser.add_argument(
         "--validation", type=int, default=0, help="set so many training images aside and report on them"
