@@ -221,13 +221,16 @@ def _curvature(
     """The Gauss-Newton matrix; of a last layer from what its body gives, which runs once in each pass."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        if head is not None:
+            yield from head.batches(rows.batches())
+            return
         for x, y in rows.batches():
-            if head is None and not isinstance(x, Tensor):
+            if not isinstance(x, Tensor):
                 raise ValueError(
                     "a network with several inputs must have no random weights but those of a linear last layer here; "
                     "choose that one with `where`, or fit with `fit_svi`."
                 )
-            yield x if head is None else head.features(x), y  # type: ignore[misc]
+            yield x, y
 
     plain = net if head is None else head.network
     return curvature_of(plain, batches, model.num_data, noise_scale=noise_scale, structure=structure)
