@@ -29,7 +29,7 @@ LAYERS = [
     {"guides", "estimators"},
     {"svi", "mcmc", "laplace", "gauss_newton"},
     {"prediction"},
-    {"checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
+    {"batch_norm", "checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
     {"plotting", "scikit", "tensorboard"},
     {"app"},
     {"__main__"},

@@ -1,7 +1,7 @@
 """The draws of a prediction: block after block, each of which goes through all batches of rows."""
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
@@ -9,7 +9,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .._functional import BatchedNetwork, faster
+from .._functional import BatchedNetwork, faster, swapped
 from .._inputs import Inputs, num_rows
 from .._reflection import overridden_names
 from .._reuse import Memory, Plan, State
@@ -89,11 +89,13 @@ class Way:
         constant: Sites that are the same in all draws.
         center: Point around which the network is made linear in its weights; None takes it as it is.
         keep: Whether to keep the prediction of each draw.
+        carried: Path of each of the network's own parameters and buffers of which draws hold values, by name.
     """
 
     constant: Collection[str] = ()
     center: Draw | None = None
     keep: bool = False
+    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 class Batch(Generic[P]):
@@ -109,10 +111,9 @@ class Batch(Generic[P]):
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._keep, self._memory = model, x, y, way.keep, Memory(plan)
-        self._way = way
         self._sum = model.likelihood.accumulator()
         self._log_density: Tensor | None = None
-        self._names = set(model.latent_names)
+        self._names, self._way = set(model.latent_names), way
         self._is_plain = not overridden_names(type(model), BayesianModel)
         self._of_likelihood = [name for name in model.latent_names if name.startswith("likelihood.")]
         self._draws: list[Draw] = []
@@ -138,6 +139,14 @@ class Batch(Generic[P]):
 
     def take(self, draw: Draw) -> None:
         """Take a draw: run the network, unless several draws will be run at once."""
+        carried = self._way.carried
+        if not carried:
+            self._take(draw)
+            return
+        with swapped(self._model.network, {path: draw[name] for name, path in carried.items()}):
+            self._take({name: value for name, value in draw.items() if name not in carried})
+
+    def _take(self, draw: Draw) -> None:
         if self._way.center is not None:
             self._add(self._linearised(draw, self._way.center))
             return
@@ -166,7 +175,7 @@ class Batch(Generic[P]):
     def _measure(self, draw: Draw) -> None:
         num_weights = sum(draw[name].numel() for name in self._model.site_names)
         self._work = max(num_weights * num_rows(self._x), 1)
-        is_free = self._plan.is_free and not self._model.interception.is_active
+        is_free = self._plan.is_free and not self._way.carried and not self._model.interception.is_active
         self._is_little = is_free and self._work <= LITTLE_WORK and num_weights <= FEW_WEIGHTS
 
     @property

@@ -1,5 +1,6 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
+import itertools
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, tak
 from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
 from ..guides import GuidePosterior
-from ..model import BayesianModel
+from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import Draw, Posterior
 from ..uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
@@ -89,18 +90,20 @@ def predict(
         constant=source.constants.keys(),
         center=_center(source) if is_linear else None,
         keep=_checks.flag("keep_draws", keep_draws),
+        carried=_own_paths(model, source.carried),
     )
     return _predict(model, draws, count, x, y, batch_size, way, seed)
 
 
 def _center(posterior: Posterior) -> Draw:
     try:
-        return posterior.median()
+        median = posterior.median()
     except ValueError as error:
         raise ValueError(
             "a linearised prediction needs a posterior with a median, around which the network is taken as linear, got "
             f"one of {posterior.method}; predict with its members, or pass `linearised=False`."
         ) from error
+    return {name: value for name, value in median.items() if name not in posterior.carried}
 
 
 def predict_point(
@@ -205,8 +208,8 @@ def _predict_tensor(
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    paths = model.parameter_paths.items()
-    plan = Plan(model.network, {path for name, its in paths if name not in way.constant for path in its})
+    random = {path for name, paths in model.parameter_paths.items() if name not in way.constant for path in paths}
+    plan = Plan(model.network, random | {*way.carried.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
     batches = [Batch(model, take(x, part), None if y is None else y[part], plan, way) for part in rows]
     done = 0
@@ -219,6 +222,22 @@ def _predict_tensor(
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
     _require_numbers(prediction)
     return prediction
+
+
+def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
+    """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
+    if not carried:
+        return {}
+    network = model.network
+    tensors = itertools.chain(network.named_parameters(), network.named_buffers())
+    own = {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
+    for name in carried:
+        if name not in own:
+            raise ValueError(
+                f"draws carry `{name}`, but the network of the model has no such parameter or buffer; pass the model "
+                "to which the posterior belongs."
+            )
+    return {name: own[name] for name in carried}
 
 
 def _require_numbers(prediction: Prediction) -> None:
