@@ -12,7 +12,7 @@ from pyro_bnn import plotting
 
 from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
-from .uci import with_error
+from ._uci_tables import with_error
 
 Row = dict[str, Any]
 Value = Callable[[Row], float | None]
