@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from pyro.nn import PyroModule
@@ -118,13 +119,24 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
 
+_KINDS: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
+"""Answers of :func:`_has_pyro_modules`: to walk through a deep network takes longer than to run its last layer."""
+
+
+def _has_pyro_modules(net: nn.Module) -> bool:
+    found = _KINDS.get(net)
+    if found is None:
+        found = _KINDS[net] = any(isinstance(module, PyroModule) for module in net.modules())
+    return found
+
+
 @contextmanager
 def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which the parameters at some paths are given tensors, also for `next(net.parameters())`.
 
     In a network of Pyro's modules they replace the buffers: Pyro would put parameters into its store.
     """
-    is_pyro = any(isinstance(module, PyroModule) for module in net.modules())
+    is_pyro = _has_pyro_modules(net)
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # the network may be shared by threads
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
