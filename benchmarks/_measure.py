@@ -1,6 +1,7 @@
 """Ratios of contenders that are timed in turn, their goals, and the table of both."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -147,14 +148,30 @@ def alternate(first: Contender, second: Contender, rounds: int) -> Cell:
     return Cell(ratios, detail=f"{1e3 * a:.3g} / {1e3 * b:.3g} ms", seconds=(a, b))
 
 
-def in_new_process(function: str, *arguments: object, threads: int | None = None) -> object:
-    """Call ``module:name`` of this package in a process of its own; arguments and result go through JSON."""
+def in_new_process(
+    function: str, *arguments: object, threads: int | None = None, returns_memory: bool = False
+) -> object:
+    """Call ``module:name`` of this package in a process of its own; arguments and result go through JSON.
+
+    Args:
+        function: The function.
+        *arguments: Its arguments.
+        threads: Number of threads of torch; None leaves it.
+        returns_memory: Whether freed memory goes back to the system at once. Without this, glibc keeps blocks of up to
+            32 MB for later, and the memory of a process depends on the order in which they were freed.
+    """
+    environment = {**os.environ, **({"MALLOC_MMAP_THRESHOLD_": str(2**17)} if returns_memory else {})}
     module, _, name = function.partition(":")
     code = f"import json, sys, torch; from benchmarks.{module} import {name}; "
     code += f"torch.set_num_threads({threads}); " if threads else ""
     code += f"print('RESULT', json.dumps({name}(*json.loads(sys.argv[1]))))"
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(arguments)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, json.dumps(arguments)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not lines:

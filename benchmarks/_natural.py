@@ -57,12 +57,9 @@ def peak_vectors(num_weights: float, device: str, is_deterministic: bool) -> flo
 
 
 def memory(num_weights: float, threads: int, device: str) -> Cell:
-    """Vectors that a fit takes beyond a deterministic one with Adam.
-
-    Layers must be larger than 32 MB: the system keeps smaller ones for later when they are freed.
-    """
+    """Vectors that a fit takes beyond a deterministic one with Adam."""
     found = [
-        in_new_process("_natural:peak_vectors", num_weights, device, is_plain, threads=threads)
+        in_new_process("_natural:peak_vectors", num_weights, device, is_plain, threads=threads, returns_memory=True)
         for is_plain in (False, True)
     ]
     natural, plain = (float(str(value)) for value in found)

@@ -160,7 +160,8 @@ def _residual(options: Options) -> Iterator[Row]:
     def memory(device: str) -> Cell:
         names = "natural-gradient", "SVI", "deterministic"
         arguments = setting.batch_size, setting.width, device
-        used = [in_new_process("_growth:residual_memory", n, *arguments, threads=options.threads) for n in names]
+        measure = functools.partial(in_new_process, threads=options.threads, returns_memory=True)
+        used = [measure("_growth:residual_memory", name, *arguments) for name in names]
         first, _, last = (float(number) / 1e6 for number in used)
         text = ", ".join(f"{name} {float(number) / 1e6:.0f}" for name, number in zip(names, used, strict=True))
         return Cell([first / last], detail=f"MB: {text}")

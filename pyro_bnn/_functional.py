@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from pyro.nn import PyroModule
@@ -124,6 +125,17 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
 
+_KINDS: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
+"""Answers of :func:`_has_pyro_modules`: to walk through a deep network takes longer than to run its last layer."""
+
+
+def _has_pyro_modules(net: nn.Module) -> bool:
+    found = _KINDS.get(net)
+    if found is None:
+        found = _KINDS[net] = any(isinstance(module, PyroModule) for module in net.modules())
+    return found
+
+
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which random parameters, which are buffers, are given tensors as parameters.
@@ -132,7 +144,7 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     would put parameters into its store. Other parameters and buffers may be given
     tensors too.
     """
-    is_pyro = any(isinstance(module, PyroModule) for module in net.modules())
+    is_pyro = _has_pyro_modules(net)
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # the network may be shared by threads
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]

@@ -82,10 +82,15 @@ PRIORS = {
 }
 
 
-def compared(prior="normal", num_draws=1, weights=(1.0, 1.0, 1.0), num_parts=1, **changes):
+def wide_net():
+    """Its second layer has so many weights that their gradient is a tensor of its own."""
+    return nn.Sequential(nn.Linear(4, 300), nn.Tanh(), nn.Linear(300, 256), nn.Tanh(), nn.Linear(256, 3))
+
+
+def compared(prior="normal", num_draws=1, weights=(1.0, 1.0, 1.0), num_parts=1, make_net=lambda: None, **changes):
     """The guide and the reference after three steps with the same noise."""
     member, arguments = PRIORS[prior]
-    model, x, y = small_model(prior=member, num_data=60)
+    model, x, y = small_model(prior=member, num_data=60, net=make_net())
     guide = precise(model)
     settings = {"lr": 0.05, "b1": 0.8, "b2": 0.97}
     if arguments is None:
@@ -116,6 +121,8 @@ def compared(prior="normal", num_draws=1, weights=(1.0, 1.0, 1.0), num_parts=1, 
         {"num_parts": 2},
         {"prior": "wide"},
         {"prior": "per-weight", "weights": (0.3, 0.6, 0.5), "num_draws": 2},
+        {"make_net": wide_net},
+        {"make_net": wide_net, "num_draws": 2, "num_parts": 2},
     ],
     ids=str,
 )
@@ -129,6 +136,38 @@ def test_a_step_is_that_of_the_paper(options):
 def test_a_step_with_a_mistake_is_another(change):
     found, expected = compared(**change)
     assert not all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(found, expected, strict=True))
+
+
+class OfTokens(nn.Module):
+    """Long tables, of which one is never used, before a linear layer."""
+
+    def __init__(self, sparse):
+        super().__init__()
+        self.used, self.unused = nn.Embedding(20_000, 4, sparse=sparse), nn.Embedding(20_000, 4)
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(self.used(x))
+
+
+@pytest.mark.parametrize("make", [precise, pb.auto_delta])
+def test_sparse_and_missing_gradients_of_long_tables_are_as_dense_ones(make):
+    results = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        likelihood, net = pb.CategoricalLikelihood(), OfTokens(sparse)
+        model = pb.BayesianModel(net, prior=pb.NormalPrior(0.7), likelihood=likelihood, num_data=60)
+        guide, x = make(model), torch.arange(6)
+        optimizer = pb.natural_gradient(0.05) if make is precise else functools.partial(torch.optim.SGD, lr=0.01)
+        with pb.svi_step(model, guide, optimizer) as step:
+            for _ in range(2):
+                step(x, x % 3)
+            gradients = {name: parameter.grad for name, parameter in guide.loc.named_parameters()}
+            assert (gradients["net.unused.weight"] == 0).all() == (make is precise)  # a point's has that of the prior
+            assert not (gradients["net.used.weight"] == 0).all()
+        results.append(guide.locations())
+    for name, value in results[0].items():
+        torch.testing.assert_close(results[1][name], value)
 
 
 @pytest.mark.parametrize("b2", [0.97, 0.9])

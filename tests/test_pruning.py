@@ -10,6 +10,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.nn import PyroSample
+from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
@@ -75,6 +76,20 @@ def test_per_layer_takes_the_share_of_every_layer():
         assert kept[True][f"{layer}.weight"].sum() + kept[True][f"{layer}.bias"].sum() == expected
 
 
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"where": pb.layers(nn.Linear) - "**.bias"}, {"net.0.weight", "net.2.weight"}),
+        ({"where": lambda name, parameter, layer: layer.in_features == 4}, {"net.0.weight", "net.0.bias"}),
+        ({"exclude": ["**.bias", "net.2.*"]}, {"net.0.weight"}),
+    ],
+)
+def test_where_takes_the_rules_of_a_model(rules, expected):
+    model, _, _ = small_model()
+    guide = pruning.prune(scattered(model), fraction=1, model=model, **rules).guide
+    assert set(guide.masks) == expected
+
+
 def test_where_spares_other_sites():
     model, _, _ = small_model()
     masks = masks_of(pruning.prune(scattered(model), fraction=1, where="**.weight").guide)
@@ -108,7 +123,9 @@ def test_the_guide_given_is_not_changed():
         ({"fraction": math.nan}, "between 0 and 1, got nan"),
         ({"threshold": -1.0}, "at least 0, got -1.0"),
         ({"threshold": math.nan}, "at least 0, got nan"),
-        ({"fraction": 0.5, "where": "net.7.*"}, "matches none of the guide's sites"),
+        ({"fraction": 0.5, "where": "net.7.*"}, "`where` glob 'net.7.*' matches none"),
+        ({"fraction": 0.5, "where": pb.layers(nn.Linear)}, "unless `model` is given"),
+        ({"fraction": 0.5, "exclude": "**"}, "leave none of the guide's sites"),
     ],
 )
 def test_mistakes_are_named(options, message):

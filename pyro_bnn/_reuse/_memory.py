@@ -66,6 +66,7 @@ class Memory:
         self._plan = plan
         self._calls: dict[nn.Module, dict[int, Call]] = {}
         self._state: State | None = None
+        self._is_block = False
         self._is_off = not plan.is_worthwhile
 
     @property
@@ -121,6 +122,22 @@ class Memory:
         """Forget everything, and run all of the network from now on."""
         self._calls, self._state, self._is_off = {}, None, True
 
+    def begin_block(self) -> None:
+        """Begin a block of calls between which nothing else runs: its calls look for changed numbers only."""
+        self._is_block = False
+        self._drop_if_changed()
+        self._is_block = True
+
+    def end_block(self) -> None:
+        """End the block: the next call looks for all changes of the network again."""
+        self._is_block = False
+
+    def _drop_if_changed(self) -> None:
+        if self._state is None:
+            return
+        if not (self._state.has_same_tensors() if self._is_block else self._state.is_same(deep=False)):
+            self._calls, self._state = {}, None
+
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
         """A context for one call of the network.
@@ -131,8 +148,7 @@ class Memory:
         Raises:
             Diverged: If the network goes another way than in the recorded call; then call :meth:`forget`, and run it.
         """
-        if self._state is not None and not self._state.is_same(deep=False):
-            self._calls, self._state = {}, None
+        self._drop_if_changed()
         if self._is_off:
             yield
         elif self._state is not None:

@@ -35,7 +35,7 @@ class State:
         Args:
             deep: Whether to look for changes inside of lists and dictionaries, too.
         """
-        if any(tensor._version != version for tensor, version in self._tensors):
+        if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
             now = [*table.values()]
@@ -44,6 +44,10 @@ class State:
             if (deep or not all(map(operator.is_, now, values))) and not all(map(_is_like, now, values, contents)):
                 return False
         return True
+
+    def has_same_tensors(self) -> bool:
+        """Whether the contents of the tensors are unchanged; this takes a fraction of the time of :meth:`is_same`."""
+        return all(tensor._version == version for tensor, version in self._tensors)
 
 
 def _content(value: Any) -> list[Any] | None:

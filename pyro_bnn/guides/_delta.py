@@ -13,6 +13,7 @@ from .._scope import allow_local_mode, local_param
 from ..joint import Joint, find_sites
 from ..model import BayesianModel
 from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
+from ._gradients import DrawGradients
 from ._init import Init, NetworkInit
 from ._parameters import ParameterVector, tree
 
@@ -97,33 +98,41 @@ class DeltaState(FlatState):
 
     def __init__(self, joint: Joint, loc: ParameterVector) -> None:
         super().__init__(joint, {"loc": loc})
-        self.value, self.value_grad = loc.value, torch.zeros_like(loc.value)
-        self._pieces = joint.pieces()
+        self.value = loc.value
+        self._gradients = DrawGradients(joint, loc.value, large_on_gpu=None)
+        self._pieces = joint.pieces(self._gradients.label)
         self._scratch = scratch_for(self._pieces, loc.value, rows=3)
-        loc.set_gradient(self.value_grad)
 
     @property
     def gradients(self) -> list[Tensor]:
         """Gradients with respect to the point."""
-        return [self.value_grad]
+        return self._gradients.tensors
 
     def update(self) -> None:
         """Do nothing: the draws of a step share no computation."""
 
     def draw(self) -> Mapping[str, Tensor]:
         """The point; see :meth:`FlatState.draw`."""
-        self.value_grad.zero_()
-        return self.joint.constrained(self.leaves(self.value, self.value_grad))
+        return self.joint.constrained(self._gradients.leaves(self.value))
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         """Add the prior's gradient; see :meth:`FlatState.pull_back`."""
+        self._gradients.take()
         terms = []
         for piece in self._pieces:
             part, scratch = piece.part, list(self._scratch[:, : piece.part.stop - piece.part.start])
-            terms.append(piece.density.add_slope(self.value[part], self.value_grad[part], -weight, scratch))
+            terms.append(piece.density.add_slope(self.value[part], self._gradients.of(part), -weight, scratch))
         return -torch.stack(terms).sum()
+
+    def give_gradients(self) -> None:
+        """See :meth:`FlatState.give_gradients`."""
+        self.vectors["loc"].give_once(self._gradients.by_site())
 
     def release(self) -> None:
         """See :meth:`FlatState.release`."""
         del self._scratch
+
+    def release_gradients(self) -> None:
+        """See :meth:`FlatState.release_gradients`."""
+        del self._gradients

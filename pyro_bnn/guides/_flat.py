@@ -205,7 +205,10 @@ class FlatState(ABC):
     """The last draw, in unconstrained space, shape (P,)."""
 
     value_grad: Tensor
-    """Gradient of minus the log-likelihood in `value`, to which the backward pass adds, shape (P,)."""
+    """Gradient of minus the log-likelihood in `value`, to which the backward pass adds, shape (P,).
+
+    Families with :class:`~pyro_bnn.guides.DrawGradients` have none.
+    """
 
     def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
         self.joint, self.vectors = joint, dict(vectors)
@@ -237,7 +240,7 @@ class FlatState(ABC):
 
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw a value for each site, the input of the network; the backward pass adds its gradient to `value_grad`."""
+        """Draw a value for each site, the input of the network, with a gradient of zero."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
@@ -278,13 +281,17 @@ class FlatState(ABC):
         self.release()
         for vector in self.vectors.values():
             vector.copy_gradients()
-        del self.value_grad
+        self.release_gradients()
         for vector in self.vectors.values():
             vector.close()
 
     @abstractmethod
     def release(self) -> None:
         """Free all memory except that of the parameters and their gradients."""
+
+    def release_gradients(self) -> None:
+        """Free the memory of the gradients in a draw, which the parameters' gradients need no longer."""
+        del self.value_grad
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.

@@ -8,11 +8,15 @@ from torch import Tensor
 
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
 from ._flat import FlatState, RandomParameter, scratch_for
+from ._gradients import DrawGradients
 from ._masks import FlatMask
 from ._parameters import ParameterVector
 
 LONGEST = 2**16
 """Heuristic: length of a piece on a CPU, at which a piece of every vector of the update fits in a core's cache."""
+
+LARGE_ON_GPU = 2**22
+"""Heuristic: number of elements of a site from which on its operations take longer than it takes to start them."""
 
 SMALLEST_WEIGHT = 1e-12
 """Heuristic: smallest weight of the divergence. Precisions grow as its inverse, and single precision ends at 3e38."""
@@ -85,9 +89,10 @@ class NaturalState(FlatState):
         super().__init__(joint, {"loc": loc, "precision": precision})
         self._loc, self._precision, self._mask = loc.value, precision.value, mask
         self._initial_hessian = initial_hessian
-        self._pieces = joint.pieces(longest=LONGEST)
+        self._gradients = DrawGradients(joint, self._loc, large_on_gpu=LARGE_ON_GPU)
+        self._pieces = joint.pieces(self._gradients.label, longest=LONGEST)
         self._scratch = scratch_for(self._pieces, self._loc)
-        self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
+        self.value = torch.empty_like(self._loc)
         self._product = torch.zeros_like(self._loc) if adds_up else None  # of gradient and deviation
         self.momentum = torch.zeros_like(self._loc)
         """Average M of the gradients, shape (P,)."""
@@ -95,14 +100,13 @@ class NaturalState(FlatState):
         """Number t of updates made."""
         self.weight: float | None = None
         """Weight of the divergence in the last step; None before the first."""
-        loc.set_gradient(self.value_grad)
         if self._product is not None:  # in the place of a gradient, where processes average it
             precision.set_gradient(self._product)
 
     @property
     def gradients(self) -> list[Tensor]:
         """The gradient in the draw, and its product with the deviation if several are added up."""
-        return [self.value_grad] if self._product is None else [self.value_grad, self._product]
+        return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
         """Start a step; see :meth:`FlatState.begin`."""
@@ -142,7 +146,6 @@ class NaturalState(FlatState):
     @torch.no_grad()
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
         """Draw values; see :meth:`FlatState.draw`."""
-        self.value_grad.zero_()
         self.value.normal_()
         for piece in self._pieces:
             part = piece.part
@@ -153,17 +156,24 @@ class NaturalState(FlatState):
 
     @torch.enable_grad()
     def _given(self) -> Mapping[str, Tensor]:
-        return self.joint.constrained(self.leaves(self.value, self.value_grad))
+        return self.joint.constrained(self._gradients.leaves(self.value))
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         """Add the prior's slope where it is not Gaussian; see :meth:`FlatState.pull_back`."""
-        self._mask.fill(self.value_grad, 0)
+        self._gradients.take()
         terms = [self._divergence(piece, weight) for piece in self._pieces]
-        self._mask.fill(self.value_grad, 0)
-        if self._product is not None:
-            torch.sub(self.value, self._loc, out=self._product).mul_(self.value_grad)
+        for piece in self._pieces:
+            part, gradient = piece.part, self._gradients.of(piece.part)
+            self._mask.fill(gradient, 0, part)
+            if self._product is not None:
+                torch.sub(self.value[part], self._loc[part], out=self._product[part]).mul_(gradient)
         return torch.stack(terms).sum() - self._mask.constant
+
+    def give_gradients(self) -> None:
+        """Set the `grad` of every mean to the gradient in the draw; see :meth:`FlatState.give_gradients`."""
+        super().give_gradients()
+        self.vectors["loc"].give_once(self._gradients.by_site())
 
     def _divergence(self, piece: Piece, weight: float) -> Tensor:
         part, density = piece.part, piece.density
@@ -174,7 +184,7 @@ class NaturalState(FlatState):
         if isinstance(density, NormalDensity):
             return density.expected_energy(loc, precision, [first, second]) + 0.5 * log_precisions - 0.5 * count
         squares = torch.sub(value, loc, out=first).square_().mul_(precision).sum().double()
-        log_p = density.add_slope(value, self.value_grad[part], -weight, [first, second, *rest])
+        log_p = density.add_slope(value, self._gradients.of(part), -weight, [first, second, *rest])
         return 0.5 * (log_precisions - squares) - count * LOG_ROOT_TAU - log_p
 
     @torch.no_grad()
@@ -195,7 +205,7 @@ class NaturalState(FlatState):
         precision = self._precision[part]
         product, inverse, *_ = self._scratch[:, : part.stop - part.start]
         if self._product is None:
-            torch.sub(self.value[part], self._loc[part], out=product).mul_(self.value_grad[part])
+            torch.sub(self.value[part], self._loc[part], out=product).mul_(self._gradients.of(part))
         else:
             product.copy_(self._product[part])
         factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, until it is squared
@@ -211,7 +221,7 @@ class NaturalState(FlatState):
         assert self.weight is not None
         loc, momentum = self._loc[part], self.momentum[part]
         step, deviation, *_ = self._scratch[:, : part.stop - part.start]
-        torch.sub(self.value_grad[part], momentum, out=step)
+        torch.sub(self._gradients.of(part), momentum, out=step)
         if is_bad is not None:
             step.masked_fill_(is_bad, 0)
         momentum.add_(step, alpha=1 - settings.momentum)
@@ -237,6 +247,10 @@ class NaturalState(FlatState):
         for parameter in self.parameters:
             parameter.grad = None
         del self._scratch, self._product, self._loc, self._precision, self.value
+
+    def release_gradients(self) -> None:
+        """See :meth:`FlatState.release_gradients`."""
+        del self._gradients
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:

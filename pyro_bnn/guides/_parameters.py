@@ -84,9 +84,12 @@ class ParameterVector:
 
     def give_gradients(self) -> None:
         """Set the `grad` of each parameter to its part of that vector, if there is one."""
-        if not self._gradients:
-            return
-        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+        if self._gradients:
+            self.give_once(self._gradients)
+
+    def give_once(self, gradients: Iterable[Tensor]) -> None:
+        """Set the `grad` of each parameter to a tensor of its shape that belongs to this step alone."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
     def copy_gradients(self) -> None:

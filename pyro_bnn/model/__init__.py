@@ -6,6 +6,10 @@ from ._model import BayesianModel as BayesianModel
 from ._network import rest_frozen as rest_frozen
 from ._response import Interceptor as Interceptor
 from ._selection import SITE_PREFIX as SITE_PREFIX
+from ._selection import ByName as ByName
+from ._selection import Owned as Owned
 from ._selection import Rules as Rules
 from ._selection import Selection as Selection
 from ._selection import layers as layers
+from ._selection import owned as owned
+from ._selection import rules_of as rules_of

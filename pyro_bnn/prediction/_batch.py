@@ -61,6 +61,8 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block_size for batch in batches))]
         # other threads have their turns between two blocks
         with torch.no_grad(), restored(model.device), eval_mode(model):
+            for batch in batches:
+                batch.begin_block()
             for seed in block:
                 reseed(seed, model.device)
                 draw = next(source)
@@ -137,6 +139,10 @@ class Batch(Generic[P]):
         """Remember nothing any more."""
         self._memory.forget()
 
+    def begin_block(self) -> None:
+        """Begin a block of draws, in which nothing changes the network between two of them."""
+        self._memory.begin_block()
+
     def take(self, draw: Draw) -> None:
         """Take a draw: run the network, unless several draws will be run at once."""
         carried = self._way.carried
@@ -197,7 +203,8 @@ class Batch(Generic[P]):
                 return run()
 
     def add_taken(self) -> None:
-        """Add the predictions of the draws that were taken."""
+        """Add the predictions of the draws that were taken, which ends the block."""
+        self._memory.end_block()
         draws, self._draws = self._draws, []
         if not draws:
             return

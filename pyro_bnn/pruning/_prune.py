@@ -2,16 +2,17 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from .._globs import matches
 from .._reflection import elementwise
 from ..guides import GuidePosterior, MeanFieldGuide
+from ..model import BayesianModel, Rules
 from ..posterior import Status
+from ._choice import select
 
 Gaussians = MeanFieldGuide | GuidePosterior
 
@@ -64,7 +65,9 @@ def prune(
     fraction: float | None = None,
     threshold: float | None = None,
     per_layer: bool = False,
-    where: str | Sequence[str] = "**",
+    where: Rules = "**",
+    exclude: Rules = (),
+    model: BayesianModel | None = None,
 ) -> GuidePosterior:
     """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
 
@@ -80,7 +83,11 @@ def prune(
         threshold: Weights with a ratio below this number are removed.
         per_layer: Whether to remove `fraction` of each layer (its weights and biases together) instead of all layers
             together.
-        where: Glob or globs on site names, such as ``"**.weight"`` to keep all biases.
+        where: What may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
+            ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
+            :class:`BayesianModel`.
+        exclude: What stays, of the same kinds.
+        model: The guide's model, which layers and functions in `where` and `exclude` need.
 
     Returns:
         The posterior; its status says how many weights are removed.
@@ -105,7 +112,11 @@ def prune(
         raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
     if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
         raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
-    ratios = _chosen(guide, _checks.globs("where", where))
+    if model is not None:
+        _checks.kind("model", model, BayesianModel, "the BayesianModel of the guide")
+    every = signal_to_noise(guide)
+    chosen = select(guide, every, where, exclude, model)
+    ratios = _removable(guide, {site: ratio for site, ratio in every.items() if site in chosen})
     keep = dict(guide.masks)
     if threshold is not None:
         keep |= {site: guide.kept(site) & (ratio >= threshold) for site, ratio in ratios.items()}
@@ -123,12 +134,8 @@ def prune(
     return GuidePosterior(pruned, Status(True, message))
 
 
-def _chosen(guide: MeanFieldGuide, globs: Sequence[str]) -> dict[str, Tensor]:
-    """The ratios of the sites that match the globs; raises if weights of one cannot be removed."""
-    every = signal_to_noise(guide)
-    ratios = {site: ratio for site, ratio in every.items() if any(matches(glob, site) for glob in globs)}
-    if not ratios:
-        raise ValueError(f"`where` glob {globs!r} matches none of the guide's sites: {list(every)}.")
+def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The ratios of the chosen sites; raises if weights of one cannot be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:

@@ -88,13 +88,12 @@ class DirectStep(GradientStep):
         self._state.begin(weight)
         terms = self._draw_once(batch, weight / self._num_draws)
         if self._num_draws > 1:
-            gradients = self._state.gradients
-            totals = [gradient.clone() for gradient in gradients]
+            totals = [gradient.clone() for gradient in self._state.gradients]
             for _ in range(self._num_draws - 1):
                 terms = terms + self._draw_once(batch, weight / self._num_draws)
-                for total, gradient in zip(totals, gradients, strict=True):
+                for total, gradient in zip(totals, self._state.gradients, strict=True):
                     total.add_(gradient)
-            for total, gradient in zip(totals, gradients, strict=True):
+            for total, gradient in zip(totals, self._state.gradients, strict=True):
                 gradient.copy_(total)
         self._state.give_gradients()
         terms = terms / self._num_draws
