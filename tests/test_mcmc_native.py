@@ -204,6 +204,13 @@ def test_a_fit_on_several_threads_is_that_on_one_and_is_resumed(three_threads, t
     assert equal(longer, fitted(resume=tmp_path / "one"))
 
 
+def test_a_run_that_was_compiled_in_another_way_is_refused():
+    kernel, eager = kernel_in_c(normal_potential), pb.NUTS().kernel(normal_potential, START)
+    for one, other in ((kernel, eager), (eager, kernel)):
+        with pytest.raises(ValueError, match="compiled in another way"):
+            one.restore(other.state())
+
+
 def test_control_c_ends_a_fit_on_several_threads_and_the_next_one_is_as_ever(three_threads):
     before = fitted()
 

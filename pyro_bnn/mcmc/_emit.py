@@ -284,7 +284,7 @@ VIEWS = {
     aten.t.default,
     aten.permute.default,
     aten.view.default,
-    aten._unsafe_view.default,
+    torch.ops.aten._unsafe_view.default,
     aten.slice.Tensor,
     aten.select.int,
 }

@@ -47,8 +47,8 @@ def fit_mcmc(
     r"""Draws from the exact posterior, by Markov chains.
 
     The model is the one that SVI uses; all data are seen at once. Chains move in unconstrained space, where a noise
-    scale is a logarithm, and the density has the Jacobian. All chains run side by side in one batch. During warm-up
-    each chain learns its own step size and diagonal mass matrix.
+    scale is a logarithm, and the density has the Jacobian. All chains run side by side, in one batch or on several
+    cores (`compile`). During warm-up each chain learns its own step size and diagonal mass matrix.
 
     In a group of processes (`torch.distributed` is initialised), each makes a share of the chains, and all return all
     of them. Every process must make the call, with the same arguments and all data; each writes a `checkpoint` of its

@@ -76,6 +76,14 @@ class Kernel(ABC):
         """Go on from what :meth:`state` returned, perhaps in another process; its tensors may be on the CPU."""
         raise self._stateless()
 
+    def require_own(self, state: Mapping[str, Any], name: str) -> None:
+        """Raise a `ValueError` unless a state has an entry that those of this kernel have."""
+        if name not in state:
+            raise ValueError(
+                "`resume` must be a file of the same sampler, but that run was compiled in another way: by torch's "
+                "compiler or to C, which depends on the C compiler and the version; resume it as it was begun."
+            )
+
     def _stateless(self) -> ValueError:
         return ValueError(
             f"`checkpoint` and `resume` need a sampler that says where its chains are, but {type(self).__name__} does "

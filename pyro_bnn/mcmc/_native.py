@@ -8,7 +8,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -139,12 +138,12 @@ def _loaded(text: str) -> ctypes.CDLL:
 
 
 def _compile(text: str) -> ctypes.CDLL:
-    machine = [] if sys.platform == "darwin" else ["-march=native"]  # Apple's compiler does not know it
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "sampler.c"), Path(folder, "sampler.so")
         source.write_text(text)
-        command = [str(_compiler()), *FLAGS, *machine, str(source), "-o", str(target), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the C compiler failed ({' '.join(command)}): {done.stderr[-2000:]}")
-        return ctypes.CDLL(str(target))
+        for machine in (["-march=native"], []):  # some compilers do not know this option
+            command = [str(_compiler()), *FLAGS, *machine, str(source), "-o", str(target), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if not done.returncode:
+                return ctypes.CDLL(str(target))
+        raise RuntimeError(f"the C compiler failed ({' '.join(command)}): {done.stderr[-2000:]}")

@@ -116,14 +116,17 @@ class NativeKernel(Kernel):
 
     def state(self) -> dict[str, Any]:
         """The chains after their last draws; see :meth:`Kernel.state`. What is being drawn will be drawn again."""
-        self._seed()
-        return {"chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)]}
+        return {
+            "is_seeded": self._is_seeded,
+            "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
+        self.require_own(state, "chains")
         for chain, its_state in zip(self._chains, state["chains"], strict=True):
             chain.restore(its_state)
-        self._is_seeded = True
+        self._is_seeded = state["is_seeded"]
 
     def _seed(self) -> None:
         """Seed the chains from torch's generator: at the first draw, when a resumed run is where it was."""

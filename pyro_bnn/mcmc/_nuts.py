@@ -135,6 +135,7 @@ class NUTSKernel(Kernel):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
+        self.require_own(state, "tree")
         to = functools.partial(torch.Tensor.to, device=self._position.device, copy=True)
         self._tree, self._subtree = Tree(*map(to, state["tree"])), Subtree(*map(to, state["subtree"]))
         self._log_uniform, self._position = to(state["log_uniform"]), to(state["position"])

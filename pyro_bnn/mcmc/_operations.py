@@ -204,7 +204,7 @@ OPERATIONS: dict[object, Operation] = {
     **dict.fromkeys((aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default), squeeze),
     **dict.fromkeys((aten.transpose.int, aten.t.default), view(transposed)),
     aten.permute.default: view(permuted),
-    **dict.fromkeys((aten.view.default, aten._unsafe_view.default), reshape),
+    **dict.fromkeys((aten.view.default, torch.ops.aten._unsafe_view.default), reshape),
     aten.slice.Tensor: view(sliced),
     aten.select.int: view(selected),
     **dict.fromkeys((aten.split_with_sizes.default, aten.split.Tensor), split),
