@@ -75,7 +75,7 @@ USED_IN_TESTS = {
         "A mutant of the sampler must be seen to be wrong.",
     ),
     "tests/test_mcmc_native.py": (
-        {"pyro_bnn.mcmc._native", "pyro_bnn.mcmc._native_kernel"},
+        {"_compile", "_kept", "pyro_bnn.mcmc._native", "pyro_bnn.mcmc._native_kernel"},
         "Potentials in C are compared with torch's, and chains with those of the eager sampler, draw by draw.",
     ),
     "tests/test_resume.py": ({"pyro_bnn._scope"}, "A fit whose random numbers do not go on must be seen to differ."),
