@@ -39,7 +39,7 @@ def ours(kind: str, num_draws: int, num_cores: int, compile: bool = True) -> dic
 
     import pyro_bnn as pb
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(num_cores)
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the ESS is in the standard errors
     sizes = SIZES[kind]
     layers = [m for pair in itertools.pairwise(sizes) for m in (nn.Linear(*pair), nn.Tanh())][:-1]

@@ -89,7 +89,11 @@ class CountingKernel(Kernel):
     def __init__(self, kernel: Kernel, counter: CountingNUTS) -> None:
         super().__init__(kernel.value_and_grad, kernel.inverse_mass)
         self.step_size, self.inverse_mass = kernel.step_size, kernel.inverse_mass  # warm-up writes into these
+        self.is_needed = kernel.is_needed
         self._kernel, self._counter = kernel, counter
+
+    def momentum(self, chain: int) -> Tensor:
+        return self._kernel.momentum(chain)
 
     def draw(self) -> Draws:
         draws = self._kernel.draw()

@@ -63,16 +63,20 @@ USED_IN_TESTS = {
         "Step size, mass and windows are compared with their definitions; no fit shows them alone.",
     ),
     "tests/test_mcmc_cache.py": (
-        {"pyro_bnn.mcmc._compiled"},
+        {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._native"},
         "What a user sees of the cache is time. Compilations are counted, and a wrong key must be seen to be wrong.",
     ),
     "tests/test_mcmc_compiled.py": (
-        {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._nuts"},
+        {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._native", "pyro_bnn.mcmc._nuts"},
         "The compiled sampler is compared with the eager one step by step.",
     ),
     "tests/test_mcmc_kernels.py": (
         {"pyro_bnn.mcmc._nuts", "pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",
+    ),
+    "tests/test_mcmc_native.py": (
+        {"_compile", "_kept", "pyro_bnn.mcmc._native", "pyro_bnn.mcmc._native_kernel"},
+        "Potentials in C are compared with torch's, and chains with those of the eager sampler, draw by draw.",
     ),
     "tests/test_resume.py": ({"pyro_bnn._scope"}, "A fit whose random numbers do not go on must be seen to differ."),
     "tests/test_posterior_damage.py": (

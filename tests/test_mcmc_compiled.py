@@ -1,4 +1,4 @@
-"""Compiled samplers make the same draws."""
+"""Samplers compiled by torch make the same draws; `test_mcmc_native.py` has those in C."""
 
 import functools
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import _nuts
+from pyro_bnn.mcmc import _native, _nuts
 from pyro_bnn.mcmc._compiled import compiled
 
 from .chains import moments_agree, quietly
@@ -14,8 +14,13 @@ from .test_exact import Problem
 from .tolerances import assert_identical
 
 
+@pytest.fixture
+def without_c(monkeypatch):
+    monkeypatch.setattr(_native, "_compiler", lambda: None)
+
+
 @pytest.mark.slow
-def test_the_compiled_sampler_is_the_same_sampler():
+def test_the_compiled_sampler_is_the_same_sampler(without_c):
     problem = Problem()
     runs = [
         quietly(
@@ -63,7 +68,7 @@ CASES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_the_compiled_kernel_makes_the_same_draws(case, monkeypatch):
+def test_the_compiled_kernel_makes_the_same_draws(case, without_c, monkeypatch):
     """Also where the random numbers of a block do not last until a subtree ends."""
     potential, steps, max_tree_depth, block = CASES[case]
     monkeypatch.setattr(_nuts, "RANDOM_BLOCK", block)

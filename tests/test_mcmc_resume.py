@@ -107,11 +107,14 @@ def test_resumed_chains_are_to_the_bit_those_of_an_uninterrupted_run(name, tmp_p
 
 
 @pytest.mark.slow
-def test_resumed_compiled_chains_are_to_the_bit_those_of_an_uninterrupted_compiled_run(tmp_path):
-    def fit(deaths, **options):
-        return problem_fit(Mortal(SAMPLERS["NUTS"], deaths), compile=True, **options)
+@pytest.mark.parametrize(("dtype", "deaths"), [(torch.float64, [20, 25]), (torch.float32, [20, 40])])
+def test_resumed_compiled_chains_are_to_the_bit_those_of_an_uninterrupted_compiled_run(dtype, deaths, tmp_path):
+    """In C, and in single precision by torch's compiler."""
 
-    assert_same(fit([]), interrupted(fit, tmp_path / "run", [20, 50]))
+    def fit(deaths, **options):
+        return problem_fit(Mortal(SAMPLERS["NUTS"], deaths), compile=True, dtype=dtype, **options)
+
+    assert_same(fit([]), interrupted(fit, tmp_path / "run", deaths))
 
 
 def test_a_plain_pyro_model_is_gone_on_with_too(tmp_path):

@@ -1,5 +1,6 @@
 """Runs of many chains from warm-up to the last draw, with any sampler."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,8 @@ class Chain:
         """Learn from a draw in warm-up, and record it afterwards."""
         if self.num_drawn < self.num_warmup:
             accept = float(draws.accept[self.index])
-            self.adaptation.update(self.num_drawn, draws.z[self.index], accept, kernel.find_step)
+            find_step = functools.partial(kernel.find_step, self.index)
+            self.adaptation.update(self.num_drawn, draws.z[self.index], accept, find_step)
             self.adapt(kernel)
         else:
             for name, values in self.records.items():
@@ -87,6 +89,7 @@ def run_chains(
     total, done = sum(chain.num_warmup + chain.num_samples for chain in chains), sum(c.num_drawn for c in chains)
     with tqdm(total=total, initial=done, disable=not progress, unit="draw") as bar:
         while not all(chain.is_done for chain in chains):
+            kernel.is_needed[:] = [not chain.is_done for chain in chains]
             with stream:
                 draws = kernel.draw()
                 for index in draws.finished.nonzero().flatten().tolist():

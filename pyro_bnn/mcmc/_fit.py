@@ -47,8 +47,8 @@ def fit_mcmc(
     r"""Draws from the exact posterior, by Markov chains.
 
     The model is the one that SVI uses; all data are seen at once. Chains move in unconstrained space, where a noise
-    scale is a logarithm, and the density has the Jacobian. All chains run side by side in one batch. During warm-up
-    each chain learns its own step size and diagonal mass matrix.
+    scale is a logarithm, and the density has the Jacobian. All chains run side by side, in one batch or on several
+    cores (`compile`). During warm-up each chain learns its own step size and diagonal mass matrix.
 
     In a group of processes (`torch.distributed` is initialised), each makes a share of the chains, and all return all
     of them. Every process must make the call, with the same arguments and all data; each writes a `checkpoint` of its
@@ -67,10 +67,13 @@ def fit_mcmc(
         init: What the chains' starts are drawn from: the prior (None), the Gaussians of an :class:`~pyro_bnn.Init`, or
             another posterior, such as that of a fit.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
-        compile: Compile the sampler by torch's compiler. That takes some ten seconds and a C++ compiler, once in a
-            process for each network, kind of prior and likelihood, number of rows and number of chains: other data,
-            prior scales, seeds and numbers of draws start at once. The sampler then is several times faster. The draws
-            differ by rounding.
+        compile: Compile the sampler, which needs a C compiler. NUTS of a small network in float64 on a CPU is written
+            out in C, compiled in about a second, and runs as many chains at a time as torch has threads
+            (`torch.set_num_threads`), on which the draws do not depend. All else goes to torch's compiler, which takes
+            some ten seconds and runs the chains in one thread. Either is done once in a process for each network, kind
+            of prior and likelihood, and number of rows, and by torch also for each number of chains: other data, prior
+            scales, seeds and numbers of draws start at once. The draws of chains in C are others than those of the
+            uncompiled sampler, which share their random numbers; torch's differ by rounding.
         progress: Show a progress bar.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.

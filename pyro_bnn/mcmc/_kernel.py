@@ -47,6 +47,7 @@ class Kernel(ABC):
         step_size: Step size of each chain, shape (K,). Warm-up writes it.
         inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): the variances of z, as far as they are
             known. Warm-up writes it.
+        is_needed: Which chains still need draws. A kernel may leave out the others.
 
     Args:
         value_and_grad: The potential.
@@ -57,6 +58,7 @@ class Kernel(ABC):
         self.value_and_grad = value_and_grad
         self.step_size = z.new_ones(len(z))
         self.inverse_mass = torch.ones_like(z)
+        self.is_needed = [True] * len(z)
 
     @abstractmethod
     def draw(self) -> Draws:
@@ -74,16 +76,29 @@ class Kernel(ABC):
         """Go on from what :meth:`state` returned, perhaps in another process; its tensors may be on the CPU."""
         raise self._stateless()
 
+    def require_own(self, state: Mapping[str, Any], name: str) -> None:
+        """Raise a `ValueError` unless a state has an entry that those of this kernel have."""
+        if name not in state:
+            raise ValueError(
+                "`resume` must be a file of the same sampler, but that run was compiled in another way: by torch's "
+                "compiler or to C, which depends on the C compiler and the version; resume it as it was begun."
+            )
+
     def _stateless(self) -> ValueError:
         return ValueError(
             f"`checkpoint` and `resume` need a sampler that says where its chains are, but {type(self).__name__} does "
             "not define both `state` and `restore`; define them, or leave these arguments out."
         )
 
-    def find_step(self, z: Tensor, inverse_mass: Tensor) -> float:
+    def momentum(self, chain: int) -> Tensor:
+        """Standard normal numbers for a first momentum of one chain, shape (P,)."""
+        return torch.randn_like(self.inverse_mass[chain])
+
+    def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
         """A first step size for one chain: doubled or halved until one step is accepted half of the time.
 
         Args:
+            chain: Number of the chain.
             z: The chain's point, shape (P,).
             inverse_mass: The chain's inverse mass, shape (P,).
 
@@ -92,7 +107,7 @@ class Kernel(ABC):
         """
         rows = z.expand_as(self.inverse_mass)  # a compiled potential takes no other number of rows
         potential, gradient = self.value_and_grad(rows)
-        r = torch.randn_like(z) * inverse_mass.rsqrt()
+        r = self.momentum(chain) * inverse_mass.rsqrt()
         start = potential[0] + 0.5 * torch.dot(r, r * inverse_mass)
 
         def accepts(step: float) -> bool:

@@ -18,6 +18,8 @@ from .._scope import seeded
 from ._compiled import compiled, explained, loop_operation
 from ._kernel import Draws, Kernel, Sampler, ValueAndGrad
 from ._loop import grow_in_graph
+from ._native import native
+from ._native_kernel import NativeKernel
 from ._traced import traced
 from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
@@ -49,8 +51,13 @@ class NUTS(Sampler):
     def __post_init__(self) -> None:
         _checks.at_least("max_tree_depth", self.max_tree_depth, 1)
 
-    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> "NUTSKernel":
-        """The sampler on one potential; everything between two ends of subtrees can be compiled."""
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> Kernel:
+        """The sampler on one potential. A small network is compiled to C, with as many chains at a time as threads."""
+        if compile:
+            with explained():
+                sampler = native(value_and_grad, z[:1], self.max_tree_depth)
+            if sampler is not None:
+                return NativeKernel(sampler, z, num_threads=torch.get_num_threads())
         return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, compile=compile)
 
 
@@ -128,6 +135,7 @@ class NUTSKernel(Kernel):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
+        self.require_own(state, "tree")
         to = functools.partial(torch.Tensor.to, device=self._position.device, copy=True)
         self._tree, self._subtree = Tree(*map(to, state["tree"])), Subtree(*map(to, state["subtree"]))
         self._log_uniform, self._position = to(state["log_uniform"]), to(state["position"])

@@ -1,5 +1,6 @@
 """A run of chains that can be written to a file and gone on from, to the bit."""
 
+import functools
 import hashlib
 import time
 from collections.abc import Mapping
@@ -70,7 +71,7 @@ class Run:
             self._densities = self._potential.value(starts)
             self._kernel = self._new_kernel(starts)
             for chain, start in zip(self._chains, starts, strict=True):
-                chain.adaptation.restart(start, self._kernel.find_step)
+                chain.adaptation.restart(start, functools.partial(self._kernel.find_step, chain.index))
                 chain.adapt(self._kernel)
 
     def resume(self, path: Path) -> None:

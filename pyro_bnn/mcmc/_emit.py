@@ -1,0 +1,291 @@
+"""Recorded functions of small tensors written out as loops in C, without calls, allocations or transposed copies.
+
+A value is a piece of C for its element at some indices. Most operations only combine such pieces; those that are used
+more than once, and all that go over an axis, are written to memory, with the longest axis innermost, over which the C
+compiler makes vector instructions. `_operations.py` has the operations.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+Index = Sequence[str]
+
+
+class UnsupportedError(Exception):
+    """A recorded function has an operation that cannot be written out."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in C.
+
+    Args:
+        shape: Its shape.
+        at: Function of one expression per axis that returns the expression of the element.
+        is_stored: Whether the element is only read from memory, so that it may be used any number of times.
+    """
+
+    shape: tuple[int, ...]
+    at: Callable[[Index], str]
+    is_stored: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def constant(number: float, shape: Sequence[int]) -> Value:
+    """A tensor of equal numbers."""
+    return Value(tuple(shape), lambda _: literal(number), is_stored=True)
+
+
+def literal(number: float) -> str:
+    """A number in C."""
+    number = float(number)
+    if math.isnan(number):
+        return "NAN"
+    if math.isinf(number):
+        return "INFINITY" if number > 0 else "(-INFINITY)"
+    return f"({number!r})"
+
+
+def broadcast(value: Value, shape: Sequence[int]) -> Value:
+    """The value with further leading axes, and axes of size 1 repeated."""
+    lead = len(shape) - len(value.shape)
+    own = value.shape
+
+    def at(index: Index) -> str:
+        return value.at(["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
+
+    return Value(tuple(shape), at, value.is_stored)
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    """Strides of a tensor whose longest axis is innermost."""
+    result, stride = [0] * len(shape), 1
+    for axis in reversed(order(shape)):
+        result[axis], stride = stride, stride * shape[axis]
+    return result
+
+
+def order(shape: Sequence[int]) -> list[int]:
+    """Axes from the outermost to the innermost loop: the longest comes last."""
+    return sorted(range(len(shape)), key=lambda axis: shape[axis])
+
+
+def in_memory(name: str, offset: int, shape: Sequence[int]) -> Value:
+    """A tensor that begins at an element of an array."""
+    steps = strides(shape)
+
+    def at(index: Index) -> str:
+        terms = [i if step == 1 else f"{step} * ({i})" for i, step, n in zip(index, steps, shape, strict=True) if n > 1]
+        return f"{name}[{' + '.join([str(offset), *terms])}]"
+
+    return Value(tuple(shape), at, is_stored=True)
+
+
+class Writer:
+    """The text of a C function so far."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.num_scratch = 0
+        self.num_products = 0
+        self._count = 0
+
+    def name(self, prefix: str) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def add(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(line)
+
+    def memory(self, shape: Sequence[int]) -> Value:
+        """A new tensor in memory, to be written."""
+        value = in_memory("w", self.num_scratch, shape)
+        self.num_scratch += -(-value.size // 8) * 8  # whole cache lines
+        return value
+
+    @contextmanager
+    def loops(self, shape: Sequence[int], axes: Sequence[int] | None = None) -> Iterator[list[str]]:
+        """Loops over some axes, all by default; yields an index for each axis, 0 for the others."""
+        index, opened = ["0"] * len(shape), 0
+        for axis in order(shape) if axes is None else axes:
+            if shape[axis] > 1:
+                index[axis] = name = self.name("i")
+                self.add(f"for (long {name} = 0; {name} < {shape[axis]}; ++{name}) {{")
+                opened += 1
+        yield index
+        self.add("}" * opened)
+
+    def stored(self, value: Value) -> Value:
+        """The value in memory, or in a variable if it is one number."""
+        if value.is_stored:
+            return value
+        if value.size == 1:
+            name = self.name("s")
+            self.add(f"const double {name} = {value.at(['0'] * len(value.shape))};")
+            return Value(value.shape, lambda _: name, is_stored=True)
+        result = self.memory(value.shape)
+        with self.loops(value.shape) as index:
+            self.add(f"{result.at(index)} = {value.at(index)};")
+        return result
+
+    def sum(self, value: Value, axes: Sequence[int], keeps: bool) -> Value:
+        """Sum over some axes; few elements are written out, so that the loop outside can be over the longest axis."""
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
+        inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
+        if len(inner) == 1 and value.shape[inner[0]] <= 16:
+            (axis,) = inner
+
+            def at(index: Index) -> str:
+                parts = (value.at([*index[:axis], str(i), *index[axis + 1 :]]) for i in range(value.shape[axis]))
+                return f"({' + '.join(parts)})"
+
+            result = self.stored(Value(shape, at))
+        else:
+            result = self.memory(shape)
+            with self.loops(shape) as index:
+                name = self.name("sum")
+                self.add(f"double {name} = 0.0;")
+                with self.reduction(value.shape, inner, name) as own:
+                    full = [own[axis] if axis in axes else i for axis, i in enumerate(index)]
+                    self.add(f"{name} += {value.at(full)};")
+                self.add(f"{result.at(index)} = {name};")
+        return result if keeps else without(result, axes)
+
+    @contextmanager
+    def reduction(self, shape: Sequence[int], axes: Sequence[int], name: str) -> Iterator[list[str]]:
+        """Loops over axes that add to a variable; the order of its terms is the compiler's."""
+        if not axes:
+            yield ["0"] * len(shape)
+            return
+        with self.loops(shape, axes[:-1]) as outer:
+            self.add(f'_Pragma("omp simd reduction(+ : {name})")')
+            with self.loops(shape, axes[-1:]) as inner:
+                yield [b if axis == axes[-1] else a for axis, (a, b) in enumerate(zip(outer, inner, strict=True))]
+
+
+def without(value: Value, axes: Sequence[int]) -> Value:
+    """The value without some axes, which have size 1."""
+    kept = [axis for axis in range(len(value.shape)) if axis not in axes]
+
+    def at(index: Index) -> str:
+        full = ["0"] * len(value.shape)
+        for axis, i in zip(kept, index, strict=True):
+            full[axis] = i
+        return value.at(full)
+
+    return Value(tuple(value.shape[axis] for axis in kept), at, value.is_stored)
+
+
+class _Recorder(Interpreter):
+    """Runs a graph, and keeps what each node returns."""
+
+    def __init__(self, graph: GraphModule) -> None:
+        super().__init__(graph)
+        self.results: dict[Node, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        self.results[n] = result = super().run_node(n)
+        return result
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A function in C.
+
+    Args:
+        text: Its definition.
+        num_scratch: Numbers of memory that it needs.
+        num_products: Numbers of multiplications in its matrix products.
+        results: What the recorded function returns for the example.
+    """
+
+    text: str
+    num_scratch: int
+    num_products: int
+    results: tuple[Tensor, ...]
+
+
+Operation = Callable[[Writer, Node, Mapping[Node, Any], Mapping[Node, Any]], Any]
+"""Function of the writer, a node, the values in C and the results of the example, by node, that returns a value."""
+
+
+def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[object, Operation]) -> Emitted:
+    """A recorded function of one point, shape (1, P), and of constants that returns a number and its gradient, in C.
+
+    Args:
+        graph: The function.
+        example: Its arguments. The constants are given to C as `data`, in the order of `strides`.
+        operations: How each operation is written.
+
+    Raises:
+        UnsupportedError: If there is no such way.
+    """
+    recorder, writer = _Recorder(graph), Writer()
+    recorder.run(*example)
+    values: dict[Node, Any] = {}
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    for number, node in enumerate(placeholders):
+        values[node] = in_memory("z" if number == 0 else f"data[{number - 1}]", 0, example[number].shape)
+    for node in graph.graph.nodes:
+        if node.op == "call_function":
+            if node.target not in operations:
+                raise UnsupportedError(str(node.target))
+            value = operations[node.target](writer, node, values, recorder.results)
+            is_shared = isinstance(value, Value) and (_num_uses(node) > 1 or value.size == 1)
+            values[node] = writer.stored(value) if is_shared else value
+        elif node.op not in ("placeholder", "output"):
+            raise UnsupportedError(node.op)
+    outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+    number, gradient = (values[node] for node in outputs)
+    writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
+    with writer.loops(gradient.shape) as index:
+        writer.add(f"gradient[{index[1]}] = {gradient.at(index)};")
+    parameters = "const double *restrict z, double *restrict value, double *restrict gradient, double *restrict w"
+    body = "\n".join(f"    {line}" for line in writer.lines)
+    text = f"static void value_and_grad({parameters}, const double *const *data) {{\n{body}\n}}\n"
+    results = tuple(recorder.results[node] for node in outputs)
+    return Emitted(text, writer.num_scratch, writer.num_products, results)
+
+
+def _num_uses(node: Node) -> int:
+    """Number of operations that read a result, itself or a view of it."""
+    return sum(max(1, _num_uses(user)) if is_view(user) else 1 for user in node.users)
+
+
+def is_view(node: Node) -> bool:
+    """Whether an operation only gives the elements of its argument other indices."""
+    return node.target in VIEWS
+
+
+aten = torch.ops.aten
+VIEWS = {
+    aten.alias.default,
+    aten.detach.default,
+    aten.clone.default,
+    aten.expand.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.squeeze.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.permute.default,
+    aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    aten.slice.Tensor,
+    aten.select.int,
+}
+"""Operations that only give elements other indices."""

@@ -1,0 +1,150 @@
+"""Chains of the compiled No-U-Turn Sampler, each by itself: several of them draw on as many cores.
+
+Each chain has random numbers of its own, so its draws do not depend on which others run at the same time, or where.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._kernel import Draws, Kernel
+from ._native import Native
+
+RANDOM_BLOCK = 256
+"""Uniform numbers are drawn for this many steps at once; heuristic."""
+
+ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
+"""Places of these numbers after a point, its gradient and its potential."""
+
+
+class _Chain:
+    """One chain between two draws.
+
+    Args:
+        sampler: The compiled sampler.
+        point: What `advance` of `_trajectory.c` calls so.
+    """
+
+    def __init__(self, sampler: Native, point: Tensor) -> None:
+        self._sampler, self.point = sampler, point
+        self.generator = torch.Generator()
+        self.numbers, self.position = point.new_empty(0, 3), ctypes.c_long(0)
+        self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
+        self._scratch = point.new_empty(sampler.num_scratch)
+
+    def draw(self, step_size: float, inverse_mass: Tensor) -> Tensor:
+        """The point of the next draw; may run in a thread of its own."""
+        point = self.point.clone()
+        normal = torch.randn(len(inverse_mass), dtype=point.dtype, generator=self.generator)
+        is_new, is_done = True, False
+        while not is_done:
+            if self.position.value == len(self.numbers):
+                uniform = point.new_empty(RANDOM_BLOCK, 3).uniform_(generator=self.generator)
+                self.numbers, self.position.value = uniform.log(), 0
+            setting = step_size, inverse_mass
+            arguments = point, setting, normal, self.numbers, self.position, self._scratch
+            is_done, is_new = self._sampler.advance(self._state, is_new, *arguments), False
+        return point
+
+    def state(self) -> dict[str, Any]:
+        """All that the next draw depends on, but for step size and inverse mass."""
+        return {
+            "point": self.point,
+            "generator": self.generator.get_state(),
+            "numbers": self.numbers,
+            "position": self.position.value,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.point, self.numbers = state["point"].clone(), state["numbers"].clone()
+        self.generator.set_state(state["generator"])
+        self.position.value = state["position"]
+
+
+class NativeKernel(Kernel):
+    """NUTS in C on one potential; see :class:`~pyro_bnn.NUTS`.
+
+    Args:
+        sampler: The compiled sampler.
+        z: First points, shape (K, P).
+        num_threads: Number of chains that draw at the same time.
+    """
+
+    def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
+        super().__init__(sampler.value_and_grad, z)
+        potential, gradient = sampler.value_and_grad(z)
+        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
+        self._chains = [_Chain(sampler, point) for point in points]
+        self._is_seeded = False
+        self._drawing: dict[Future[Tensor], int] = {}
+        self._before: dict[int, dict[str, Any]] = {}  # states of chains that are drawing, from before
+        num_threads = min(num_threads, len(z))
+        self._pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
+
+    def draw(self) -> Draws:
+        """Go on until chains finish a draw; the others go on in threads of their own."""
+        self._seed()
+        waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
+        new: dict[int, Tensor] = {}
+        for k in waiting:
+            setting = float(self.step_size[k]), self.inverse_mass[k].clone()
+            if self._pool is None:
+                new[k] = self._chains[k].draw(*setting)
+            else:
+                self._before[k] = self._chains[k].state()
+                self._drawing[self._pool.submit(self._chains[k].draw, *setting)] = k
+        if self._drawing:
+            for future in wait(self._drawing, return_when=FIRST_COMPLETED).done:
+                k = self._drawing.pop(future)
+                new[k] = future.result()
+                del self._before[k]
+        for k, point in new.items():
+            self._chains[k].point = point
+        return self._report(new)
+
+    def momentum(self, chain: int) -> Tensor:
+        """Standard normal numbers, shape (P,), from the chain's own."""
+        self._seed()
+        return torch.randn(
+            self.inverse_mass.shape[1], dtype=self.inverse_mass.dtype, generator=self._chains[chain].generator
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The chains after their last draws; see :meth:`Kernel.state`. What is being drawn will be drawn again."""
+        return {
+            "is_seeded": self._is_seeded,
+            "chains": [self._before.get(k) or chain.state() for k, chain in enumerate(self._chains)],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.require_own(state, "chains")
+        for chain, its_state in zip(self._chains, state["chains"], strict=True):
+            chain.restore(its_state)
+        self._is_seeded = state["is_seeded"]
+
+    def _seed(self) -> None:
+        """Seed the chains from torch's generator: at the first draw, when a resumed run is where it was."""
+        if not self._is_seeded:
+            for chain, seed in zip(self._chains, torch.randint(2**62, (len(self._chains),)).tolist(), strict=True):
+                chain.generator.manual_seed(seed)
+            self._is_seeded = True
+
+    def _report(self, new: Mapping[int, Tensor]) -> Draws:
+        num_weights = self.inverse_mass.shape[1]
+        points = torch.stack([chain.point for chain in self._chains])
+        rest = points[:, 2 * num_weights :]
+        return Draws(
+            finished=torch.tensor([k in new for k in range(len(self._chains))]),
+            z=points[:, :num_weights],
+            log_density=-rest[:, 0],
+            energy=rest[:, ENERGY],
+            accept=rest[:, ACCEPT],
+            diverging=rest[:, DIVERGING] > 0,
+            num_steps=rest[:, NUM_STEPS].long(),
+        )

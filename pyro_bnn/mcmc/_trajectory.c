@@ -1,0 +1,171 @@
+/* The No-U-Turn Sampler for one chain: `_tree.py` has the algorithm, and the same functions for many chains.
+
+   NUM_WEIGHTS (P), NUM_LEVELS (D) and MAX_SIZE are defined before; so is
+
+       void value_and_grad(const double *z, double *value, double *gradient, double *scratch, const double *const *data)
+*/
+
+#define EACH(i) for (long i = 0; i < NUM_WEIGHTS; ++i)
+#define DIVERGENCE 1000.0
+
+typedef double Vector[NUM_WEIGHTS];
+
+typedef struct {
+    Vector z, r, gradient;
+} Point;
+
+typedef struct {
+    Vector z, gradient;
+    double potential, energy;
+} Proposal;
+
+typedef struct {
+    Point left, right, moving;
+    Proposal kept, new; /* of the tree and of the subtree */
+    Vector momentum_sum, new_momentum_sum, velocities[NUM_LEVELS], middles[NUM_LEVELS];
+    double dots[NUM_LEVELS], log_weight, new_log_weight, initial_energy, accept_sum, new_accept_sum;
+    double step; /* negative if the subtree grows to the left */
+    long size, leaf, num_steps;
+} State;
+
+static inline double dot(const double *a, const double *b) {
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    EACH(i) sum += a[i] * b[i];
+    return sum;
+}
+
+static inline double weighted_dot(const double *a, const double *b, const double *weight) {
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    EACH(i) sum += a[i] * weight[i] * b[i];
+    return sum;
+}
+
+static void seed(State *s, const Point *end) {
+    s->moving = *end;
+    EACH(i) s->new_momentum_sum[i] = 0.0;
+    s->new_log_weight = -INFINITY;
+    s->new_accept_sum = 0.0;
+    s->leaf = 0;
+}
+
+static void begin(State *s, double step_size, const double *inverse_mass, const double *normal) {
+    Point point;
+    EACH(i) point.r[i] = normal[i] / sqrt(inverse_mass[i]);
+    memcpy(point.z, s->kept.z, sizeof(Vector));
+    memcpy(point.gradient, s->kept.gradient, sizeof(Vector));
+    s->left = s->right = point;
+    s->kept.energy = s->initial_energy = s->kept.potential + 0.5 * weighted_dot(point.r, point.r, inverse_mass);
+    memcpy(s->momentum_sum, point.r, sizeof(Vector));
+    s->log_weight = s->accept_sum = 0.0;
+    s->size = 1;
+    s->num_steps = 0;
+    s->step = step_size;
+    seed(s, &point);
+}
+
+/* One leapfrog step; marks whether the subtree turns back on itself, and whether the point lost too much energy. */
+static void grow(State *s, const double *inverse_mass, double log_uniform, double *scratch, const double *const *data,
+                 int *turning, int *diverging) {
+    Point *p = &s->moving;
+    double potential;
+    Vector velocity, middle;
+    EACH(i) p->r[i] -= 0.5 * s->step * p->gradient[i];
+    EACH(i) p->z[i] += s->step * inverse_mass[i] * p->r[i];
+    value_and_grad(p->z, &potential, p->gradient, scratch, data);
+    EACH(i) p->r[i] -= 0.5 * s->step * p->gradient[i];
+    EACH(i) velocity[i] = p->r[i] * inverse_mass[i];
+    const double energy = potential + 0.5 * dot(p->r, velocity);
+    double gain = s->initial_energy - energy;
+    if (gain != gain) gain = -INFINITY;
+    s->new_log_weight = logaddexp_(s->new_log_weight, gain);
+    if (log_uniform < gain - s->new_log_weight) {
+        memcpy(s->new.z, p->z, sizeof(Vector));
+        memcpy(s->new.gradient, p->gradient, sizeof(Vector));
+        s->new.potential = potential;
+        s->new.energy = energy;
+    }
+    EACH(i) middle[i] = s->new_momentum_sum[i] + 0.5 * p->r[i];
+    const double own = dot(middle, velocity);
+    int level = 0, num_closed = 0;
+    for (long n = s->leaf >> 1; n; n &= n - 1) ++level;
+    *turning = 0;
+    if (s->leaf % 2 == 0) {
+        memcpy(s->velocities[level], velocity, sizeof(Vector));
+        memcpy(s->middles[level], middle, sizeof(Vector));
+        s->dots[level] = own;
+    } else {
+        for (long n = s->leaf; n & 1; n >>= 1) ++num_closed;
+        for (int l = level; l > level - num_closed; --l) {
+            const double before = dot(s->velocities[l], middle) - s->dots[l];
+            const double after = own - dot(s->middles[l], velocity);
+            if (before <= 0.0 || after <= 0.0) *turning = 1;
+        }
+    }
+    *diverging = gain < -DIVERGENCE;
+    EACH(i) s->new_momentum_sum[i] += p->r[i];
+    s->new_accept_sum += exp(gain < 0.0 ? gain : 0.0);
+    s->leaf += 1;
+}
+
+/* Adds the subtree to the tree; returns whether the trajectory ends. */
+static int merge(State *s, const double *inverse_mass, int grown, double log_uniform) {
+    s->accept_sum += s->new_accept_sum;
+    s->num_steps += s->leaf;
+    if (!grown) return 1;
+    Vector between;
+    if (log_uniform < s->new_log_weight - s->log_weight) s->kept = s->new;
+    *(s->step > 0 ? &s->right : &s->left) = s->moving;
+    EACH(i) s->momentum_sum[i] += s->new_momentum_sum[i];
+    EACH(i) between[i] = s->momentum_sum[i] - 0.5 * (s->left.r[i] + s->right.r[i]);
+    s->log_weight = logaddexp_(s->log_weight, s->new_log_weight);
+    s->size += s->leaf;
+    return weighted_dot(s->left.r, between, inverse_mass) <= 0.0 ||
+           weighted_dot(s->right.r, between, inverse_mass) <= 0.0 || s->size == MAX_SIZE;
+}
+
+/* Goes on until the trajectory ends (1), or the random numbers are used up (0).
+
+   point: z and gradient, then potential, energy, acceptance rate, whether it diverged, number of steps.
+   numbers: logarithms of uniform numbers, three for each step: for a subtree's proposal, a merger, a side.
+   position: number of steps whose numbers are used up. */
+int advance(State *s, int is_new, double *point, double step_size, const double *inverse_mass, const double *normal,
+            const double *numbers, long num_numbers, long *position, double *scratch, const double *const *data) {
+    if (is_new) {
+        memcpy(s->kept.z, point, sizeof(Vector));
+        memcpy(s->kept.gradient, point + NUM_WEIGHTS, sizeof(Vector));
+        s->kept.potential = point[2 * NUM_WEIGHTS];
+        begin(s, step_size, inverse_mass, normal);
+    }
+    while (*position < num_numbers) {
+        const double *row = numbers + 3 * (*position)++;
+        int turning, diverging;
+        grow(s, inverse_mass, row[0], scratch, data, &turning, &diverging);
+        if (!turning && !diverging && s->leaf < s->size) continue;
+        if (merge(s, inverse_mass, !turning && !diverging, row[1])) {
+            double *rest = point + 2 * NUM_WEIGHTS;
+            memcpy(point, s->kept.z, sizeof(Vector));
+            memcpy(point + NUM_WEIGHTS, s->kept.gradient, sizeof(Vector));
+            rest[0] = s->kept.potential;
+            rest[1] = s->kept.energy;
+            rest[2] = s->accept_sum / s->num_steps;
+            rest[3] = diverging;
+            rest[4] = s->num_steps;
+            return 1;
+        }
+        const int right = row[2] < -0.6931471805599453;
+        s->step = right ? step_size : -step_size;
+        seed(s, right ? &s->right : &s->left);
+    }
+    return 0;
+}
+
+long size_of_state(void) { return sizeof(State); }
+
+/* Potentials and gradients of many points. */
+void evaluate(long num_points, const double *z, double *values, double *gradients, double *scratch,
+              const double *const *data) {
+    for (long k = 0; k < num_points; ++k)
+        value_and_grad(z + k * NUM_WEIGHTS, values + k, gradients + k * NUM_WEIGHTS, scratch, data);
+}

@@ -1,0 +1,247 @@
+"""The sampler in C: its potentials, its functions, its draws, and what happens when chains share several cores."""
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn.joint import network_potential
+from pyro_bnn.mcmc import _native
+from pyro_bnn.mcmc._native import native
+from pyro_bnn.mcmc._native_kernel import NativeKernel
+
+from .cases import LIKELIHOODS, PRIORS, small_model
+from .chains import quietly
+from .kill_chains import equal
+from .test_exact import Problem
+from .tolerances import IDENTITY, assert_identical
+
+
+class Indexed(nn.Module):
+    """A network that cuts and joins tensors; its third parameter is a vector by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(9, 3, bias=False)
+        self.shift = nn.Parameter(torch.zeros(6))
+
+    def forward(self, x):
+        left, right = (self.first(x).sigmoid() - self.shift).split([2, 4], -1)
+        hidden = torch.cat([right.relu(), left * x[:, 1:3].exp(), left.abs(), x[:, -1:]], 1)
+        return self.second(hidden) * hidden[:, 4].unsqueeze(-1)
+
+
+NETS = {
+    "indexed": Indexed,
+    "wide": lambda: nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 19), nn.ReLU(), nn.Linear(19, 3)),
+    "without a hidden layer": lambda: nn.Linear(4, 3),
+}
+LEFT_TO_TORCH = {"horseshoe", "horseshoe-per-weight", "mixture-density"}
+"""Members of the tables with operations that are not written in C."""
+
+WRITTEN = [[name for name in table if name not in LEFT_TO_TORCH] for table in (PRIORS, LIKELIHOODS)]
+CASES = {
+    **{
+        f"{prior}, {likelihood}": {"prior": PRIORS[prior], "likelihood": likelihood}
+        for prior, likelihood in zip(WRITTEN[0], itertools.cycle(WRITTEN[1]))
+    },
+    **{f"network {name}": {"net": net} for name, net in NETS.items()},
+    **{name: {"prior": PRIORS[name]} if name in PRIORS else {"likelihood": name} for name in LEFT_TO_TORCH},
+}
+
+
+def potential_of(*, net=None, **options):
+    model, x, y = small_model(net=net and net(), num_data=6, **options)
+    return network_potential(model, x, y, torch.float64, stacklevel=1)
+
+
+def start(potential, num_chains=1):
+    return 0.5 * torch.randn(num_chains, sum(site.start.numel() for site in potential.sites))
+
+
+@pytest.mark.filterwarnings("ignore:the model's learnable parameters")
+@pytest.mark.parametrize("name", CASES)
+def test_potentials_and_gradients_are_those_of_torch(name):
+    potential = potential_of(**CASES[name])
+    sampler = native(potential.value_and_grad, start(potential), 3)
+    assert (sampler is None) == (name in LEFT_TO_TORCH)
+    if sampler is not None:
+        z = start(potential, 5)
+        for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
+            torch.testing.assert_close(found, expected, **IDENTITY)
+
+
+ELEMENTARY = {
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": nn.functional.softplus,
+    "log_sigmoid": nn.functional.logsigmoid,
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+def test_functions_are_right_to_a_few_roundings_and_at_the_ends(name):
+    size = torch.cat([torch.logspace(-320, 2.84, 999), torch.linspace(0.3, 40, 998), torch.tensor([0, torch.inf])])
+    z = torch.cat([size, -size, torch.tensor([torch.nan])]).unsqueeze(0)
+    function = ELEMENTARY[name]
+    sampler = native(lambda z: (z.sum(-1), function(z)), z, 1)
+    found, expected = sampler.value_and_grad(z)[1], function(z)
+    torch.testing.assert_close(found, expected, rtol=2e-15, atol=1e-307, equal_nan=True)
+
+
+def normal_potential(z):
+    """Its gradient is its argument, the very same tensor."""
+    return 0.5 * z.square().sum(-1), z
+
+
+def quartic_potential(z):
+    """Steep enough for long steps to diverge."""
+    return z.pow(4).sum(-1), 4 * z.pow(3)
+
+
+def record(kernel, num_events):
+    """What each chain reports, draw by draw, while its step size and its mass change as in warm-up."""
+    reports = [[] for _ in kernel.step_size]
+    for _ in range(num_events):
+        draws = kernel.draw()
+        for k in draws.finished.nonzero().flatten().tolist():
+            numbers = [draws.log_density, draws.energy, draws.accept, draws.diverging, draws.num_steps, *draws.z.mT]
+            reports[k].append(torch.stack([number[k].double() for number in numbers]))
+            kernel.step_size[k] *= 0.97 if len(reports[k]) % 3 else 1.01
+            kernel.inverse_mass[k] = 1 + 0.1 * (len(reports[k]) % 4)
+    return [torch.stack(report) if report else torch.empty(0) for report in reports]
+
+
+STEPS = [0.03, 0.3, 0.9, 2.5]
+START = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3)
+
+
+def kernel_in_c(potential, *, max_tree_depth=6, num_threads=1, seed=0):
+    kernel = NativeKernel(native(potential, START[:1], max_tree_depth), START, num_threads=num_threads)
+    kernel.step_size = torch.tensor(STEPS)
+    torch.manual_seed(seed)
+    return kernel
+
+
+@pytest.mark.parametrize("potential", [normal_potential, quartic_potential])
+@pytest.mark.parametrize("max_tree_depth", [1, 6])
+def test_each_chain_is_the_eager_sampler_with_random_numbers_of_its_own(potential, max_tree_depth):
+    together = record(kernel_in_c(potential, max_tree_depth=max_tree_depth), 40)
+    torch.manual_seed(0)
+    seeds = torch.randint(2**62, (len(STEPS),)).tolist()
+    seen = Counter()
+    for k, (seed, step) in enumerate(zip(seeds, STEPS, strict=True)):
+        kernel = pb.NUTS(max_tree_depth).kernel(potential, START[[k]])
+        kernel.step_size = torch.tensor([step])
+        torch.manual_seed(seed)
+        (alone,) = record(kernel, 40)
+        torch.testing.assert_close(together[k], alone, rtol=1e-8, atol=1e-8)
+        seen.update(alone[:, 4].tolist())
+        seen["diverging"] += int(alone[:, 3].sum())
+    assert seen[2**max_tree_depth - 1] > 0
+    assert max_tree_depth == 1 or len(seen) > 5
+    assert (seen["diverging"] > 0) == (potential is quartic_potential)
+
+
+def test_draws_do_not_depend_on_the_number_of_threads():
+    """Which chains report together does; each chain's draws are the same."""
+    one, several = (record(kernel_in_c(normal_potential, num_threads=count), 30) for count in (1, 3))
+    other = record(kernel_in_c(normal_potential, seed=1), 30)
+    for a, b, c in zip(one, several, other, strict=True):
+        count = min(len(a), len(b))
+        assert count > 0
+        assert torch.equal(a[:count], b[:count])
+        assert not torch.equal(a[:count], c[:count])
+
+
+def test_a_state_that_is_taken_while_chains_draw_is_gone_on_with_to_the_bit():
+    kernel = kernel_in_c(normal_potential, num_threads=2)
+    counts = [len(report) for report in record(kernel, 7)]
+    assert len(set(counts)) > 1  # some were drawing
+    state, step_size, inverse_mass = kernel.state(), kernel.step_size.clone(), kernel.inverse_mass.clone()
+    again = kernel_in_c(normal_potential, num_threads=3, seed=5)
+    again.step_size, again.inverse_mass = step_size, inverse_mass
+    again.restore(state)
+    for a, b in zip(record(kernel, 40), record(again, 40), strict=True):
+        count = min(len(a), len(b))
+        assert count > 0
+        assert torch.equal(a[:count], b[:count])
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def fitted(**options):
+    problem = Problem()
+    options = {"num_samples": 30, "num_warmup": 60, "num_chains": 3, "seed": 4, "compile": True, **options}
+    return quietly(pb.fit_nuts, problem.model, problem.x, problem.y, **options)
+
+
+def test_a_fit_on_several_threads_is_that_on_one_and_is_resumed(three_threads, tmp_path):
+    several = fitted()
+    fitted(num_samples=10, checkpoint=tmp_path / "run")
+    longer = fitted(resume=tmp_path / "run")
+    torch.set_num_threads(1)
+    assert equal(several, fitted())
+    assert not equal(several, fitted(seed=5))
+    fitted(num_samples=10, checkpoint=tmp_path / "one")
+    assert equal(longer, fitted(resume=tmp_path / "one"))
+
+
+def test_a_run_that_was_compiled_in_another_way_is_refused():
+    kernel, eager = kernel_in_c(normal_potential), pb.NUTS().kernel(normal_potential, START)
+    for one, other in ((kernel, eager), (eager, kernel)):
+        with pytest.raises(ValueError, match="compiled in another way"):
+            one.restore(other.state())
+
+
+def test_control_c_ends_a_fit_on_several_threads_and_the_next_one_is_as_ever(three_threads):
+    before = fitted()
+
+    def interrupt():
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        fitted(num_samples=10**7)
+    assert time.monotonic() - begin < 20
+    thread.join()
+    assert equal(fitted(), before)
+
+
+def test_other_numbers_share_what_is_compiled(monkeypatch):
+    texts, compile_text = [], _native._compile
+    monkeypatch.setattr(_native, "_kept", type(_native._kept)())
+    monkeypatch.setattr(_native, "_compile", lambda text: texts.append(text) or compile_text(text))
+    for options in ({}, {"prior": pb.NormalPrior(3.0)}, {}, {"likelihood": "heteroscedastic"}):
+        potential = potential_of(**options)
+        z = start(potential)
+        value, _ = native(potential.value_and_grad, z, 3).value_and_grad(z)
+        assert_identical(value, potential.value(z))
+    assert len(texts) == 2
+
+
+def test_what_the_c_compiler_says_is_told(monkeypatch):
+    monkeypatch.setattr(_native, "FLAGS", ("--no-such-option",))
+    monkeypatch.setattr(_native, "_kept", type(_native._kept)())
+    with pytest.raises(RuntimeError, match=r"the C compiler failed .*no-such-option"):
+        fitted()
