@@ -28,12 +28,19 @@ class Network:
         epochs: Passes over the training images, the same for every method.
         prior: Prior of the methods whose posterior has a width, as for ``pyro-bnn train``.
         draws: Number of draws for a prediction.
+        units: Number of units of each of the two hidden layers; LeNet-5 has its own.
     """
 
     name: str
     epochs: int
     prior: str
     draws: int = 32
+    units: int = 400
+
+    @property
+    def last_layer(self) -> str:
+        """Glob of the weights of the last layer."""
+        return "net.linear3.*" if self.name == "lenet" else "net.6.*"
 
     def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
         """The network with its inputs in standard units; the same seed gives the same start.
@@ -48,7 +55,7 @@ class Network:
             if self.name == "lenet":
                 return nets.lenet5(first=[nets.Standardize(x.mean(), x.std())], dropout=dropout)
             first = [nn.Flatten(), *specs.make_inputs("standardized", x.flatten(1))]
-            return nets.mlp([x[0].numel(), 400, 400, 10], first=first, dropout=dropout)
+            return nets.mlp([x[0].numel(), self.units, self.units, 10], first=first, dropout=dropout)
 
 
 NETWORKS = {
@@ -148,10 +155,10 @@ class Points:
     """Deterministic networks in a folder, which several methods stand on; each is trained once.
 
     Args:
-        folder: The folder; None keeps nothing.
+        folder: The folder.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def point(self, problem: Problem, prior_scale: float | None, member: int = 0) -> Fit:
@@ -164,10 +171,8 @@ class Points:
         """
         seed = 1000 * problem.seed + member
         begin = time.process_time()
-        if self._folder is None:
-            return Fit(*fit_point(problem, prior_scale, seed), 1, time.process_time() - begin)
-        path = self._folder / f"{problem.network.name}-point-{seed}.pt"
-        note = path.with_suffix(".json")
+        name = f"{problem.network.name}-point-prior-{prior_scale}-data-{len(problem.x)}-seed-{seed}"
+        path, note = self._folder / f"{name}.pt", self._folder / f"{name}.json"
         task = {"prior_scale": prior_scale, "num_data": len(problem.x), **asdict(problem.network)}
         if note.exists():
             record = json.loads(note.read_text())

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,8 @@ class Setting:
     lr: float = 5e-3
     is_decayed: bool = True
     hessian_decay: float = 0.99
-    first_scale: float = 0.05
-    epochs: int = 20
+    first_scale: float = 0.01
+    epochs: int = 10
     batch_size: int | None = 256
     first_epochs: int = 0
     coreset: int = 0
@@ -200,10 +200,7 @@ class Learner:
         else:
             optimizer = functools.partial(torch.optim.Adam, lr=setting.lr, fused=True)
         cosine = functools.partial(CosineAnnealingLR, T_max=epochs)
-        closed, draws = (
-            TraceMeanField_ELBO(num_particles=setting.num_draws),
-            Trace_ELBO(num_particles=setting.num_draws),
-        )
+        bound = Trace_ELBO if setting.is_natural else TraceMeanField_ELBO
         pb.fit_svi(
             model,
             guide,
@@ -211,7 +208,7 @@ class Learner:
             optimizer=pb.scheduled(optimizer, cosine) if setting.is_decayed else optimizer,
             num_epochs=epochs,
             batch_size=setting.batch_size,
-            elbo=None if is_point else draws if setting.is_natural else closed,
+            elbo=None if is_point else bound(num_particles=setting.num_draws),
             estimator=pb.LocalReparameterization() if is_local else None,
             kl_weight=0.0 if is_point else 1.0,
             seed=1000 * self._seed + seed,
@@ -238,7 +235,3 @@ class Learner:
         guide = self._guide(model)
         self._fitted(model, guide, rows, epochs=self._setting.epochs, seed=NUM_TASKS + task)
         return model, guide
-
-
-def average(accuracies: Mapping[int, float]) -> float:
-    return sum(accuracies.values()) / len(accuracies)

@@ -56,20 +56,20 @@ class Table:
             return settings[0]
         values = []
         for setting in settings:
-            row = self._cell("search.jsonl", setting, 0, Points(None))
+            row = self._cell("search.jsonl", setting, 0)
             values.append(row["scores"]["nll"])
         return settings[values.index(min(values))]
 
     def measure(self, method: type[Method], seed: int) -> None:
         """One cell of the table: the method with its chosen setting, fitted to all training images."""
-        self._cell("results.jsonl", self.search(method), seed, Points(self._out))
+        self._cell("results.jsonl", self.search(method), seed)
 
     def _prior_scale(self) -> float | None:
         chosen = self.search(Deterministic)
         assert isinstance(chosen, Deterministic)
         return chosen.prior_scale
 
-    def _cell(self, file: str, setting: Method, seed: int, points: Points) -> Row:
+    def _cell(self, file: str, setting: Method, seed: int) -> Row:
         key = {"method": setting.name, "seed": seed, "setting": asdict(setting)}
         for row in self.rows(file):
             if all(row[name] == value for name, value in key.items()):
@@ -80,7 +80,7 @@ class Table:
         pictures = self._pictures[is_validation]
         problem = Problem(self._network, pictures.x, pictures.y, seed)
         begin = time.process_time()
-        fit = setting.fit(problem, points)
+        fit = setting.fit(problem, Points(self._out))
         scores = _methods_scores.evaluate(fit, pictures, seed)
         row = {
             **key,
@@ -124,16 +124,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--search", action="store_true", help="choose settings on validation images, and no more")
     parser.add_argument("--epochs", type=int, help="instead of the network's own number")
     parser.add_argument("--draws", type=int, help="draws of a prediction, likewise")
+    parser.add_argument("--units", type=int, help="of each hidden layer of the MLP, likewise")
     parser.add_argument("--train", type=int, help="use only so many training images, chosen at random")
     parser.add_argument("--test", type=int, help="use only the first so many images to report on")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
     network = NETWORKS[given.network]
-    if given.epochs is not None:
-        network = replace(network, epochs=given.epochs)
-    if given.draws is not None:
-        network = replace(network, draws=given.draws)
+    for name in ("epochs", "draws", "units"):
+        if (value := getattr(given, name)) is not None:
+            network = replace(network, **{name: value})
 
     def load(is_validation: bool) -> Pictures:
         return _methods_scores.load(given.data, is_validation=is_validation, num_train=given.train, num_test=given.test)

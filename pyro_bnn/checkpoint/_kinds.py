@@ -208,6 +208,11 @@ def _gauss_newton(saved: GaussNewton, target: Target) -> GaussNewtonPosterior:
     check_tensors("the point", saved.mode, shapes)
     if not saved.random or len({*saved.random}) < len(saved.random) or not {*saved.random} <= {*shapes}:
         raise ValueError(f"its random sites {saved.random} must be some of {list(shapes)}; save the posterior again.")
+    if {*saved.prior_precisions} != {*saved.random}:
+        raise ValueError(f"it has prior precisions of {[*saved.prior_precisions]} but the random sites {saved.random}.")
+    for name, value in saved.prior_precisions.items():
+        if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
+            raise ValueError(f"the prior precisions of `{name}` must be above 0, one or of its shape; save it again.")
     for name, value in saved.covariance.items():
         check_tensor(f"{name}` of the covariance", value, value.shape, like.dtype)
         check_finite(f"{name}` of the covariance", value)

@@ -174,9 +174,14 @@ def covariance_from(tensors: Mapping[str, Tensor], sizes: list[int]) -> Covarian
     """
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
     total = sum(sizes)
+    for name, value in tensors.items():
+        if name.startswith("scales") and not bool((value > 0).all()):
+            raise ValueError(f"`{name}` of the covariance must be above 0, got {float(value.min()):.4g}; fit again.")
     if shapes == {"scales": (total,)}:
         return Diagonal(tensors["scales"])
     if shapes == {"factor": (total, total)}:
+        if not bool((tensors["factor"].diagonal() > 0).all()):
+            raise ValueError("the diagonal of `factor` of the covariance must be above 0; fit again.")
         return Full(tensors["factor"])
     blocks = []
     for index, size in enumerate(sizes):

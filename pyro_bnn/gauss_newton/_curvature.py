@@ -1,12 +1,17 @@
 """The curvature of a likelihood in many weights, in three structures; what the evidence needs of it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ._covariance import Block, Covariance, Diagonal, Full, Kronecker
+
+Groups = Sequence[Sequence[int]]
+"""Groups of parameters that share a prior precision, by their numbers."""
 
 
 class Curvature(ABC):
@@ -27,9 +32,16 @@ class Curvature(ABC):
             ValueError: If the prior precisions do not go with the structure, or the precision cannot be inverted.
         """
 
-    def variances(self, prior: Tensor) -> Tensor:
-        """The posterior variance of each weight."""
-        return self.covariance(prior).variances()
+    def traces(self, prior: Tensor, parts: Sequence[slice], groups: Groups) -> list[float]:
+        """Sums of the posterior variances of the weights in each group.
+
+        Args:
+            prior: Prior precisions, the same number in each group.
+            parts: Where the weights of each parameter are, in order.
+            groups: Numbers of the parameters of each group; each parameter is in one of them.
+        """
+        variances = self.covariance(prior).variances()
+        return [sum(float(variances[parts[i]].sum()) for i in group) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,16 @@ class FullCurvature(Curvature):
             )
         return Full(factor)
 
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        return torch.linalg.eigvalsh(self.matrix)
+
+    def traces(self, prior: Tensor, parts: Sequence[slice], groups: Groups) -> list[float]:
+        """See :meth:`Curvature.traces`; of a single group from the eigenvalues, which are computed once."""
+        if len(groups) > 1:
+            return super().traces(prior, parts, groups)
+        return [float((self._eigenvalues + prior[0]).reciprocal().sum())]
+
 
 @dataclass(frozen=True)
 class KroneckerCurvature(Curvature):
@@ -87,6 +109,11 @@ class KroneckerCurvature(Curvature):
     def log_det(self, prior: Tensor) -> float:
         """See :meth:`Curvature.log_det`."""
         return sum(float(values.log().sum()) for values in self._precisions(prior))
+
+    def traces(self, prior: Tensor, parts: Sequence[slice], groups: Groups) -> list[float]:
+        """See :meth:`Curvature.traces`; eigenvectors do not matter."""
+        sums = [float(values.reciprocal().sum()) for values in self._precisions(prior)]
+        return [sum(sums[i] for i in group) for group in groups]
 
     def covariance(self, prior: Tensor) -> Kronecker:
         """See :meth:`Curvature.covariance`."""

@@ -4,13 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from ._curvature import Curvature
+from ._curvature import Curvature, Groups
 
-MAX_ITERATIONS = 1000
-TOLERANCE = 1e-9
+MAX_ITERATIONS = 200
+TOLERANCE = 1e-7
 """Relative change of the precisions at which the search ends."""
 
 SMALLEST, LARGEST = 1e-8, 1e12
@@ -25,11 +24,13 @@ class Expansion:
         log_likelihood: Log-likelihood at the point, in nats.
         squares: Squared distances of the weights from their prior means, shape (P,), in double precision.
         curvature: Curvature of minus the log-likelihood.
+        parts: Where the weights of each parameter are, in order.
     """
 
     log_likelihood: float
     squares: Tensor
     curvature: Curvature
+    parts: Sequence[slice]
 
     def log_evidence(self, prior: Tensor) -> float:
         r"""Laplace's estimate of the log evidence, in nats.
@@ -44,7 +45,7 @@ class Expansion:
         fit = float((prior * self.squares).sum())
         return self.log_likelihood - 0.5 * (fit + self.curvature.log_det(prior) - float(prior.log().sum()))
 
-    def best(self, prior: Tensor, groups: Sequence[Sequence[slice]]) -> Tensor:
+    def best(self, prior: Tensor, groups: Groups) -> Tensor:
         r"""The prior precisions at which the log evidence is largest, one number for each group of weights.
 
         At the maximum, with the effective number of weights :math:`\gamma_g` that the data determine,
@@ -56,29 +57,29 @@ class Expansion:
 
         Args:
             prior: Where the search begins, shape (P,).
-            groups: The weights of each group.
+            groups: Numbers of the parameters of each group.
 
         References:
             MacKay (1992), Bayesian Interpolation, equation 4.
         """
+        sizes = [sum(self._size(i) for i in group) for group in groups]
+        distances = [sum(float(self.squares[self.parts[i]].sum()) for i in group) for group in groups]
+        logarithms = [sum(float(prior[self.parts[i]].log().sum()) for i in group) for group in groups]
+        values = [math.exp(total / size) for total, size in zip(logarithms, sizes, strict=True)]
         found = prior.clone()
-        for group in groups:  # one number for each group from the beginning
-            self._set(found, group, math.exp(float(torch.cat([prior[part].log() for part in group]).mean())))
         for _ in range(MAX_ITERATIONS):
-            variances, change = self.curvature.variances(found), 0.0
-            for group in groups:
-                before = float(found[group[0]][0])
-                size = sum(part.stop - part.start for part in group)
-                effective = size - before * sum(float(variances[part].sum()) for part in group)
-                distance = sum(float(self.squares[part].sum()) for part in group)
-                now = min(max(effective / distance if distance else LARGEST, SMALLEST), LARGEST)
-                self._set(found, group, now)
-                change = max(change, abs(math.log(now / before)))
-            if change < TOLERANCE:
+            for group, value in zip(groups, values, strict=True):
+                for i in group:
+                    found[self.parts[i]] = value
+            before, traces = values, self.curvature.traces(found, self.parts, groups)
+            effective = [size - old * trace for size, old, trace in zip(sizes, before, traces, strict=True)]
+            values = [
+                min(max(number / distance if distance else LARGEST, SMALLEST), LARGEST)
+                for number, distance in zip(effective, distances, strict=True)
+            ]
+            if max(abs(math.log(new / old)) for new, old in zip(values, before, strict=True)) < TOLERANCE:
                 break
         return found
 
-    @staticmethod
-    def _set(prior: Tensor, group: Sequence[slice], value: float) -> None:
-        for part in group:
-            prior[part] = value
+    def _size(self, parameter: int) -> int:
+        return len(self.squares[self.parts[parameter]])

@@ -26,11 +26,14 @@ from ._prior import Per, gaussian_prior, groups_of
 
 Structure = Literal["full", "kronecker", "diagonal"]
 
-MAX_FULL = 10_000
-"""Largest number of random weights with a full matrix, which then takes 800 MB in double precision."""
+MAX_FULL = 6000
+"""Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
 
-FAR = 1.0
-"""Heuristic: distance from the mode, in posterior standard deviations of each weight, above which the status warns."""
+FAR = 10.0
+"""Heuristic: distance from the mode, in posterior standard deviations of each weight, above which the status is bad.
+
+Networks whose training stops early are at 1 to 10, and predict well.
+"""
 
 EVIDENCE = "evidence"
 
@@ -66,7 +69,7 @@ def fit_gauss_newton(
         data: A tuple (x, y) with all rows, or a loader of such pairs, which is run through several times.
         at: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
             variables by site. None is the network's own weights, which then should be trained ones.
-        structure: What of G is kept. "full" is all of it, for at most 10,000 weights; "kronecker" one Kronecker product
+        structure: What of G is kept. "full" is all of it, for at most 6000 weights; "kronecker" one Kronecker product
             for each parameter of linear and convolutional layers; "diagonal" its diagonal.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in
             :class:`BayesianModel`. The others are held at the point; for a last layer pass its name, ``"net.fc.*"``.
@@ -74,7 +77,7 @@ def fit_gauss_newton(
             used for all weights, and "evidence" chooses those for which Laplace's evidence is largest. The means stay
             those of the model.
         per: Which weights share a precision that the evidence chooses: those of the "network", a "layer" or a
-            "parameter".
+            "parameter". With a full matrix and several groups, each iteration of the search inverts it.
         batch_size: Number of rows in each run of the network; a loader has its own.
 
     Returns:
@@ -131,11 +134,12 @@ def fit_gauss_newton(
         head = head_of(net, rows.first())
         curvature = _curvature(model, net, head, rows, noise_scale, structure)
     center = layout.pack(values).double()
-    expansion = Expansion(log_likelihood, (center - prior.means).square(), curvature)
+    parts = [layout.slices[site] for site in sites]
+    expansion = Expansion(log_likelihood, (center - prior.means).square(), curvature, parts)
     groups = groups_of(sites, per)
     precisions = prior.precisions
     if prior_precision == EVIDENCE:
-        precisions = expansion.best(precisions, [[layout.slices[s] for s in group] for group in groups.values()])
+        precisions = expansion.best(precisions, [[sites.index(site) for site in group] for group in groups.values()])
     elif prior_precision is not None:
         precisions = torch.full_like(precisions, float(prior_precision))
     covariance = curvature.covariance(precisions)
@@ -217,13 +221,16 @@ def _curvature(
     """The Gauss-Newton matrix; of a last layer from what its body gives, which runs once in each pass."""
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        if head is not None:
+            yield from head.batches(rows.batches())
+            return
         for x, y in rows.batches():
-            if head is None and not isinstance(x, Tensor):
+            if not isinstance(x, Tensor):
                 raise ValueError(
                     "a network with several inputs must have no random weights but those of a linear last layer here; "
                     "choose that one with `where`, or fit with `fit_svi`."
                 )
-            yield x if head is None else head.features(x), y  # type: ignore[misc]
+            yield x, y
 
     plain = net if head is None else head.network
     return curvature_of(plain, batches, model.num_data, noise_scale=noise_scale, structure=structure)
@@ -250,9 +257,7 @@ def _status(
         rest = f" and {len(precisions) - MOST_SHOWN} more" if len(precisions) > MOST_SHOWN else ""
         how = "chosen by the evidence" if asked == EVIDENCE else "given"
         parts.append(f"the model's prior was replaced by one with precisions {how}: {shown}{rest}.")
+    parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
     if not distance <= FAR:
-        parts.append(
-            f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square over the "
-            "weights), so the curvature is that of another place: train longer, with this prior, and take that point."
-        )
+        parts.append("So its curvature is that of another place: train longer, with this prior, and take that point.")
     return Status(distance <= FAR, " ".join(parts))

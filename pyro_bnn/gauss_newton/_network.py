@@ -1,6 +1,6 @@
 """A plain network at one point, whose parameters are the weights that become random."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,10 @@ def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
     return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
 
 
+MANY_ROWS = 4096
+"""Heuristic: rows of a batch of features. Each batch costs a pass over a matrix of up to 36 million numbers."""
+
+
 class Head:
     """A linear last layer that has all the random weights of a network, apart from the body before it.
 
@@ -51,11 +55,23 @@ class Head:
         self._net, self._layer = net, layer
         self.network = nn.Sequential(layer)
 
-    @torch.no_grad()
-    def features(self, x: Inputs) -> Tensor:
-        """What the last layer takes, shape (N, D)."""
-        taken = _inputs_of(self._layer, self._net, x)[0]
-        return taken[0]
+    def batches(self, source: Iterable[tuple[Inputs, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What the last layer takes, shape (N, D), with the targets, in large batches."""
+        parts: list[tuple[Tensor, Tensor]] = []
+        for x, y in source:
+            with torch.no_grad():
+                taken, _ = _inputs_of(self._layer, self._net, x)
+            parts.append((taken[0], y))
+            if sum(len(targets) for _, targets in parts) >= MANY_ROWS:
+                yield _joined(parts)
+                parts = []
+        if parts:
+            yield _joined(parts)
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    features, targets = zip(*parts, strict=True)
+    return torch.cat(features), torch.cat(targets)
 
 
 def head_of(net: nn.Module, x: Inputs) -> Head | None:
