@@ -35,9 +35,8 @@ NUM_WORDS, LENGTH = 1500, 32
 
 def files_of(library: str) -> list[Path]:
     """The source files of a library in an order that says nothing, but is always the same."""
-    spec = importlib.util.find_spec("os" if library == "python" else library)
-    assert spec is not None
-    folder = Path(spec.origin or "").parent
+    spec = importlib.util.find_spec(library) if library != "python" else argparse.__spec__
+    folder = Path(spec.origin).parent
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*.py")}
     kept = [name for name in names if not re.search("test|site-packages|idlelib|_vendor", name)]
     return [names[name] for name in sorted(kept, key=lambda name: zlib.crc32(name.encode()))]
