@@ -1,27 +1,33 @@
-"""What `uci` compares: one network, one split of a data set in standard units, and the methods with their grids."""
+"""What every method of `uci` shares: one split of a data set in standard units, its scores, and one network."""
 
-import functools
 import math
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyro.distributions as dist
 import torch
-from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.data import Regression
+from pyro_bnn.mcmc import Convergence, convergence
 
-NUM_HIDDEN, NUM_MEMBERS = 50, 5
+NUM_HIDDEN = 50
 NOISE = dist.LogNormal(-2.0, 1.0)
 """Prior of the noise's scale, the target's being 1: 95 % between 0.02 and 1."""
 
 VALIDATION = 0.2
 """The part of a training split on which settings are compared."""
+
+LEVEL = 0.95
+"""Probability of the intervals whose coverage is measured."""
+
+NUM_JUDGED = 100
+"""Number of test inputs at which chains are judged: R-hat and ESS take a millisecond for each."""
 
 Fit = tuple[pb.BayesianModel, pb.Posterior]
 
@@ -60,24 +66,52 @@ def held_out(data: Regression, seed: int) -> Regression:
 
 @dataclass(frozen=True)
 class Score:
-    """Scores in the units of the target.
+    """Scores on the test part, in the units of the target.
 
     Args:
         rmse: Root mean squared error of the mixture's mean.
         log_likelihood: Mean log-density of the mixture over weight draws, in nats.
+        coverage: Part of the targets in the central interval of probability 0.95.
+        noise: Root mean square of the noise's scale, as the method sees it.
+        r_hat: Largest R-hat of the network's output at 100 test inputs and of the noise; None without several chains.
+        ess: Smallest effective sample size of the same.
+        status: How the fit ended.
     """
 
     rmse: float
     log_likelihood: float
+    coverage: float
+    noise: float
+    r_hat: float | None = None
+    ess: float | None = None
+    status: str = ""
 
 
 def score(problem: Problem, fit: Fit, num_samples: int, seed: int) -> Score:
     """Scores on the test part; the density of y is that of y / unit, divided by the unit."""
-    prediction = pb.predict(*fit, problem.x_test, y=problem.y_test, num_samples=num_samples, seed=seed)
-    return Score(
-        rmse=problem.unit * pb.metrics.root_mean_squared_error(prediction.mean, problem.y_test),
+    model, posterior = fit
+    y = problem.y_test
+    prediction = pb.predict(*fit, problem.x_test, y=y, num_samples=num_samples, keep_draws=True, seed=seed)
+    tail = (1 - LEVEL) / 2
+    below = prediction.cdf(y)
+    result = Score(
+        rmse=problem.unit * pb.metrics.root_mean_squared_error(prediction.mean, y),
         log_likelihood=float(prediction.log_density.mean()) - math.log(problem.unit),
+        coverage=float(((below >= tail) & (below <= 1 - tail)).double().mean()),
+        noise=problem.unit * float(prediction.aleatoric.mean().sqrt()),
+        status=str(posterior.status),
     )
+    if not isinstance(posterior, pb.MCMCPosterior) or posterior.num_chains < 2:
+        return result
+    judged = agreement(model, posterior, problem.x_test[:NUM_JUDGED])
+    return replace(result, r_hat=judged.worst_r_hat, ess=judged.worst_ess)
+
+
+def agreement(model: pb.BayesianModel, posterior: pb.MCMCPosterior, x: Tensor) -> Convergence:
+    """R-hat and effective sample sizes of the noise's scale and of the network's output at inputs x."""
+    draws = pb.predict(model, posterior, x, num_samples=posterior.num_stored, keep_draws=True, seed=0).components
+    quantities = torch.cat([draws.mean[..., 0], draws.stddev[:, 0]], 1)  # (K S, N + 1)
+    return convergence(quantities.unflatten(0, (posterior.num_chains, -1)))
 
 
 @dataclass(frozen=True)
@@ -85,212 +119,100 @@ class Budget:
     """Sizes that decide how long everything takes.
 
     Args:
-        steps: Optimisation steps of each fit.
+        steps: Optimisation steps of each fit; also the steps of each chain of SGHMC.
         batch_size: Rows of a step, or all where there are fewer.
-        draws: Draws of NUTS, after as many of warm-up, in the search a half of both.
+        draws: Draws of each chain of NUTS, after as many of warm-up.
         depth: Largest depth of its trees.
-        predictive_draws: Weight draws of the other methods' predictions.
+        chains: Number of chains of NUTS and SGHMC.
+        predictive_draws: Weight draws of predictions, fewer where fewer are stored.
         compile: Compile the sampler.
     """
 
     steps: int = 3000
     batch_size: int = 1500
-    draws: int = 150
-    depth: int = 6
-    predictive_draws: int = 100
+    draws: int = 500
+    depth: int = 9
+    chains: int = 4
+    predictive_draws: int = 200
     compile: bool = True
+
+    def without_nuts(self) -> "Budget":
+        """The same with the default sizes of NUTS."""
+        return replace(self, draws=Budget.draws, depth=Budget.depth, compile=Budget.compile)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Numbers that are chosen on a validation part.
+    """Numbers that are chosen on validation rows.
 
     Args:
-        gain: Gain of the fan-in prior, or standard deviation of the wide component of a mixture prior.
+        gain: Gain of the fan-in prior.
         kl_weight: Weight of the KL term; below 1 it gives a cold posterior.
         dropout: Probability to drop a hidden unit.
+        lr: Learning rate of SWAG's path, or step size of SGHMC.
     """
 
     gain: float = 2.0
     kl_weight: float = 1.0
     dropout: float | None = None
+    lr: float | None = None
 
 
 class Method(ABC):
-    """One way to infer, with a grid of settings of which a validation part chooses one.
+    """One way to predict, with a grid of settings of which validation rows choose one.
 
     Attributes:
-        name: Column of the tables, and what `--methods` takes.
+        name: Row of the tables, and what `--methods` takes.
         grid: Settings.
+        most_searched: Largest number of splits on whose validation rows the grid is searched.
         tuned_as: The method that the grid is searched with, None being this one.
     """
 
     name: str
-    grid: Sequence[Setting]
-    tuned_as: "type[Method] | None" = None
+    grid: Sequence[Setting] = (Setting(),)
+    most_searched: int = 3
+    tuned_as: "Method | None" = None
+
+    @abstractmethod
+    def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
+        """The scores on the problem's test part, after a fit to its training part."""
+
+
+class NetworkMethod(Method):
+    """One way to infer the weights of the network."""
 
     @abstractmethod
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         """The posterior from the problem's training part."""
 
-    def num_samples(self, budget: Budget) -> int:
-        """Number of weight draws of a prediction."""
-        return budget.predictive_draws
-
-
-class Map(Method):
-    """One point, the noise's scale included."""
-
-    name = "map"
-    grid = (Setting(gain=2.0), Setting(gain=1.0))
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        return fit_point(problem, setting, budget, seed)
-
-    def num_samples(self, budget: Budget) -> int:
-        return 1
-
-
-class MCDropout(Method):
-    """The same with masks that stay on, and a wide prior."""
-
-    name = "mc-dropout"
-    grid = (Setting(gain=4.0, dropout=0.005), Setting(gain=4.0, dropout=0.05))
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        return fit_point(problem, setting, budget, seed)
-
-
-class Ensemble(Method):
-    """Five of those points, each from its own start; the gain is the one that suits one of them."""
-
-    name = "ensemble"
-    grid = Map.grid
-    tuned_as = Map
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        members = [fit_point(problem, setting, budget, 100 * seed + member) for member in range(NUM_MEMBERS)]
-        return members[0][0], pb.EnsemblePosterior([posterior for _, posterior in members])
-
-    def num_samples(self, budget: Budget) -> int:
-        return NUM_MEMBERS
-
-
-class MeanField(Method):
-    """One Gaussian per weight, with local reparameterisation and divergences in closed form."""
-
-    name = "mean-field"
-    grid = (Setting(kl_weight=0.1), Setting(kl_weight=1.0))
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        return fit_mean_field(problem, pb.FanInNormalPrior(setting.gain), TraceMeanField_ELBO, setting, budget, seed)
-
-
-class Mixture(Method):
-    """The same under a scale mixture: half of the weights are small."""
-
-    name = "mixture"
-    grid = (Setting(gain=1.0, kl_weight=0.1), Setting(gain=1.0, kl_weight=1.0))
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        prior = pb.ScaleMixturePrior(mixing=0.5, scale1=setting.gain, scale2=0.1)
-        return fit_mean_field(problem, prior, Trace_ELBO, setting, budget, seed)
-
-
-class LowRank(Method):
-    """A Gaussian with correlations in ten directions; the KL weight is the one that suits a mean-field posterior."""
-
-    name = "low-rank"
-    grid = MeanField.grid
-    tuned_as = MeanField
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        model = make_model(problem, pb.FanInNormalPrior(setting.gain), seed)
-        guide = pb.auto_low_rank_multivariate_normal(model, rank=10, init=INIT)
-        return model, optimise(problem, model, guide, setting, budget, seed)
-
-
-class Nuts(Method):
-    """One chain from the network's first weights, in float32."""
-
-    name = "nuts"
-    grid = (Setting(gain=2.0),)
-
-    def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-        model = make_model(problem, pb.FanInNormalPrior(setting.gain), seed)
+    def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
+        """See :meth:`Method.evaluate`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the row has the status
-            posterior = pb.fit_nuts(
-                model,
-                problem.x,
-                problem.y,
-                num_samples=budget.draws,
-                num_warmup=budget.draws,
-                num_chains=1,
-                max_tree_depth=budget.depth,
-                init=INIT,
-                dtype=None,
-                compile=budget.compile,
-                seed=seed,
-            )
-        return model, posterior
-
-    def num_samples(self, budget: Budget) -> int:
-        return budget.draws
+            fit = self.fit(problem, setting, budget, seed)
+        return score(problem, fit, min(budget.predictive_draws, fit[1].num_stored or budget.predictive_draws), seed)
 
 
-METHODS: tuple[Method, ...] = (Map(), MCDropout(), MeanField(), Mixture(), LowRank(), Ensemble(), Nuts())
-INIT = pb.NetworkInit(scale=0.02)
-
-
-def make_model(problem: Problem, prior: pb.Prior, seed: int, *, dropout: float | None = None) -> pb.BayesianModel:
-    """One hidden layer of tanh units, and a latent noise scale; the seed decides the first weights."""
+def make_network(problem: Problem, seed: int, *, dropout: float | None = None) -> nn.Module:
+    """One hidden layer of tanh units; the seed decides the first weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        net = nets.mlp([problem.x.shape[1], NUM_HIDDEN, 1], activation=nn.Tanh, dropout=dropout)
-    return pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(NOISE), num_data=len(problem.x))
+        return nets.mlp([problem.x.shape[1], NUM_HIDDEN, 1], activation=nn.Tanh, dropout=dropout)
 
 
-def fit_point(problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
-    model = make_model(problem, pb.FanInNormalPrior(setting.gain), seed, dropout=setting.dropout)
-    return model, optimise(problem, model, pb.auto_delta(model), setting, budget, seed)
+def make_model(problem: Problem, gain: float, seed: int, *, dropout: float | None = None) -> pb.BayesianModel:
+    """The network with a fan-in prior and a latent noise scale."""
+    net, likelihood = make_network(problem, seed, dropout=dropout), pb.GaussianLikelihood(NOISE)
+    return pb.BayesianModel(net, prior=pb.FanInNormalPrior(gain), likelihood=likelihood, num_data=len(problem.x))
 
 
-def fit_mean_field(
-    problem: Problem, prior: pb.Prior, elbo: type[ELBO], setting: Setting, budget: Budget, seed: int
-) -> Fit:
-    model = make_model(problem, prior, seed)
-    guide = pb.MeanFieldGuide(model, init=INIT)
-    estimator = pb.LocalReparameterization()
-    return model, optimise(problem, model, guide, setting, budget, seed, elbo=elbo, estimator=estimator)
-
-
-def optimise(
-    problem: Problem,
-    model: pb.BayesianModel,
-    guide: nn.Module,
-    setting: Setting,
-    budget: Budget,
-    seed: int,
-    *,
-    elbo: type[ELBO] = Trace_ELBO,
-    estimator: pb.Estimator | None = None,
-) -> pb.GuidePosterior:
-    """Adam with a cosine decay, for about as many steps whatever the number of rows."""
-    batches = math.ceil(len(problem.x) / budget.batch_size)
-    epochs = max(round(budget.steps / batches), 1)
-    return pb.fit_svi(
-        model,
-        guide,
-        (problem.x, problem.y),
-        optimizer=pb.scheduled(
-            functools.partial(torch.optim.Adam, lr=0.03),
-            functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=epochs),
-        ),
-        num_epochs=epochs,
-        batch_size=math.ceil(len(problem.x) / batches),
-        kl_weight=setting.kl_weight,
-        elbo=elbo(),
-        estimator=estimator,
-        seed=seed,
-    )
+def timed(method: Method, problem: Problem, setting: Setting, budget: Budget, seed: int) -> tuple[Score | None, float]:
+    """The scores, None if the numbers left the finite range, and processor seconds."""
+    begin = time.process_time()
+    try:
+        result: Score | None = method.evaluate(problem, setting, budget, seed)
+    except pb.NonFiniteError:
+        result = None
+    if result is not None and not math.isfinite(result.log_likelihood + result.rmse):
+        result = None
+    return result, round(time.process_time() - begin, 2)

@@ -1,7 +1,9 @@
-"""ResNet-20 by several methods: the images of `cifar`, what is trained, how, and how it is measured."""
+"""ResNet-20 by several methods: the images of `cifar`, what is trained, and how."""
 
 import functools
+import math
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import pyro_bnn as pb
@@ -27,31 +29,51 @@ WEIGHTS = ("**.conv.weight", "**.conv1.weight", "**.conv2.weight", "**.linear.*"
 BATCH_SIZE = 1000
 """Images in a run of the network that needs no gradients."""
 
+NUM_UNKNOWN = 2000
+"""Images of no known class."""
+
+MOMENTUM = 0.9
+
+SWAG_START, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 10
+"""SWAG's path is the last quarter of the training, as in its article; on it the learning rate stays at a fraction. Rate
+and rank are heuristic."""
+
+PARTS = 8
+"""Parts of a pass over the images, in each of which the learning rate is constant; a fit calls them epochs."""
+
 PADDING = 4
 """Width of the frame of black pixels from which crops are taken, as in He et al. (2016)."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How one network is trained. The values in use are heuristic, and were not searched for.
+    """How one network is trained.
 
     Args:
-        method: ``point``, ``natural`` or ``last-layer``.
-        lr: Learning rate, which falls to 0 on a cosine.
-        prior_scale: Standard deviation of the weights' Gaussian prior; without effect on a point.
-        initial_hessian: Of natural gradients.
-        hessian_decay: Likewise; for few epochs, the average must forget quickly.
+        method: ``point``, ``natural``, ``swag``, ``last-layer`` or ``laplace``; the last two for the last layer alone.
+        lr: Learning rate, which rises over the first part of the training and falls to 0 on a cosine; that of SGD is
+            for the mean loss of an image.
+        has_momentum: Whether a point is found by SGD with momentum 0.9; else by Adam.
+        prior_scale: Standard deviation of the weights' Gaussian prior.
+        kl_weight: Weight of the divergence from the prior; 0 is a network without one, 1 on a point is the mode.
+        initial_hessian: First Hessian of natural gradients.
+        hessian_decay: Decay of their averaged Hessian, with a memory longer than these trainings: Hessian and scales
+            stay near their start.
         batch_size: Images per step.
         epochs: Passes over the training set.
+        warm_up: Length of the rise of the learning rate, in passes.
     """
 
     method: str
     lr: float
+    has_momentum: bool = False
     prior_scale: float = 1.0
+    kl_weight: float = 1.0
     initial_hessian: float = 0.5
-    hessian_decay: float = 1 - 1e-3
-    batch_size: int = 128
-    epochs: int = 5
+    hessian_decay: float = 1 - 1e-4
+    batch_size: int = 64
+    epochs: int = 6
+    warm_up: float = 0.5
 
     @property
     def is_point(self) -> bool:
@@ -59,30 +81,38 @@ class Setting:
 
     @property
     def starts_from_point(self) -> bool:
-        return self.method == "last-layer"
+        return self.method in ("last-layer", "laplace")
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Training images of dtype uint8, shape (N, C, H, W), and those to report on; labels of both."""
+    """Training images of dtype uint8, shape (N, C, H, W), and those to report on; labels of both; other images."""
 
     x_train: Tensor
     y_train: Tensor
     x_test: Tensor
     y_test: Tensor
+    unknown: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
         return 1 + int(self.y_train.max())
 
 
-def load(folder: Path | None, *, num_train: int | None, validation: int) -> Pictures:
+def in_colour(x: Tensor, height: int, width: int) -> Tensor:
+    """Grey images with values in [0, 1], shape (N, H, W), in three colours, another size, and of dtype uint8."""
+    resized = F.interpolate(x[:, None].float(), (height, width), mode="bilinear", align_corners=False)
+    return (resized * 255).round().byte().expand(-1, 3, -1, -1).contiguous()
+
+
+def load(folder: Path | None, *, num_train: int | None, validation: int, unknown: Path | None = None) -> Pictures:
     """The images in a folder: two packed archives, or torchvision's CIFAR-10.
 
     Args:
         folder: The folder.
         num_train: Number of training images that are kept, chosen at random; None keeps all.
         validation: Number of training images that are reported on in place of the test images; 0 for none.
+        unknown: Folder with FashionMNIST, whose first test images are those of no known class; None is none.
     """
     if folder is not None and (folder / "train.npz").is_file():
         (x_train, y_train), (x_test, y_test) = (
@@ -97,7 +127,11 @@ def load(folder: Path | None, *, num_train: int | None, validation: int) -> Pict
         aside, order = order[:validation], order[validation:]
         x_test, y_test = x_train[aside], y_train[aside]
     kept = order[:num_train].sort().values
-    return Pictures(x_train[kept], y_train[kept], x_test, y_test)
+    others = None
+    if unknown is not None:
+        clothes = load_images("fashion-mnist", root=unknown)
+        others = in_colour(clothes.x_test[:NUM_UNKNOWN], *x_test.shape[2:])
+    return Pictures(x_train[kept], y_train[kept], x_test, y_test, others)
 
 
 def crops(x: Tensor) -> Tensor:
@@ -135,9 +169,10 @@ class Augmented(Dataset):
 
 
 def augmented(images: Pictures, batch_size: int, seed: int) -> DataLoader:
-    """A loader of augmented batches, in a new order in each epoch."""
+    """A loader of augmented batches, each time of other images, one of `PARTS` of all."""
     data = Augmented(images.x_train, images.y_train)
-    order = RandomSampler(data, generator=torch.Generator().manual_seed(seed))
+    num_images = max(len(data) // PARTS, 1)
+    order = RandomSampler(data, num_samples=num_images, generator=torch.Generator().manual_seed(seed))
     return DataLoader(data, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
 
 
@@ -168,14 +203,16 @@ class Problem:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Inputs of the model from images of dtype uint8; the body runs once."""
+        device = self.model.device
         if self.body is None:
-            return pixels(x)
+            return pixels(x).to(device)
         with torch.no_grad():
-            return torch.cat([self.body(pixels(part)) for part in x.split(BATCH_SIZE)])
+            return torch.cat([self.body(pixels(part).to(device)) for part in x.split(BATCH_SIZE)])
 
-    def give_weights(self, net: nn.Module) -> None:
-        """Give a network the weights and buffers of this point estimate."""
-        weights = {name.removeprefix("net."): value for name, value in self.guide.median().items()}
+    def give_weights(self, posterior: pb.Posterior, net: nn.Module) -> None:
+        """Give a network the weights and buffers of a point estimate of this model."""
+        weights = {name.removeprefix("net."): value for name, value in posterior.sample(1).items()}
+        weights = {name: value[0] for name, value in weights.items()}
         net.load_state_dict({**self.model.network.state_dict(), **weights})
 
 
@@ -193,8 +230,8 @@ def build(setting: Setting, images: Pictures, net: nn.Sequential) -> Problem:
         num_data=len(images.x_train),
         where="**" if setting.starts_from_point else WEIGHTS,
     )
-    if setting.is_point:
-        return Problem(model, pb.auto_delta(model))
+    if setting.method in ("point", "swag", "laplace"):
+        return Problem(model, pb.auto_delta(model), body)
     scale_map = pb.scale_maps.Precision() if setting.method == "natural" else None
     return Problem(model, pb.MeanFieldGuide(model, **({"scale_map": scale_map} if scale_map else {})), body)
 
@@ -226,60 +263,81 @@ def train(
     seed: int,
     checkpoint: Path,
     echo: Callable[[History], None],
-) -> dict[str, float]:
-    """Fit in place; goes on from the checkpoint if there is one. Returns times, memory, and the last epoch's terms."""
+) -> tuple[pb.Posterior, dict[str, float]]:
+    """Fit; goes on from the checkpoint if there is one. Returns the posterior, times, memory, and the last terms."""
+    if setting.method == "laplace":
+        return _train_laplace(problem, images)
     adam = functools.partial(torch.optim.Adam, fused=True)
     optimizer: Any = functools.partial(adam, lr=setting.lr)
+    if setting.has_momentum:
+        lr = setting.lr / len(images.x_train)  # the loss of a fit is that of all images together
+        optimizer = functools.partial(torch.optim.SGD, lr=lr, momentum=MOMENTUM, fused=True)
     if setting.method == "natural":
         others = functools.partial(adam, lr=2e-3)
         optimizer = pb.natural_gradient(
             setting.lr, initial_hessian=setting.initial_hessian, hessian_decay=setting.hessian_decay, others=others
         )
+
+    parts = 1 if setting.starts_from_point else PARTS
+
+    def rate(part: int) -> float:
+        """The fraction of the learning rate in the middle of a part of a pass."""
+        done = (part + 0.5) / parts
+        rise = min(1.0, done / setting.warm_up) if setting.warm_up else 1.0
+        fall = (1 + math.cos(math.pi * done / setting.epochs)) / 2
+        return rise * max(fall, SWAG_RATE if setting.method == "swag" else 0.0)
+
     options: dict[str, Any] = {}
     meter = Meter(echo)
-    before = _memory.start("cpu")
+    callbacks: list[Any] = [meter]
+    if setting.method == "swag":
+        callbacks.append(pb.SWAG(problem.guide, rank=SWAG_RANK, start=int(SWAG_START * setting.epochs * parts)))
+    device = problem.model.device.type
+    before = _memory.start(device)
     if setting.starts_from_point:  # not augmented, so that the body needs to run only once
-        data: Any = problem.inputs(images.x_train), images.y_train
+        data: Any = problem.inputs(images.x_train), images.y_train.to(problem.model.device)
         estimator = pb.LocalReparameterization()
         options = {"batch_size": setting.batch_size, "elbo": TraceMeanField_ELBO(), "estimator": estimator}
     else:
         data = augmented(images, setting.batch_size, seed)
-    posterior = pb.fit_svi(
-        problem.model,
-        problem.guide,
-        data,
-        optimizer=pb.scheduled(optimizer, functools.partial(CosineAnnealingLR, T_max=setting.epochs)),
-        num_epochs=setting.epochs,
-        kl_weight=0.0 if setting.is_point else 1.0,
-        callbacks=[meter],
-        checkpoint=pb.Checkpoint(checkpoint, minutes=3),
-        resume=checkpoint if checkpoint.exists() else None,
-        seed=seed,
-        **options,
-    )
+    with warnings.catch_warnings():  # what a fit takes for the data set is one part of it
+        warnings.filterwarnings("ignore", message="`num_data` is .* but an epoch has")
+        posterior = pb.fit_svi(
+            problem.model,
+            problem.guide,
+            data,
+            optimizer=pb.scheduled(optimizer, functools.partial(LambdaLR, lr_lambda=rate)),
+            num_epochs=setting.epochs * parts,
+            kl_weight=setting.kl_weight,
+            callbacks=callbacks,
+            checkpoint=pb.Checkpoint(checkpoint, minutes=3),
+            resume=checkpoint if checkpoint.exists() else None,
+            seed=seed,
+            **options,
+        )
     last, num_data = posterior.history.epochs[-1], len(images.x_train)
-    return {
+    measured = {
         "wall_seconds": sum(record.seconds for record in posterior.history.epochs),
         "cpu_seconds": meter.seconds,
         "num_steps": len(posterior.history.elbo),
-        "memory": _memory.peak("cpu") - before,
+        "memory": _memory.peak(device) - before,
         "train_nll": -last.expected_log_likelihood / num_data,
-        "kl_per_image": 0.0 if setting.is_point else last.kl / num_data,
+        "kl_per_image": last.kl / num_data if setting.method in ("natural", "last-layer") else 0.0,
     }
+    return callbacks[-1].posterior(problem.model) if setting.method == "swag" else posterior, measured
 
 
-def evaluate(setting: Setting, problem: Problem, images: Pictures, *, num_samples: int, seed: int) -> dict[str, float]:
-    """Scores of the ensemble of draws; a point has one draw."""
-    start = time.process_time()
-    draws = 1 if setting.is_point else num_samples
-    x = problem.inputs(images.x_test)
-    found = pb.predict(problem.model, problem.guide, x, num_samples=draws, batch_size=BATCH_SIZE, seed=seed)
-    seconds = time.process_time() - start
-    probs, y = found.probs, images.y_test
-    return {
-        "accuracy": metrics.accuracy(probs, y),
-        "nll": metrics.negative_log_likelihood(probs, y),
-        "ece": metrics.expected_calibration_error(probs, y),
-        "num_samples": draws,
-        "cpu_seconds": seconds,
+def _train_laplace(problem: Problem, images: Pictures) -> tuple[pb.Posterior, dict[str, float]]:
+    device = problem.model.device.type
+    start, before = time.process_time(), _memory.start(device)
+    x, y = problem.inputs(images.x_train), images.y_train.to(problem.model.device)
+    posterior = pb.fit_laplace(problem.model, x, y)
+    measured = {
+        "wall_seconds": posterior.seconds or 0.0,
+        "cpu_seconds": time.process_time() - start,
+        "num_steps": 0,
+        "memory": _memory.peak(device) - before,
     }
+    point = pb.predict_point(problem.model, posterior.median(), x)
+    nll = metrics.negative_log_likelihood(point.probs, y)
+    return posterior, {**measured, "train_nll": nll, "kl_per_image": 0.0}

@@ -1,14 +1,15 @@
 """CIFAR-10 with ResNet-20, trained for a few epochs by several methods: `python -m benchmarks.cifar`.
 
-Three networks: a point by Adam; all weights Bayesian by natural gradients; and the point's last layer made Bayesian. A
-run that was interrupted goes on where it was.
+A point by SGD with momentum, or by Adam; the mode of the posterior; all weights Bayesian by natural gradients; SWAG;
+the last layer of the mode made Bayesian, by SVI and by Laplace's method; and with several seeds an ensemble of their
+points. A run that was interrupted goes on where it was, and the tables are in the folder after every network.
 """
 
 import argparse
+import ast
 import json
 import os
 import platform
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,13 +21,20 @@ import pyro_bnn as pb
 from pyro_bnn.app.files import write_json
 from pyro_bnn.history import History
 
-from . import _residual
+from . import _residual, _residual_scores, _residual_tables
 from ._residual import Pictures, Problem, Setting
 
+BELOW = "map"
+"""The network on which a last layer stands."""
+
 SETTINGS: dict[str, Setting] = {
-    "adam": Setting("point", lr=2e-3),
-    "natural": Setting("natural", lr=0.1, prior_scale=0.3),
+    "sgd": Setting("point", lr=0.1, has_momentum=True, kl_weight=0.0),
+    "map": Setting("point", lr=0.1, has_momentum=True, prior_scale=0.3),
+    "adam": Setting("point", lr=2e-3, kl_weight=0.0),
+    "natural": Setting("natural", lr=0.5, prior_scale=0.3),
+    "swag": Setting("swag", lr=0.1, has_momentum=True, prior_scale=0.3),
     "last-layer": Setting("last-layer", lr=1e-2, prior_scale=1.0, batch_size=500, epochs=20),
+    "laplace": Setting("laplace", lr=0.0, prior_scale=1.0, epochs=0),
 }
 
 
@@ -60,7 +68,10 @@ class Task:
     def below(self) -> "Task":
         """The task whose network a last layer stands on."""
         assert self.point is not None
-        return replace(self, method="adam", setting=self.point, point=None)
+        return replace(self, method=BELOW, setting=self.point, point=None)
+
+
+Network = tuple[Problem, pb.Posterior]
 
 
 class Runs:
@@ -70,11 +81,19 @@ class Runs:
         out: The folder.
         data: Function that loads the images.
         num_samples: Draws of an ensemble.
+        device: Where to compute.
         echo: Function that prints.
     """
 
-    def __init__(self, out: Path, data: Callable[[], Pictures], num_samples: int, echo: Callable[[str], None]) -> None:
-        self._out, self._data, self._num_samples, self._echo = out, data, num_samples, echo
+    def __init__(
+        self,
+        out: Path,
+        data: Callable[[], Pictures],
+        num_samples: int,
+        device: str,
+        echo: Callable[[str], None],
+    ) -> None:
+        self._out, self._data, self._num_samples, self._device, self._echo = out, data, num_samples, device, echo
 
     def run(self, task: Task) -> dict[str, Any]:
         """Train, measure and record one network.
@@ -82,80 +101,84 @@ class Runs:
         Raises:
             ValueError: If the folder holds another network of that name.
         """
-        path = self._out / f"{task.name}.json"
-        record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": asdict(task)}
-        if record["task"] != asdict(task):
-            raise ValueError(f"{path} was made with other settings; choose another --out, or delete it.")
-        if record.get("num_samples") == self._num_samples:
-            self._echo(f"# {task.name}: done before")
-            return record
-        problem = self._trained(task, record)
-        record["scores"] = _residual.evaluate(
-            task.setting, problem, self._data(), num_samples=self._num_samples, seed=task.seed
-        )
-        record["num_samples"] = self._num_samples
-        write_json(path, record)
+        record, is_done = self._found(task.name, asdict(task))
+        if not is_done:
+            problem, posterior = self._trained(task, record)
+            self._measure(task.name, record, task.setting, task.seed, problem, posterior)
         return record
 
-    def _trained(self, task: Task, record: dict[str, Any]) -> Problem:
+    def run_ensemble(self, tasks: list[Task]) -> dict[str, Any]:
+        """Measure and record the mixture of several points, each with its own batch normalisation."""
+        name = f"ensemble-of-{len(tasks)}"
+        members = [self.run(task) for task in tasks]
+        told = {**asdict(tasks[0]), "method": "ensemble", "seeds": [task.seed for task in tasks]}
+        record, is_done = self._found(name, told)
+        if not is_done:
+            networks = [self._trained(task, member) for task, member in zip(tasks, members, strict=True)]
+            parts = [member["training"] for member in members]
+            sums = {key: sum(part[key] for part in parts) for key in ("cpu_seconds", "wall_seconds", "num_steps")}
+            record["training"] = {**parts[0], **sums}
+            record["machine"] = members[0]["machine"]
+            posterior = pb.EnsemblePosterior([pb.PinnedPosterior(problem.model, found) for problem, found in networks])
+            setting = replace(tasks[0].setting, method="ensemble")
+            self._measure(name, record, setting, 0, networks[0][0], posterior, num_samples=len(tasks))
+        return record
+
+    def _found(self, name: str, task: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """What is recorded of a network, and whether that is all."""
+        path = self._out / f"{name}.json"
+        record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"task": task}
+        if record["task"] != task:
+            raise ValueError(f"{path} was made with other settings; choose another --out, or delete it.")
+        is_done = record.get("num_samples") == self._num_samples
+        if is_done:
+            self._echo(f"# {name}: done before")
+        return record, is_done
+
+    def _measure(
+        self,
+        name: str,
+        record: dict[str, Any],
+        setting: Setting,
+        seed: int,
+        problem: Problem,
+        posterior: pb.Posterior,
+        num_samples: int | None = None,
+    ) -> None:
+        num_samples = num_samples or self._num_samples
+        record["scores"] = _residual_scores.evaluate(
+            posterior, setting, problem, self._data(), num_samples=num_samples, seed=seed
+        )
+        record["num_samples"] = self._num_samples
+        write_json(self._out / f"{name}.json", record)
+
+    def _trained(self, task: Task, record: dict[str, Any]) -> Network:
         images, state = self._data(), self._out / f"{task.name}.pt"
         net = _residual.network(images, task.width, task.seed)
         if task.setting.starts_from_point:
-            self.run(task.below)
-            point = json.loads((self._out / f"{task.below.name}.json").read_text())
-            self._trained(task.below, point).give_weights(net)
-        problem = _residual.build(task.setting, images, net)
+            below = self.run(task.below)
+            record["below"] = below["training"]
+            problem, posterior = self._trained(task.below, below)
+            problem.give_weights(posterior, net)
+        problem = _residual.build(task.setting, images, net.to(self._device))
         if "training" in record:
-            pb.load_posterior(state, problem.model, guide=problem.guide)
-            return problem
+            return problem, pb.load_posterior(state, problem.model)
 
         def echo(history: History) -> None:
             last, n = history.epochs[-1], len(images.x_train)
-            done = f"epoch {last.epoch + 1} of {task.setting.epochs}, {last.seconds:.0f} s"
+            done = f"part {last.epoch + 1}, {last.seconds:.0f} s"
             self._echo(f"# {task.name}: {done}, NLL {-last.expected_log_likelihood / n:.4f}, KL {last.kl / n:.3f}")
 
         checkpoint = self._out / f"{task.name}.fit"
-        record["training"] = _residual.train(
+        posterior, record["training"] = _residual.train(
             task.setting, problem, images, seed=task.seed, checkpoint=checkpoint, echo=echo
         )
         threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
-        record["machine"] = f"torch {torch.__version__}, {threads}, {platform.machine()}"
-        pb.save_posterior(state, problem.model, problem.guide)
+        record["machine"] = f"torch {torch.__version__}, {threads}, {platform.machine()}, {self._device}"
+        pb.save_posterior(state, problem.model, posterior)
         write_json(self._out / f"{task.name}.json", record)
-        checkpoint.unlink()
-        return problem
-
-
-def show(records: Sequence[dict[str, Any]]) -> str:
-    """Markdown: a row for each method, means over the seeds."""
-    lines = [
-        "| network | seeds | epochs | CPU ms / step | images / step | memory, GB | accuracy | NLL | ECE "
-        "| NLL train | draws | prediction, CPU s |",
-        "|---|" + "--:|" * 11,
-    ]
-    for method in dict.fromkeys(record["task"]["method"] for record in records):
-        some = [record for record in records if record["task"]["method"] == method]
-        setting, samples = some[0]["task"]["setting"], some[0]["scores"]["num_samples"]
-
-        def mean(part: str, name: str, some: list[dict[str, Any]] = some) -> float:
-            return statistics.fmean(record[part][name] for record in some)
-
-        step = 1e3 * statistics.fmean(r["training"]["cpu_seconds"] / r["training"]["num_steps"] for r in some)
-        cells = [
-            method,
-            ", ".join(str(record["task"]["seed"]) for record in some),
-            str(setting["epochs"]),
-            f"{step:.4g}",
-            str(setting["batch_size"]),
-            f"{mean('training', 'memory') / 1e9:.2f}",
-            f"{mean('scores', 'accuracy'):.2%}",
-            *(f"{mean('scores', name):.3f}" for name in ("nll", "ece")),
-            f"{mean('training', 'train_nll'):.3f}",
-            str(samples),
-            f"{mean('scores', 'cpu_seconds'):.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        checkpoint.unlink(missing_ok=True)
+        return problem, posterior
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -167,9 +190,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for results; what is there is not done again")
     parser.add_argument("--methods", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="METHOD")
-    parser.add_argument("--epochs", type=int, help="of point and natural gradients, instead of their own number")
+    parser.add_argument(
+        "--change", nargs="+", default=[], metavar="NAME=NUMBER", help="settings in place of a method's own"
+    )
+    parser.add_argument("--epochs", type=int, help="of all but the last layers, instead of their own number")
+    parser.add_argument("--ensemble", choices=list(SETTINGS), metavar="METHOD", help="also mix its points of all seeds")
+    parser.add_argument("--unknown", type=Path, help="folder with FashionMNIST, for images of no known class")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="SEED")
-    parser.add_argument("--samples", type=int, default=32, help="draws of an ensemble")
+    parser.add_argument("--samples", type=int, default=16, help="draws of an ensemble")
     parser.add_argument("--train", type=int, help="use only so many training images, chosen at random")
     parser.add_argument(
         "--validation", type=int, default=0, help="set so many training images aside and report on them"
@@ -183,28 +212,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def data() -> Pictures:
         if not loaded:
-            loaded.append(_residual.load(given.data, num_train=given.train, validation=given.validation))
+            parts = {"num_train": given.train, "validation": given.validation, "unknown": given.unknown}
+            loaded.append(_residual.load(given.data, **parts))
         return loaded[0]
 
     def echo(text: str) -> None:
         print(text, flush=True)
 
+    changes = {name: ast.literal_eval(value) for name, value in (change.split("=", 1) for change in given.change)}
+
     def setting(method: str) -> Setting:
-        own = SETTINGS[method]
+        own = replace(SETTINGS[method], **changes)
         return own if given.epochs is None or own.starts_from_point else replace(own, epochs=given.epochs)
 
-    runs, records = Runs(given.out, data, given.samples, echo), []
-    for seed in given.seeds:
-        for method in given.methods:
-            point = setting("adam") if setting(method).starts_from_point else None
-            task = Task(method, seed, given.train, given.validation, given.width, setting(method), point)
-            try:
-                records.append(runs.run(task))
-            except (ValueError, OSError) as error:
-                parser.error(str(error))
-    what = f"{given.validation} images set aside" if given.validation else "the test images"
-    number = "all" if given.train is None else f"{given.train:,}"
-    echo(f"\nTrained on {number} training images, measured on {what}; {records[0]['machine']}.\n\n{show(records)}")
+    def task(method: str, seed: int) -> Task:
+        own = setting(method)
+        point = setting(BELOW) if own.starts_from_point else None
+        return Task(method, seed, given.train, given.validation, given.width, own, point)
+
+    def report() -> str:
+        what = f"{given.validation} images set aside" if given.validation else "the test images"
+        number = "all" if given.train is None else f"{given.train:,}"
+        head = f"Trained on {number} training images, measured on {what}; {records[0]['machine']}."
+        return f"{head}\n\n{_residual_tables.show(records)}"
+
+    runs, records = Runs(given.out, data, given.samples, given.device, echo), []
+    try:
+        for seed in given.seeds:
+            for method in given.methods:
+                records.append(runs.run(task(method, seed)))
+                (given.out / "table.md").write_text(report())
+        if given.ensemble:
+            records.append(runs.run_ensemble([task(given.ensemble, seed) for seed in given.seeds]))
+            (given.out / "table.md").write_text(report())
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    echo(f"\n{report()}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ from . import scale_maps as scale_maps
 from . import uncertainty as uncertainty
 from ._checkpointing import Checkpoint as Checkpoint
 from ._checkpointing import Interrupted as Interrupted
+from .batch_norm import PinnedPosterior as PinnedPosterior
+from .batch_norm import RefreshedPosterior as RefreshedPosterior
+from .batch_norm import refresh_batch_norm as refresh_batch_norm
 from .checkpoint import load_posterior as load_posterior
 from .checkpoint import save_posterior as save_posterior
 from .comparison import Comparison as Comparison
@@ -23,6 +26,8 @@ from .estimators import Flipout as Flipout
 from .estimators import Layer as Layer
 from .estimators import LocalReparameterization as LocalReparameterization
 from .fitting import fit as fit
+from .gauss_newton import GaussNewtonPosterior as GaussNewtonPosterior
+from .gauss_newton import fit_gauss_newton as fit_gauss_newton
 from .guides import Diagnosis as Diagnosis
 from .guides import FlatGuide as FlatGuide
 from .guides import FlatState as FlatState

@@ -1,10 +1,11 @@
 """Copies of modules as they are after a call, when some hold tensors of that call."""
 
 import copy
-from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from torch import Tensor, nn
+from torch import nn
+
+from ._tensors import tensors_within
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -20,7 +21,8 @@ def copied(module: M) -> M:
         ValueError: If such a tensor is inside an object of another class, where it cannot be found.
     """
     parts = (value for part in module.modules() for value in vars(part).values())
-    kept = {id(tensor): tensor.detach().clone() for value in parts for tensor in _with_history(value)}
+    tensors = (tensor for value in parts for tensor in tensors_within(value) if tensor.grad_fn is not None)
+    kept = {id(tensor): tensor.detach().clone() for tensor in tensors}
     try:
         return copy.deepcopy(module, kept)
     except RuntimeError as error:
@@ -30,16 +32,3 @@ def copied(module: M) -> M:
             f"{type(module).__name__} must be a module that can be copied, but it keeps tensors of its last call in an "
             "object of its own; make it keep `tensor.detach()`."
         ) from error
-
-
-def _with_history(value: object) -> Iterator[Tensor]:
-    """The tensors with a history in a value, and in lists, tuples and dictionaries at any depth."""
-    if isinstance(value, Tensor):
-        if value.grad_fn is not None:
-            yield value
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _with_history(part)
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _with_history(part)

@@ -37,12 +37,18 @@ def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
     return owner, attribute
 
 
-def num_axes(net: nn.Module, path: str) -> int:
-    """Number of axes of a random parameter, which is a buffer."""
+def _present(net: nn.Module, path: str) -> Tensor:
+    """The value of a parameter or buffer."""
     owner, attribute = _owner(net, path)
-    value = owner._buffers[attribute]
+    value = owner._buffers.get(attribute)
+    value = owner._parameters[attribute] if value is None else value
     assert value is not None
-    return value.dim()
+    return value
+
+
+def num_axes(net: nn.Module, path: str) -> int:
+    """Number of axes of a parameter or buffer."""
+    return _present(net, path).dim()
 
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -119,17 +125,22 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
 
 
 @contextmanager
-def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which the parameters at some paths are given tensors, also for `next(net.parameters())`.
+def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """A context in which random parameters, which are buffers, are given tensors as parameters.
 
-    In a network of Pyro's modules they replace the buffers: Pyro would put parameters into its store.
+    So they are also found by `next(net.parameters())`. In a network of Pyro's modules they replace the buffers: Pyro
+    would put parameters into its store. Other parameters and buffers may be given
+    tensors too.
     """
     is_pyro = any(isinstance(module, PyroModule) for module in net.modules())
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # the network may be shared by threads
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
         tables: list[dict[str, Tensor | None]]
-        tables = [owner._buffers if is_pyro else owner._parameters for owner, _ in owners]  # type: ignore[misc]
+        tables = [
+            owner._buffers if is_pyro and name not in owner._parameters else owner._parameters  # type: ignore[misc]
+            for owner, name in owners
+        ]
         slots = [(table, attribute) for table, (_, attribute) in zip(tables, owners, strict=True)]
         originals = [table.get(attribute) for table, attribute in slots]
         try:
@@ -138,7 +149,7 @@ def _swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             yield
         finally:
             for (table, attribute), original in zip(slots, originals, strict=True):
-                if is_pyro:
+                if original is not None:
                     table[attribute] = original
                 else:
                     table.pop(attribute, None)  # None if done already: one module may have several names
@@ -156,7 +167,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
     before = versions(x)
     try:
-        with _swapped(net, tensors):
+        with swapped(net, tensors):
             output = call_network(net, x)
     except (RuntimeError, IndexError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError):
@@ -190,10 +201,10 @@ def _first_line(error: Exception) -> str:
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """One output per draw, shape `(*draws, N, ...)`; tensors have shape `(*draws, *parameter)` or `parameter`."""
-    batched = {path: value for path, value in tensors.items() if value.dim() > net.get_buffer(path).dim()}
-    leads = [value.shape[: value.dim() - net.get_buffer(path).dim()] for path, value in batched.items()]
+    batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
+    leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
     lead = torch.broadcast_shapes(*leads)
-    flat = {p: v.expand(lead + net.get_buffer(p).shape).flatten(0, len(lead) - 1) for p, v in batched.items()}
+    flat = {p: v.expand(lead + _present(net, p).shape).flatten(0, len(lead) - 1) for p, v in batched.items()}
     return _loop(net, {**tensors, **flat}, set(flat), x).unflatten(0, lead)
 
 
@@ -229,7 +240,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
         if len(next(iter(tensors.values()))) == 1:  # for one draw `vmap` takes 1.6 times as long
             return loop(tensors, x)
-        with _ordinary_attention():
+        with ordinary_attention():
             return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
     candidates = [run for run in (_as_chain(net, paths, x), vectorised) if run is not None]
@@ -247,7 +258,7 @@ def faster(net: nn.Module, example: Mapping[str, Tensor], x: Inputs, expected: T
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        with _ordinary_attention():
+        with ordinary_attention():
             return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
     if expected.is_meta:  # there are no numbers to compare
@@ -266,7 +277,7 @@ def faster(net: nn.Module, example: Mapping[str, Tensor], x: Inputs, expected: T
 
 
 @contextmanager
-def _ordinary_attention() -> Iterator[None]:
+def ordinary_attention() -> Iterator[None]:
     """A context without attention's fused operations, which have no rule for many draws at once."""
     with EXCLUSIVE:  # the switches belong to the process
         before = torch.backends.mha.get_fastpath_enabled()

@@ -80,6 +80,11 @@ class Posterior(Shown, ABC):
         return Summary(title, [status], [shape_row(name, shape) for name, shape in (shapes or {}).items()])
 
     @property
+    def carried(self) -> tuple[str, ...]:
+        """Learned parameters and buffers of the network, ``net.PATH``, of which draws hold values of their own."""
+        return ()
+
+    @property
     def num_stored(self) -> int | None:
         """Number of draws in a posterior that stores them; None for one that can make any number of them."""
         return None
@@ -88,6 +93,24 @@ class Posterior(Shown, ABC):
     def seconds(self) -> float | None:
         """Wall time of the inference; None if unknown."""
         return None
+
+    @property
+    def constants(self) -> Draw:
+        """Weights that are the same in all draws, ``{site: value}``; :func:`~pyro_bnn.predict` uses them only once."""
+        return {}
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether :func:`~pyro_bnn.predict` takes the network as linear in its weights unless told otherwise."""
+        return False
+
+    def median(self) -> Draw:
+        """The median of every latent variable, ``{site: shape (*event)}``: of a Gaussian its mean.
+
+        Raises:
+            ValueError: If the posterior has no closed-form median, as a set of draws or an ensemble.
+        """
+        raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -142,6 +165,8 @@ class Posterior(Shown, ABC):
             ValueError: If x or y is given without a model.
         """
         check_data(model, x, y)
+        if self.carried and model is not None:
+            raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
         if num_samples is None:
             num_samples = min(ARVIZ_DRAWS, self.num_stored or ARVIZ_DRAWS)
         _checks.at_least("num_samples", num_samples, 1)
@@ -175,7 +200,8 @@ class Posterior(Shown, ABC):
         if num_samples is None:
             num_samples = min(MOMENT_DRAWS, self.num_stored or MOMENT_DRAWS)
         samples = self.sample(_checks.at_least("num_samples", num_samples, 2), seed=seed)
-        weights = {name: draws for name, draws in samples.items() if name.startswith(f"{SITE_PREFIX}.")}
+        names = {name for name in samples if name.startswith(f"{SITE_PREFIX}.")} - {*self.carried}
+        weights = {name: draws for name, draws in samples.items() if name in names}
         locations = {name: draws.mean(0) for name, draws in weights.items()}
         differs = {name: (draws != draws[0]).any(0) for name, draws in weights.items()}  # else rounding gives a width
         scales = {name: draws.std(0) * differs[name] for name, draws in weights.items()}
@@ -200,9 +226,11 @@ class EnsemblePosterior(Posterior):
     the members in turn, so if the number of draws is a multiple of M, all members have exactly the same weight;
     otherwise some have one draw more.
 
-    The members must come from models of one architecture. A draw holds latent variables only. Learned parameters, such
-    as a learned noise scale, are those of the model given to `predict`. So the noise should be fixed, latent, or an
-    output of the network (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
+    The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
+    buffers are those of the model given to `predict`. So each member of networks with batch normalisation, or with
+    parameters that are not random, should be a :class:`~pyro_bnn.PinnedPosterior`. A learned noise scale is always that
+    of the model: noise should be fixed, latent, or an output of the network
+    (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
         members: M posteriors over the same sites.
@@ -233,6 +261,11 @@ class EnsemblePosterior(Posterior):
         return self.members[0].shapes
 
     @property
+    def carried(self) -> tuple[str, ...]:
+        """What the draws of the first member carry; those of the others must carry the same."""
+        return self.members[0].carried
+
+    @property
     def num_stored(self) -> int | None:
         """M times the smallest store of a member, since members are drawn from in turn; None if there is no store."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
@@ -243,6 +276,11 @@ class EnsemblePosterior(Posterior):
         """Wall time of the inference of all members together; None if that of one is unknown."""
         seconds = [member.seconds for member in self.members]
         return None if None in seconds else sum(value for value in seconds if value is not None)
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
+        return any(member.is_linearised for member in self.members)
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from each member in turn; see :meth:`Posterior.draws`."""

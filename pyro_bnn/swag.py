@@ -32,7 +32,7 @@ class SWAG:
 
     The path should be that of SGD with a constant, rather large learning rate, after the loss has stopped falling: its
     spread, and so the width of the posterior, grows with the learning rate. Running statistics of batch normalisation
-    stay those of the end of the fit.
+    stay those of the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` finds those of each draw.
 
     Args:
         guide: The point estimate that is fitted, made by :func:`auto_delta`.

@@ -31,6 +31,7 @@ FLOOR = frozenset(
         "_reuse",
         "_scope",
         "_summary",
+        "_tensors",
     }
 )
 """Private files of the package's own folder that every file may import."""

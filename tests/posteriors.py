@@ -51,6 +51,10 @@ def laplace(model, x, y):
         return pb.fit_laplace(model, x, y, seed=0, max_iterations=5)
 
 
+def gauss_newton(structure, **kwargs):
+    return lambda model, x, y: pb.fit_gauss_newton(model, (x, y), structure=structure, **kwargs)
+
+
 def nuts(model, x, y):
     return fit_briefly(model, x, y, seed=0)
 
@@ -88,6 +92,9 @@ POSTERIORS = {
     "ensemble": (lambda model, x, y: pb.EnsemblePosterior(points(model)), {}),
     "nested": (nested, {}),
     "laplace": (laplace, {}),
+    "kronecker": (gauss_newton("kronecker"), {"likelihood": "gaussian-learned"}),
+    "last-layer": (gauss_newton("full", where="net.2.*"), {"likelihood": "gaussian-fixed"}),
+    "diagonal": (gauss_newton("diagonal"), {"net": batch_norm, "likelihood": "gaussian-fixed"}),
     "nuts": (nuts, {}),
 }
 

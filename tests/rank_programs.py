@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import warnings
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,18 @@ def natural_products(rank):
         torch.manual_seed(100 + rank)
         step(x, y)
         return {name: parameter.grad.clone() for name, parameter in guide.named_parameters()}
+
+
+def chains(rank):
+    """Draws of stochastic-gradient MCMC, one after each of the last steps."""
+    torch.manual_seed(0)
+    net, parts = nn.Linear(4, 1), {"prior": pb.NormalPrior(), "num_data": 41}
+    model = pb.BayesianModel(net, likelihood=pb.GaussianLikelihood(0.5), **parts)
+    options = {"num_epochs": 4, "num_samples": 10, "batch_size": 8, "num_chains": 2, "seed": 3}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pb.ConvergenceWarning)
+        posterior = pb.fit_sgmcmc(model, rows(), sampler=pb.SGHMC(lr=1e-3), **options)
+    return dict(posterior.samples)
 
 
 class Share(IterableDataset):

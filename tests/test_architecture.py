@@ -15,8 +15,8 @@ import pyro_bnn as pb
 PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
-    {"_checks", "_copies", "_devices", "_summary"},
-    {"_inputs"},
+    {"_checks", "_devices", "_summary", "_tensors"},
+    {"_copies", "_inputs"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_extras", "_functional"},
     {"_reuse"},
@@ -27,9 +27,9 @@ LAYERS = [
     {"inference_data"},
     {"posterior"},
     {"guides", "estimators"},
-    {"svi", "mcmc", "laplace"},
+    {"svi", "mcmc", "laplace", "gauss_newton"},
     {"prediction"},
-    {"checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
+    {"batch_norm", "checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
     {"plotting", "scikit", "tensorboard"},
     {"app"},
     {"__main__"},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks import _residual, cifar
+from benchmarks import _residual, _residual_scores, cifar
 
 from .test_image_files import encode, pack
 from .tolerances import assert_identical
@@ -63,44 +63,74 @@ def test_a_crop_is_a_part_of_the_framed_image_or_its_mirror_image():
     assert 60 < float(counts[..., 1].sum()) < 140
 
 
+METHODS = ("last-layer", "laplace", "map", "natural", "swag")
+
+
 def test_methods_are_trained_and_measured_side_by_side(benchmark):
-    printed = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
-    rows = [line for line in printed.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[0] for row in rows] == ["| network", "| last-layer", "| adam", "| natural"]
-    for method in cifar.SETTINGS:
+    options = ("--epochs", 8, "--methods", *METHODS)
+    printed = benchmark(*options)
+    tables = printed.partition("Trained on")[2]
+    rows = [line.partition(" |")[0] for line in tables.splitlines() if line.startswith("| ")]
+    names = ["| network", *(f"| {name}" for name in METHODS)]
+    kinds = ("fit", "mean weights", "mean over draws", "each draw", "fit, mean weights alone")
+    norms = [f"| {name}: {kind}" for name in ("natural", "swag") for kind in kinds]
+    assert rows == [*names, *names, "| statistics of batch normalisation", *norms]
+    for method in METHODS:
         record = json.loads((benchmark.out / f"{method}-seed0.json").read_text())
         assert record["scores"]["accuracy"] > 0.6
         assert record["training"]["cpu_seconds"] > 0
+        assert len(record["scores"]["corrupted"]["blur"]) == 3
         assert not (benchmark.out / f"{method}-seed0.fit").exists()
-    again = benchmark("--epochs", 12, "--methods", "last-layer", "adam", "natural")
-    assert "epoch" not in again.partition("Trained on")[0]
-    assert again.partition("Trained on")[2] == printed.partition("Trained on")[2]
+    assert (benchmark.out / "table.md").read_text() in printed
+    again = benchmark(*options)
+    assert "part" not in again.partition("Trained on")[0]
+    assert again.partition("Trained on")[2] == tables
 
 
-def test_a_last_layer_stands_on_the_network_that_adam_trained(benchmark):
-    """With next to no noise, it is that network: the same scores, and nothing of the body changes."""
-    benchmark("--epochs", 2, "--methods", "adam")
+def test_an_ensemble_is_the_mean_of_its_points(benchmark):
+    printed = benchmark("--epochs", 2, "--methods", "map", "--seeds", 0, 1, "--ensemble", "map")
     images = _residual.load(benchmark.out.parent, num_train=None, validation=0)
-    point = cifar.SETTINGS["adam"]
+    torch.set_default_dtype(torch.float32)
+    probs = []
+    try:
+        for seed in (0, 1):
+            problem = _residual.build(cifar.SETTINGS["map"], images, _residual.network(images, 2, seed))
+            point = cifar.pb.load_posterior(benchmark.out / f"map-seed{seed}.pt", problem.model)
+            probs.append(cifar.pb.predict(problem.model, point, problem.inputs(images.x_test), num_samples=1).probs)
+    finally:
+        torch.set_default_dtype(torch.float64)
+    assert any(row.startswith("| ensemble | 0, 1 | 2 |") for row in printed.splitlines())
+    found = json.loads((benchmark.out / "ensemble-of-2.json").read_text())["scores"]
+    expected = _residual_scores.quality(torch.stack(probs).mean(0), images.y_test)
+    assert found["nll"] == pytest.approx(expected["nll"], rel=1e-4)
+    assert found["nll"] != pytest.approx(_residual_scores.quality(probs[0], images.y_test)["nll"], rel=1e-3)
+
+
+def test_a_last_layer_stands_on_the_network_that_was_trained(benchmark):
+    """With next to no noise, it is that network: the same scores, and nothing of the body changes."""
+    benchmark("--epochs", 2, "--methods", "map")
+    images = _residual.load(benchmark.out.parent, num_train=None, validation=0)
+    last, point = cifar.SETTINGS["last-layer"], cifar.SETTINGS["map"]
     torch.set_default_dtype(torch.float32)
     try:
-        adam = _residual.build(point, images, _residual.network(images, 2, 0))
-        cifar.pb.load_posterior(benchmark.out / "adam-seed0.pt", adam.model, guide=adam.guide)
+        below = _residual.build(point, images, _residual.network(images, 2, 0))
+        found = cifar.pb.load_posterior(benchmark.out / "map-seed0.pt", below.model)
         net = _residual.network(images, 2, 1)
-        adam.give_weights(net)
-        head = _residual.build(cifar.SETTINGS["last-layer"], images, net)
+        below.give_weights(found, net)
+        head = _residual.build(last, images, net)
         assert head.model.site_names == ("net.weight", "net.bias")
         before = {name: value.clone() for name, value in head.body.state_dict().items()}
         for parameter in head.guide.rho.parameters():
             parameter.data.fill_(-30.0)
         scores = [
-            _residual.evaluate(setting, problem, images, num_samples=2, seed=0)
-            for setting, problem in ((point, adam), (cifar.SETTINGS["last-layer"], head))
+            _residual_scores.evaluate(posterior, setting, problem, images, num_samples=2, seed=0)
+            for posterior, setting, problem in (
+                (found, point, below),
+                (cifar.pb.GuidePosterior(head.guide), last, head),
+            )
         ]
-        checkpoint, head = benchmark.out / "fit", _residual.build(cifar.SETTINGS["last-layer"], images, net)
-        _residual.train(
-            cifar.SETTINGS["last-layer"], head, images, seed=0, checkpoint=checkpoint, echo=lambda history: None
-        )
+        checkpoint, head = benchmark.out / "fit", _residual.build(last, images, net)
+        _residual.train(last, head, images, seed=0, checkpoint=checkpoint, echo=lambda history: None)
     finally:
         torch.set_default_dtype(torch.float64)
     assert scores[0]["nll"] == pytest.approx(scores[1]["nll"], rel=1e-4)
@@ -151,3 +181,12 @@ def test_images_can_be_set_aside_and_left_out(benchmark, capsys):
 def test_pixels_keep_their_places():
     x = torch.from_numpy(np.arange(2 * 3 * 4 * 5, dtype=np.uint8).reshape(2, 3, 4, 5))
     assert_identical(_residual.pixels(x), x.float() / 255)
+
+
+def test_grey_images_are_resized_and_coloured():
+    x = torch.zeros(2, 28, 28)
+    x[1] = 1
+    found = _residual.in_colour(x, 32, 30)
+    assert (found.shape, found.dtype) == ((2, 3, 32, 30), torch.uint8)
+    assert (found[0] == 0).all()
+    assert (found[1] == 255).all()

@@ -126,6 +126,26 @@ def test_no_mean_moves_further_than_the_limit():
     assert float(moved.max()) > 0.004
 
 
+def test_the_learning_rate_of_means_rises_over_the_first_steps():
+    """The largest move is that of the limit times the rate, also after a change of optimizers in the middle."""
+    model, x, y = small_model(num_data=6)
+    guide = precise(model, init=pb.NetworkInit(1.0))
+    make = pb.natural_gradient(0.5, momentum=0.0, clip=0.001, num_warmup=4)
+    moves, state = [], None
+    for _ in range(2):
+        optimizer = make(list(guide.parameters()))
+        if state is not None:
+            optimizer.load_state_dict(state)
+        with pb.svi_step(model, guide, optimizer) as step:
+            for _ in range(3):
+                before = guide.locations()["net.0.weight"].clone()
+                step(x, y)
+                moves.append(float((guide.locations()["net.0.weight"] - before).abs().max()))
+        state = optimizer.state_dict()
+    expected = 0.0005 * torch.tensor([0.25, 0.5, 0.75, 1, 1, 1])
+    torch.testing.assert_close(torch.tensor(moves), expected, rtol=1e-6, atol=0)
+
+
 def test_an_optimizer_goes_on_in_another_step_and_from_its_state():
     def steps(parts, *, reload=False):
         torch.manual_seed(0)
@@ -212,7 +232,15 @@ def test_what_cannot_work_is_refused(name):
 
 @pytest.mark.parametrize(
     "options",
-    [{"lr": 0.0}, {"momentum": 1.0}, {"hessian_decay": -0.1}, {"initial_hessian": 0.0}, {"clip": -1.0}, {"others": 3}],
+    [
+        {"lr": 0.0},
+        {"momentum": 1.0},
+        {"hessian_decay": -0.1},
+        {"initial_hessian": 0.0},
+        {"clip": -1.0},
+        {"num_warmup": -1},
+        {"others": 3},
+    ],
     ids=str,
 )
 def test_wrong_settings_are_refused(options):

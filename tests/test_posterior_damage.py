@@ -18,7 +18,7 @@ def files(tmp_path_factory):
     """Path of a file of each kind, with the plain data that it holds."""
     torch.set_default_dtype(torch.float64)
     folder, contents = tmp_path_factory.mktemp("files"), {}
-    for name in ("mean-field", "pruned", "batch-norm", "ensemble", "laplace", "nuts"):
+    for name in ("mean-field", "pruned", "batch-norm", "ensemble", "laplace", "nuts", "kronecker"):
         model, _, posterior = make(name)
         pb.save_posterior(folder / name, model, posterior)
         contents[name] = read_state(folder / name, "posterior")
@@ -75,6 +75,10 @@ def state(content):
 
 def model_state(content):
     return content["model"]["state"]
+
+
+def covariance(content):
+    return inner(content)["covariance"]
 
 
 def statistics(content):
@@ -154,6 +158,24 @@ FORGED = {
     "mode": ("laplace", converted(inner, "mode", lambda m: m[1:]), r"`mode` of the posterior must have shape"),
     "mode-kind": ("laplace", converted(inner, "mode", torch.Tensor.long), "`mode` must be torch.float32 or"),
     "peak": ("laplace", put(inner, peak=torch.inf), "peak` must be a finite number, got inf"),
+    "point": ("kronecker", put(lambda c: inner(c)["mode"], net__0__bias=torch.zeros(4).double()), r"shape \(5,\)"),
+    "point-nan": ("kronecker", spoil(lambda c: inner(c)["mode"], "net.0.bias", first(torch.nan)), "must be finite"),
+    "random": ("kronecker", lambda c: inner(c)["random"].append("net.9"), r"random sites .* must be some of"),
+    "fewer": ("kronecker", lambda c: inner(c)["prior_precisions"].popitem(), "prior precisions of .* but the random"),
+    "prior": (
+        "kronecker",
+        put(lambda c: inner(c)["prior_precisions"], net__0__bias=-torch.ones(()).double()),
+        "the prior precisions of `net.0.bias` must be above 0",
+    ),
+    "scales": ("kronecker", spoil(covariance, "scales.0", first(-1.0)), "`scales.0` of the covariance must be above 0"),
+    "left": ("kronecker", converted(covariance, "left.0", lambda q: q[1:]), "factors of other sizes than 5 and 4"),
+    "no-right": ("kronecker", lambda c: covariance(c).pop("right.0"), "its covariance does not fit 31 weights"),
+    "too-many": ("kronecker", put(covariance, more=torch.ones(1).double()), "has more numbers than its weights need"),
+    "half": (
+        "kronecker",
+        converted(covariance, "left.0", torch.Tensor.float),
+        "must be torch.float64, got torch.float32",
+    ),
     "chains-nan": ("nuts", spoil(samples, "net.0.weight", first(torch.nan)), "`net.0.weight` of the chains must be"),
     "chains-support": ("nuts", spoil(samples, "likelihood.scale", first(-1.0)), r"`likelihood.scale` .*must lie in"),
     "chains-zero": ("nuts", spoil(samples, "likelihood.scale", first(0.0)), r"`likelihood.scale` .*must lie in"),
@@ -180,7 +202,7 @@ def test_a_wrong_state_is_refused_by_name_and_changes_nothing(files, tmp_path, w
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["mean-field", "pruned", "ensemble", "laplace", "nuts"])
+@pytest.mark.parametrize("name", ["mean-field", "pruned", "ensemble", "laplace", "nuts", "kronecker"])
 def test_the_same_forger_without_a_change_is_believed(files, tmp_path, name):
     forged(files, name, lambda content: None, tmp_path / "file")
     assert pb.load_posterior(tmp_path / "file", make_model(name, seed=1)[0]).sample(2, seed=0)

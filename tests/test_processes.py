@@ -52,6 +52,7 @@ def results(tmp_path_factory):
         ("separate",),
         ("torchs_own",),
         ("natural_gradient",),
+        ("chains",),
     ]
     found = together(programs)
     return {json.dumps(program): by_rank for program, by_rank in zip(programs, found, strict=True)}
@@ -123,6 +124,15 @@ def test_separate_fits_stay_separate(results):
 def test_pyros_elbo_works_inside_torchs_distributed_data_parallel(results):
     first, second = of(results, "torchs_own")
     assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_processes_make_one_chain_together_and_keep_a_draw_of_each_step(results):
+    """An epoch has five steps, because the sixth batch has one row, and joins the fifth."""
+    first, second = of(results, "chains")
+    for name, draws in first.items():  # (K, S, *event)
+        assert torch.equal(draws, second[name])
+        assert len(draws.flatten(0, 1).unique(dim=0)) == 20
+        assert (draws != 0).all()
 
 
 def test_natural_gradients_average_the_hessians_of_all_draws(results):

@@ -1,5 +1,7 @@
 """ResNet-20: the network of the article, and a Bayesian model of it with deterministic batch normalisation."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,16 @@ def test_stages_halve_the_image_and_double_the_channels():
     for option in ({"num_classes": 0}, {"in_channels": 1.5}, {"width": -1}):
         with pytest.raises(ValueError, match=f"`{next(iter(option))}` must be a whole number of at least 1"):
             resnet20(**option)
+
+
+def test_another_layer_may_stand_in_for_batch_normalisation():
+    net = resnet20(norm=functools.partial(nn.GroupNorm, 4))
+    kinds = [type(module) for module in net.modules()]
+    assert (kinds.count(nn.GroupNorm), kinds.count(nn.BatchNorm2d)) == (19, 0)
+    x = torch.randn(2, 3, 8, 8)
+    assert_identical(net(x), net.eval()(x))
+    with pytest.raises(ValueError, match="`norm` must be a function from a number of channels to a layer"):
+        resnet20(norm="group")
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

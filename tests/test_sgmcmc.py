@@ -11,7 +11,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.joint import network_potential
 from pyro_bnn.mcmc import convergence
-from pyro_bnn.sgmcmc import Stage
+from pyro_bnn.sgmcmc import ChainOptimizer, Stage
 
 from .cases import small_net
 from .chains import quietly
@@ -240,6 +240,23 @@ def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):
     other = {**options, "num_epochs": 30}
     with pytest.raises(ValueError, match="of another fit: its optimizer's settings"):
         drawn(model, x, y, **other, resume=tmp_path / "run", callbacks=[lambda history: None])
+
+
+@pytest.mark.parametrize("sampler", [pb.SGLD(0.1), pb.SGHMC(0.1)])
+@pytest.mark.parametrize("flag", [None, 0.0, 1.0])
+def test_a_flag_on_the_device_makes_a_step_do_nothing(sampler, flag):
+    """As by torch's `GradScaler`, which sets it after a gradient that is not finite."""
+    torch.manual_seed(0)
+    point = nn.Parameter(torch.ones(3))
+    rest = {"num_steps": 4, "record": lambda step: None, "processes": pb.Execution().processes}
+    chain = ChainOptimizer([point], sampler=sampler, steps=pb.ConstantSteps(), **rest)
+    for gradient in (1.0, math.nan if flag else 2.0):
+        before = point.detach().clone()
+        point.grad = torch.full((3,), gradient)
+        chain.found_inf = None if flag is None else torch.tensor(flag if gradient != 1.0 else 0.0)
+        chain.step()
+    assert torch.equal(point, before) == bool(flag)
+    assert all(value.isfinite().all() for value in chain.state[point].values())
 
 
 def test_learnable_parameters_stay_and_are_told():

@@ -23,6 +23,7 @@ class Plan:
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
         owners = {path.rpartition(".")[0] for path in (*random, *learned)}
+        self.random = random
         self.learned = [net.get_parameter(path) for path in learned]
         held = {f"{owner}."[:end] for owner in owners for end in _ends(f"{owner}.")}
         has_global = bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
@@ -125,7 +126,7 @@ class Memory:
         """A context for one call of the network.
 
         Args:
-            drawn: The drawn weights.
+            drawn: The drawn weights by path; those that the plan does not name as random are the same in all calls.
 
         Raises:
             Diverged: If the network goes another way than in the recorded call; then call :meth:`forget`, and run it.
@@ -138,7 +139,8 @@ class Memory:
             with _forwards(list(self._calls), self._replaying()):
                 yield
         else:
-            recorder = Recorder((*drawn.values(), *self._plan.learned), self._plan.refused)
+            changing = (value for path, value in drawn.items() if path in self._plan.random)
+            recorder = Recorder((*changing, *self._plan.learned), self._plan.refused)
             with _forwards(self._plan.modules, recorder.called), recorder:
                 yield
             self._learn(recorder)

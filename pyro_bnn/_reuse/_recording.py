@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._tensors import tensors_within
 from ._state import State
-from ._trees import OpaqueError, described, loose_tensors, rebuilt, tensors_in
+from ._trees import OpaqueError, described, rebuilt, tensors_in
 
 Forward = Callable[..., Any]
 
@@ -149,7 +150,7 @@ class Recorder(TorchDispatchMode):
         self._counts[module] = index + 1
         if module in self.refused:  # what it gives may differ from call to call, and so all that is computed from it
             result = forward(*args, **kwargs)
-            self._drawn.update(_storage(tensor) for tensor in loose_tensors(result))
+            self._drawn.update(_storage(tensor) for tensor in tensors_within(result))
             return result
         if not self._is_open or not self._is_fixed((args, kwargs)):
             return forward(*args, **kwargs)
@@ -191,7 +192,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation of torch, and watch it."""
         kwargs = kwargs or {}
-        given = [*loose_tensors(args), *loose_tensors(kwargs)]
+        given = [*tensors_within(args), *tensors_within(kwargs)]
         written = _written(func, args, kwargs)
         is_drawn = any(_storage(tensor) in self._drawn for tensor in given)
         has_noise = torch.Tag.nondeterministic_seeded in func.tags
@@ -201,7 +202,7 @@ class Recorder(TorchDispatchMode):
         else:
             self._watch_inside(self._frame, written, is_drawn or has_noise or _trains(func, args, kwargs))
         result = func(*args, **kwargs)
-        made = list(loose_tensors(result))
+        made = list(tensors_within(result))
         if is_drawn or has_noise:
             self._drawn.update(_storage(tensor) for tensor in (*made, *written))
             self._is_open &= bool(made or written) and torch.Tag.dynamic_output_shape not in func.tags
@@ -254,7 +255,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
     named = zip(func._schema.arguments, args, strict=False)
     pairs = [*named, *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
     changed = [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
-    return list(loose_tensors(changed))
+    return list(tensors_within(changed))
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:

@@ -51,15 +51,3 @@ def described(value: Any) -> Any:
     if type(value) in (tuple, list):
         return [described(part) for part in value]
     return {key: described(part) for key, part in value.items()} if type(value) is dict else value
-
-
-def loose_tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors among the arguments or results of an operation of torch."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from loose_tensors(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from loose_tensors(part)

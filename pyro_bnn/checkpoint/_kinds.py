@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._records import plain, record
+from ..gauss_newton import GaussNewtonPosterior, covariance_from
 from ..guides import GuidePosterior, MeanFieldGuide
 from ..history import History
 from ..joint import Site, coordinates_of, find_sites
@@ -19,7 +20,7 @@ from . import _guides
 from ._chains import FLOATS, check_samples, check_statistics
 from ._guides import GuideRecord
 from ._model import ModelRecord
-from ._tensors import check_finite, check_tensor
+from ._tensors import check_finite, check_tensor, check_tensors
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,21 @@ class Gaussian:
     mode: Tensor
     precision: Tensor
     peak: float
+    status: Status
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """A :class:`GaussNewtonPosterior`; it needs no data."""
+
+    mode: dict[str, Tensor]
+    random: list[str]
+    covariance: dict[str, Tensor]
+    prior_precisions: dict[str, Tensor]
+    structure: str
+    is_linearised: bool
+    log_evidence: float
     status: Status
     seconds: float
 
@@ -115,6 +131,18 @@ def tagged(posterior: Posterior) -> Tagged:
     elif isinstance(posterior, LaplacePosterior):
         parts = posterior.mode, posterior.precision, posterior.peak, posterior.status, posterior.seconds
         content = Gaussian(*parts)
+    elif isinstance(posterior, GaussNewtonPosterior):
+        content = GaussNewton(
+            posterior.mode,
+            list(posterior.random),
+            posterior.covariance.tensors(),
+            {name: torch.as_tensor(value, dtype=torch.float64) for name, value in posterior.prior_precisions.items()},
+            posterior.structure,
+            posterior.is_linearised,
+            posterior.log_evidence,
+            posterior.status,
+            posterior.seconds,
+        )
     elif isinstance(posterior, MCMCPosterior):
         content = Chains(posterior.samples, posterior.statistics, posterior.status, posterior.sampler)
     else:
@@ -171,6 +199,39 @@ def _laplace(saved: Gaussian, target: Target) -> LaplacePosterior:
     )
 
 
+def _gauss_newton(saved: GaussNewton, target: Target) -> GaussNewtonPosterior:
+    sites = target.sites
+    if target.model is None or sites is None:
+        raise ValueError("a posterior of Laplace's method needs its model; pass `model`.")
+    like = target.model.like
+    shapes = {site.name: torch.empty(site.start.shape, dtype=like.dtype, device="meta") for site in sites}
+    check_tensors("the point", saved.mode, shapes)
+    if not saved.random or len({*saved.random}) < len(saved.random) or not {*saved.random} <= {*shapes}:
+        raise ValueError(f"its random sites {saved.random} must be some of {list(shapes)}; save the posterior again.")
+    if {*saved.prior_precisions} != {*saved.random}:
+        raise ValueError(f"it has prior precisions of {[*saved.prior_precisions]} but the random sites {saved.random}.")
+    for name, value in saved.prior_precisions.items():
+        if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
+            raise ValueError(f"the prior precisions of `{name}` must be above 0, one or of its shape; save it again.")
+    for name, value in saved.covariance.items():
+        check_tensor(f"{name}` of the covariance", value, value.shape, like.dtype)
+        check_finite(f"{name}` of the covariance", value)
+    return GaussNewtonPosterior(
+        {name: saved.mode[name].to(like) for name in shapes},
+        saved.random,
+        covariance_from(saved.covariance, [shapes[name].numel() for name in saved.random]).to(like),
+        prior_precisions={
+            name: float(value) if value.dim() == 0 else value.to(like.device)
+            for name, value in saved.prior_precisions.items()
+        },
+        structure=saved.structure,
+        is_linearised=saved.is_linearised,
+        log_evidence=saved.log_evidence,
+        status=saved.status,
+        seconds=saved.seconds,
+    )
+
+
 def _chains(saved: Chains, target: Target) -> MCMCPosterior:
     sites = target.sites
     lead = check_samples(saved.samples, sites, None if target.model is None else target.model.dtype)
@@ -185,6 +246,7 @@ KINDS: dict[str, tuple[type, Callable[[Any, Target], Posterior]]] = {
     "guide": (FittedGuide, _fitted_guide),
     "ensemble": (Ensemble, _ensemble),
     "laplace": (Gaussian, _laplace),
+    "gauss-newton": (GaussNewton, _gauss_newton),
     "chains": (Chains, _chains),
 }
 """For each kind of posterior its record, and what makes it again."""

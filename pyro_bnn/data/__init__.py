@@ -1,5 +1,8 @@
 """The data sets of commands and examples, as tensors."""
 
+from ._corruptions import add_noise as add_noise
+from ._corruptions import blur as blur
+from ._corruptions import lower_contrast as lower_contrast
 from ._images import GREY_SETS as GREY_SETS
 from ._images import Images as Images
 from ._images import load_images as load_images
@@ -15,9 +18,12 @@ __all__ = [
     "Images",
     "MissingDataError",
     "Regression",
+    "add_noise",
+    "blur",
     "load_images",
     "load_packed_images",
     "load_uci",
+    "lower_contrast",
     "read_packed_images",
     "regression_problem",
 ]

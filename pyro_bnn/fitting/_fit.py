@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..guides import GuidePosterior, MeanFieldGuide, NetworkInit
 from ..kl import KLWeight
 from ..model import BayesianModel
 from ..posterior import Status
-from ..svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, fit_svi, require_maker
+from ..svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, count_batches, fit_svi, require_maker
 from ._plateau import NEGLIGIBLE, Plateau, Trend, window_of
 from ._suits import suits_local_reparameterization
 from ._validation import EarlyStopping
@@ -124,7 +124,7 @@ def fit(
     if estimator is None and elbo is not None and suits_local_reparameterization(model, guide, data):
         estimator = LocalReparameterization()
     size = _batch_size(model, data, batch_size)
-    num_batches = _num_batches(model, data, size)
+    num_batches = count_batches(data, size, num_data=model.num_data, execution=execution) or 1
     if max_epochs is None:
         max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
     _checks.at_least("max_epochs", max_epochs, 1)
@@ -183,13 +183,6 @@ class _Maker:
 
     def _remember(self, optimizer: Optimizer) -> None:
         self.words = f"{type(optimizer).__name__} lr {optimizer.param_groups[0]['lr']:g}"
-
-
-def _num_batches(model: BayesianModel, data: Data, batch_size: int | None) -> int:
-    """Number of batches of an epoch, as far as it is known."""
-    if isinstance(data, tuple):
-        return math.ceil(model.num_data / (batch_size or model.num_data))
-    return max(len(data), 1) if isinstance(data, Sized) else 1
 
 
 def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:

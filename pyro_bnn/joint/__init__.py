@@ -16,5 +16,6 @@ from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential
 from ._potential import network_potential as network_potential
+from ._potential import warn_of_learnable as warn_of_learnable
 from ._sites import Site as Site
 from ._sites import find_sites as find_sites

@@ -136,13 +136,7 @@ def network_potential(
         raise ValueError(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
-    learnable = [name for name, _ in model.named_parameters()]
-    if learnable:
-        warnings.warn(
-            f"the model's learnable parameters {learnable} stay at their present values: only variables with a prior "
-            "are inferred here.",
-            stacklevel=stacklevel + 1,
-        )
+    warn_of_learnable(model, stacklevel=stacklevel + 1)
     with EXCLUSIVE:  # another thread's draw may be in the network
         model = copied(model)
     model = model.to(dtype or model.dtype).eval()
@@ -161,6 +155,22 @@ def network_potential(
             "but a fixed density is needed; remove the random layers."
         )
     return potential
+
+
+def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
+    """Warn that parameters that a fit would learn stay as they are, if there are any.
+
+    Args:
+        model: The model.
+        stacklevel: Stack level of the warning, as seen from the caller.
+    """
+    learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if learnable:
+        warnings.warn(
+            f"the model's learnable parameters {learnable} stay at their present values: only variables with a prior "
+            "are inferred here.",
+            stacklevel=stacklevel + 1,
+        )
 
 
 class TracePotential(Potential):

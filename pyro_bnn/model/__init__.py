@@ -1,6 +1,7 @@
 """A network, a prior and a likelihood as one Pyro model."""
 
 from ._choice import SelectionWarning as SelectionWarning
+from ._choice import sites_among as sites_among
 from ._model import BayesianModel as BayesianModel
 from ._network import rest_frozen as rest_frozen
 from ._response import Interceptor as Interceptor

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from .. import _functional
 from .._globs import matches
 from ._network import rest_frozen
-from ._selection import Owned, globs_of, owned, rules_of
+from ._selection import Owned, Rules, globs_of, owned, rules_of
 
 
 class SelectionWarning(UserWarning):
@@ -62,6 +63,26 @@ def _select(net: nn.Module, where: object, exclude: object, stacklevel: int) -> 
         if parameter.site in chosen - excluded:
             paths.setdefault(parameter.site, []).append(parameter.name.partition(".")[2])
     return paths
+
+
+def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
+    """The random parameters that some rules select.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        paths: Names in the network of each site's parameter.
+        where: The rules, as those of :class:`BayesianModel`.
+
+    Raises:
+        ValueError: If a glob matches none of them, or nothing is selected.
+    """
+    sites = {path: site for site, its_paths in paths.items() for path in its_paths}
+    found = owned(net, ((path, net.get_buffer(path)) for path in sites))
+    parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
+    chosen = {site for rule in rules_of("where", where) for site in rule.sites(parameters, "where")}
+    if not chosen:
+        raise ValueError('`where` selects none of the random parameters; the default "**" selects all.')
+    return tuple(site for site in paths if site in chosen)
 
 
 def _warn_of_a_part(

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Callable
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,14 +14,20 @@ __all__ = ["resnet20"]
 NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
 
 
-def resnet20(*, num_classes: int = 10, in_channels: int = 3, width: int = 16) -> nn.Sequential:
+def resnet20(
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: int = 16,
+    norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+) -> nn.Sequential:
     """The residual network of 20 layers for images of 32 x 32 pixels.
 
     A convolution, three stages of three blocks with two convolutions each, the mean over all positions, and a linear
-    layer; batch normalisation after every convolution. A stage has twice the channels of the one before at half the
-    height and width. The shortcuts have no parameters: where the channels double, every other position is taken, and
-    the new channels are zero (option A of the article). Convolutions start as in He et al. (2015), normal with variance
-    2 / fan-in, and have no biases. The input may have any height and width.
+    layer; batch normalisation, or another layer, after every convolution. A stage has twice the channels of the one
+    before at half the height and width. The shortcuts have no parameters: where the channels double, every other
+    position is taken, and the new channels are zero (option A of the article). Convolutions start as in He et al.
+    (2015), normal with variance 2 / fan-in, and have no biases. The input may have any height and width.
 
     The modules are ``conv``, ``norm``, ``relu``, ``stage1`` to ``stage3``, ``pool``, ``flatten`` and ``linear``; those
     of a block are ``conv1``, ``norm1``, ``conv2`` and ``norm2``. So ``where=["**.conv*.weight", "net.linear.*"]`` makes
@@ -31,6 +38,8 @@ def resnet20(*, num_classes: int = 10, in_channels: int = 3, width: int = 16) ->
         num_classes: Number of outputs, C.
         in_channels: Number of channels of the images, D: 3 in colour, 1 in grey.
         width: Number of channels of the first stage. With 16, as in the article, there are 269,722 parameters.
+        norm: Function from a number of channels to the layer after each convolution. ``functools.partial(nn.GroupNorm,
+            8)`` keeps no running statistics, which would belong to other draws of the weights than the one in use.
 
     Returns:
         A network from images of shape (N, D, H, W) to logits of shape (N, C).
@@ -49,13 +58,14 @@ def resnet20(*, num_classes: int = 10, in_channels: int = 3, width: int = 16) ->
     """
     for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
         _checks.at_least(name, value, 1)
+    _checks.function("norm", norm, "a function from a number of channels to a layer, such as nn.BatchNorm2d")
     widths = [width * 2**stage for stage in range(NUM_STAGES)]
-    start = {"conv": _convolution(in_channels, width), "norm": nn.BatchNorm2d(width), "relu": nn.ReLU()}
+    start = {"conv": _convolution(in_channels, width), "norm": norm(width), "relu": nn.ReLU()}
     layers = OrderedDict[str, nn.Module](start)
     num_in = width
     for stage, num_out in enumerate(widths):
         numbers = (num_in, *[num_out] * BLOCKS_PER_STAGE)
-        layers[f"stage{stage + 1}"] = nn.Sequential(*(_Block(*pair) for pair in itertools.pairwise(numbers)))
+        layers[f"stage{stage + 1}"] = nn.Sequential(*(_Block(*pair, norm) for pair in itertools.pairwise(numbers)))
         num_in = num_out
     layers.update(pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), linear=nn.Linear(widths[-1], num_classes))
     return nn.Sequential(layers)
@@ -64,11 +74,11 @@ def resnet20(*, num_classes: int = 10, in_channels: int = 3, width: int = 16) ->
 class _Block(nn.Module):
     """Two convolutions beside a shortcut; with other numbers of channels, the first one skips every other position."""
 
-    def __init__(self, num_in: int, num_out: int) -> None:
+    def __init__(self, num_in: int, num_out: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.stride, self.num_new = 1 if num_in == num_out else 2, num_out - num_in
-        self.conv1, self.norm1 = _convolution(num_in, num_out, self.stride), nn.BatchNorm2d(num_out)
-        self.conv2, self.norm2 = _convolution(num_out, num_out), nn.BatchNorm2d(num_out)
+        self.conv1, self.norm1 = _convolution(num_in, num_out, self.stride), norm(num_out)
+        self.conv2, self.norm2 = _convolution(num_out, num_out), norm(num_out)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = functional.relu(self.norm1(self.conv1(x)))

@@ -1,6 +1,7 @@
 """The draws of a prediction: block after block, each of which goes through all batches of rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
@@ -8,7 +9,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .._functional import BatchedNetwork, faster
+from .._functional import BatchedNetwork, faster, swapped
 from .._inputs import Inputs, num_rows
 from .._reflection import overridden_names
 from .._reuse import Memory, Plan, State
@@ -16,6 +17,7 @@ from .._scope import eval_mode, reseed, restored, undone
 from ..model import BayesianModel
 from ..posterior import Draw
 from ..uncertainty import Prediction
+from ._linearised import linearised_output
 
 P = TypeVar("P", bound=Prediction)
 T = TypeVar("T")
@@ -79,6 +81,23 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
     return len(batches)
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a network is run for the draws of a posterior.
+
+    Args:
+        constant: Sites that are the same in all draws.
+        center: Point around which the network is made linear in its weights; None takes it as it is.
+        keep: Whether to keep the prediction of each draw.
+        carried: Path of each of the network's own parameters and buffers of which draws hold values, by name.
+    """
+
+    constant: Collection[str] = ()
+    center: Draw | None = None
+    keep: bool = False
+    carried: Mapping[str, str] = field(default_factory=dict)
+
+
 class Batch(Generic[P]):
     """Some of the rows, and what was predicted for them so far.
 
@@ -87,14 +106,14 @@ class Batch(Generic[P]):
         x: Inputs.
         y: Targets; None without a log-density.
         plan: What of the network needs to run once only.
-        keep: Whether to keep the prediction of each draw.
+        way: How the network is run.
     """
 
-    def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, *, keep: bool) -> None:
-        self._model, self._x, self._y, self._keep, self._memory = model, x, y, keep, Memory(plan)
+    def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
+        self._model, self._x, self._y, self._keep, self._memory = model, x, y, way.keep, Memory(plan)
         self._sum = model.likelihood.accumulator()
         self._log_density: Tensor | None = None
-        self._names = set(model.latent_names)
+        self._names, self._way = set(model.latent_names), way
         self._is_plain = not overridden_names(type(model), BayesianModel)
         self._of_likelihood = [name for name in model.latent_names if name.startswith("likelihood.")]
         self._draws: list[Draw] = []
@@ -120,6 +139,17 @@ class Batch(Generic[P]):
 
     def take(self, draw: Draw) -> None:
         """Take a draw: run the network, unless several draws will be run at once."""
+        carried = self._way.carried
+        if not carried:
+            self._take(draw)
+            return
+        with swapped(self._model.network, {path: draw[name] for name, path in carried.items()}):
+            self._take({name: value for name, value in draw.items() if name not in carried})
+
+    def _take(self, draw: Draw) -> None:
+        if self._way.center is not None:
+            self._add(self._linearised(draw, self._way.center))
+            return
         if not self._is_plain or not draw.keys() <= self._names:
             self._add(self._remembered(lambda: self._observation(draw)))
             return
@@ -132,10 +162,20 @@ class Batch(Generic[P]):
         is_whole = self._at_once is not None or self._is_little
         self._draws.append(draw if is_whole else {name: draw[name] for name in self._of_likelihood})
 
+    def _linearised(self, draw: Draw, center: Draw) -> Distribution:
+        """The distribution of the targets, by the network that is linear in its weights."""
+        if not self._is_plain or not draw.keys() <= self._names:
+            raise ValueError(
+                "a linearised prediction needs a plain BayesianModel and a network without variables of its own, got "
+                f"{type(self._model).__name__} and draws of {list(draw)}; pass `linearised=False`."
+            )
+        output = linearised_output(self._model, center, draw, self._x, self._way.constant)
+        return self._model.observe(output, draw)
+
     def _measure(self, draw: Draw) -> None:
         num_weights = sum(draw[name].numel() for name in self._model.site_names)
         self._work = max(num_weights * num_rows(self._x), 1)
-        is_free = self._plan.is_free and not self._model.interception.is_active
+        is_free = self._plan.is_free and not self._way.carried and not self._model.interception.is_active
         self._is_little = is_free and self._work <= LITTLE_WORK and num_weights <= FEW_WEIGHTS
 
     @property

@@ -1,5 +1,6 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
+import itertools
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,10 +14,10 @@ from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, tak
 from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
 from ..guides import GuidePosterior
-from ..model import BayesianModel
+from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import Draw, Posterior
 from ..uncertainty import Prediction, concatenate
-from ._batch import Batch, add_draws
+from ._batch import Batch, Way, add_draws
 
 __all__ = ["predict", "predict_point"]
 
@@ -36,6 +37,7 @@ def predict(
     y: Tensor | None = None,
     batch_size: int = 10_000,
     keep_draws: bool = False,
+    linearised: bool | None = None,
     seed: int | None = None,
 ) -> P:
     r"""The posterior predictive distribution at x, as a mean over weight draws.
@@ -57,6 +59,9 @@ def predict(
         batch_size: Number of rows in each run of the network.
         keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
+        linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. None asks the posterior: those of :func:`fit_gauss_newton`
+            are meant for it, unless they are of a last layer, and others not. It takes about three times as long.
         seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
@@ -65,8 +70,12 @@ def predict(
         :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
 
     Raises:
-        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, or if the network gives
-            NaN.
+        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
+            NaN, or if a posterior without a median is to be linearised.
+
+    References:
+        Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
+        https://arxiv.org/abs/2008.08400, for `linearised`.
     """
     source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     if num_samples is None:
@@ -76,7 +85,25 @@ def predict(
     def draws(x: Inputs) -> Iterator[Draw]:
         return source.draws(count, x)
 
-    return _predict(model, draws, count, x, y, batch_size, keep_draws, seed)
+    is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
+    way = Way(
+        constant=source.constants.keys(),
+        center=_center(source) if is_linear else None,
+        keep=_checks.flag("keep_draws", keep_draws),
+        carried=_own_paths(model, source.carried),
+    )
+    return _predict(model, draws, count, x, y, batch_size, way, seed)
+
+
+def _center(posterior: Posterior) -> Draw:
+    try:
+        median = posterior.median()
+    except ValueError as error:
+        raise ValueError(
+            "a linearised prediction needs a posterior with a median, around which the network is taken as linear, got "
+            f"one of {posterior.method}; predict with its members, or pass `linearised=False`."
+        ) from error
+    return {name: value for name, value in median.items() if name not in posterior.carried}
 
 
 def predict_point(
@@ -103,7 +130,7 @@ def predict_point(
         ValueError: If a latent variable has no value, or for any reason for which :func:`predict` raises it.
     """
     _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
-    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, False, None)
+    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(), None)
 
 
 def _predict(
@@ -113,11 +140,10 @@ def _predict(
     x: Inputs | Iterable,
     y: Tensor | None,
     batch_size: int,
-    keep: bool,
+    way: Way,
     seed: int | None,
 ) -> P:
     _checks.at_least("batch_size", batch_size, 1)
-    _checks.flag("keep_draws", keep)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if seed is None:
         with EXCLUSIVE:
@@ -127,11 +153,11 @@ def _predict(
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
     if not _is_loader(x):
         x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
-        return _predict_tensor(model, draws, seeds, x, y, batch_size, keep)
+        return _predict_tensor(model, draws, seeds, x, y, batch_size, way)
     if y is not None:
         raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
     parts = [
-        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, keep)
+        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, way)
         for inputs, targets in _loader_batches(x, stream, model.like)
     ]
     if not parts:
@@ -175,16 +201,17 @@ def _predict_tensor(
     x: Inputs,
     y: Tensor | None,
     batch_size: int,
-    keep: bool,
+    way: Way,
 ) -> P:
     for name, leaf in named_leaves("x", x):
         _checks.finite(name, _checks.rows(name, leaf))
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    plan = Plan(model.network, {path for paths in model.parameter_paths.values() for path in paths})
+    random = {path for name, paths in model.parameter_paths.items() if name not in way.constant for path in paths}
+    plan = Plan(model.network, random | {*way.carried.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
-    batches = [Batch(model, take(x, part), None if y is None else y[part], plan, keep=keep) for part in rows]
+    batches = [Batch(model, take(x, part), None if y is None else y[part], plan, way) for part in rows]
     done = 0
     while done < len(batches):
         count = add_draws(model, draws(x), seeds, batches[done:])
@@ -195,6 +222,22 @@ def _predict_tensor(
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
     _require_numbers(prediction)
     return prediction
+
+
+def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
+    """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
+    if not carried:
+        return {}
+    network = model.network
+    tensors = itertools.chain(network.named_parameters(), network.named_buffers())
+    own = {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
+    for name in carried:
+        if name not in own:
+            raise ValueError(
+                f"draws carry `{name}`, but the network of the model has no such parameter or buffer; pass the model "
+                "to which the posterior belongs."
+            )
+    return {name: own[name] for name in carried}
 
 
 def _require_numbers(prediction: Prediction) -> None:

@@ -7,4 +7,5 @@ from ._plans import Stage as Stage
 from ._plans import StepSizes as StepSizes
 from ._samplers import SGHMC as SGHMC
 from ._samplers import SGLD as SGLD
+from ._samplers import ChainOptimizer as ChainOptimizer
 from ._samplers import StochasticGradientSampler as StochasticGradientSampler

@@ -1,8 +1,7 @@
 """Stochastic-gradient MCMC of any model."""
 
-import math
 import warnings
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,11 +16,11 @@ from .._checkpointing import Checkpoint
 from .._inputs import Inputs
 from .._scope import Stream
 from ..guides import DeltaGuide, Init, MeanFieldGuide, NetworkInit
-from ..joint import Layout, Site
+from ..joint import Layout, Site, warn_of_learnable
 from ..mcmc import ChainStatistics, MCMCPosterior, judge
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior
-from ..svi import Callback, Data, Execution, PosteriorWarning, fit_svi
+from ..svi import Callback, Data, Execution, PosteriorWarning, count_batches, fit_svi
 from ._plans import ConstantSteps, StepSizes
 from ._records import Record, kept_steps, memory_for
 from ._samplers import ChainOptimizer, StochasticGradientSampler
@@ -105,7 +104,7 @@ def fit_sgmcmc(
     _checks.kind("steps", steps, StepSizes, "a plan of step sizes, such as CyclicalSteps()")
     for name, count in (("num_epochs", num_epochs), ("num_samples", num_samples), ("num_chains", num_chains)):
         _checks.at_least(name, count, 1)
-    num_steps = num_epochs * _num_batches(model, data, batch_size)
+    num_steps = num_epochs * _num_batches(model, data, batch_size, execution)
     kept = kept_steps(steps, num_steps, num_samples)
     stream = Stream(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed), model.device)
     with stream:
@@ -113,6 +112,8 @@ def fit_sgmcmc(
         seeds = torch.randint(2**62, (num_chains,)).tolist()
     layout = Layout({site.name: site.unconstrained_start.shape for site in points[0].sites})
     draws = memory_for((num_chains, num_samples, layout.num_elements), model.like, _checked(store, resume))
+    processes = (Execution() if execution is None else execution).processes
+    make = partial(ChainOptimizer, sampler=sampler, steps=steps, num_steps=num_steps, processes=processes)
     seconds = 0.0
     with _only_latent(model):
         for chain, point in enumerate(points):
@@ -123,9 +124,7 @@ def fit_sgmcmc(
                     model,
                     point,
                     data,
-                    optimizer=partial(
-                        ChainOptimizer, sampler=sampler, steps=steps, num_steps=num_steps, record=record.keep
-                    ),
+                    optimizer=partial(make, record=record.keep),
                     num_epochs=num_epochs,
                     batch_size=batch_size,
                     callbacks=[record, *callbacks],
@@ -144,15 +143,14 @@ def fit_sgmcmc(
     return MCMCPosterior(samples, statistics, status, sampler=name)
 
 
-def _num_batches(model: BayesianModel, data: Data, batch_size: int | None) -> int:
-    if isinstance(data, tuple):
-        return math.ceil(model.num_data / min(batch_size or model.num_data, model.num_data))
-    if isinstance(data, Sized):
-        return len(data)
-    raise ValueError(
-        "`data` must have a length, since the step sizes are planned for the whole chain, got a "
-        f"{type(data).__name__}; pass tensors, a DataLoader, or a list of batches."
-    )
+def _num_batches(model: BayesianModel, data: Data, batch_size: int | None, execution: Execution | None) -> int:
+    count = count_batches(data, batch_size, num_data=model.num_data, execution=execution)
+    if count is None:
+        raise ValueError(
+            "`data` must have a length, since the step sizes are planned for the whole chain, got a "
+            f"{type(data).__name__}; pass tensors, a DataLoader, or a list of batches."
+        )
+    return count
 
 
 def _starts(model: BayesianModel, init: Init | Posterior | None, num_chains: int) -> list[DeltaGuide]:
@@ -184,19 +182,14 @@ class _Here(Init):
 @contextmanager
 def _only_latent(model: BayesianModel) -> Iterator[None]:
     """A context in which the model's learnable parameters stay as they are."""
-    learned = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if learned:
-        warnings.warn(
-            f"the model's learnable parameters {list(learned)} stay at their present values: only variables with a "
-            "prior are drawn here.",
-            stacklevel=4,
-        )
-    for parameter in learned.values():
+    warn_of_learnable(model, stacklevel=4)
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in learned:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in learned.values():
+        for parameter in learned:
             parameter.requires_grad_(True)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from .. import _checks
+from .._processes import Processes
+from ..svi import SkippingOptimizer
 from ._plans import Stage, StepSizes
 
 
@@ -114,7 +115,7 @@ class SGHMC(StochasticGradientSampler):
         point.add_(velocity, alpha=h / 2)
 
 
-class ChainOptimizer(Optimizer):
+class ChainOptimizer(SkippingOptimizer):
     """A chain in the form of an optimizer, so that a step of SVI on a point makes a step of the chain.
 
     Args:
@@ -123,6 +124,7 @@ class ChainOptimizer(Optimizer):
         steps: Plan of the step sizes.
         num_steps: Number of steps of the chain.
         record: Function of the number of a step, called after it.
+        processes: Processes that make the chain together. The noise is that of process 0.
     """
 
     def __init__(
@@ -133,12 +135,18 @@ class ChainOptimizer(Optimizer):
         steps: StepSizes,
         num_steps: int,
         record: Callable[[int], None],
+        processes: Processes,
     ) -> None:
         # Fits that go on from a file are compared by these settings. The step size of the history is `lr`.
         settings = {"lr": sampler.lr, "sampler": repr(sampler), "steps": repr(steps), "num_steps": num_steps}
         super().__init__(parameters, settings)
         self._sampler, self._steps, self._num_steps, self._record = sampler, steps, num_steps, record
-        self._count = 0
+        self._processes, self._count = processes, 0
+
+    @property
+    def can_skip(self) -> bool:
+        """Always; see :attr:`SkippingOptimizer.can_skip`."""
+        return True
 
     @torch.no_grad()
     def step(self, closure: object = None) -> None:  # type: ignore[override]
@@ -148,9 +156,18 @@ class ChainOptimizer(Optimizer):
             group["lr"] = self._sampler.lr * stage.factor
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._sampler.move(parameter, parameter.grad, self.state[parameter], stage)
+                    self._move(parameter, parameter.grad, stage)
+            self._processes.broadcast_(group["params"])
         self._record(self._count)
         self._count += 1
+
+    def _move(self, point: Tensor, gradient: Tensor, stage: Stage) -> None:
+        if self.found_inf is None:
+            self._sampler.move(point, gradient, self.state[point], stage)
+            return
+        is_bad, before = self.found_inf > 0, point.clone()
+        self._sampler.move(point, gradient.masked_fill_(is_bad, 0), self.state[point], stage)
+        point.copy_(torch.where(is_bad, before, point))
 
     def state_dict(self) -> dict[str, Any]:
         """The state of an optimizer, and the number of steps made."""

@@ -1,6 +1,7 @@
 """Stochastic variational inference."""
 
 from ._batches import Data as Data
+from ._batches import count_batches as count_batches
 from ._callbacks import Callback as Callback
 from ._callbacks import StatefulCallback as StatefulCallback
 from ._execution import Execution as Execution
@@ -13,6 +14,7 @@ from ._natural import NaturalGradient as NaturalGradient
 from ._natural import natural_gradient as natural_gradient
 from ._optimizers import OptimizerMaker as OptimizerMaker
 from ._optimizers import ScheduledMaker as ScheduledMaker
+from ._optimizers import SkippingOptimizer as SkippingOptimizer
 from ._optimizers import clipped as clipped
 from ._optimizers import require_maker as require_maker
 from ._optimizers import scheduled as scheduled

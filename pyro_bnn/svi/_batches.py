@@ -12,7 +12,8 @@ from .._inputs import leaves, num_rows, take
 from .._processes import Processes
 from ._arguments import Arguments
 from ._arguments import Batch as Batch
-from ._loader import Loader
+from ._execution import Execution
+from ._loader import Loader, length_of
 
 Data = Iterable[object] | tuple[object, ...]
 """A loader of batches, or a tuple of a model's arguments that hold all rows."""
@@ -129,10 +130,7 @@ class Batches:
 
     def bounds(self) -> list[tuple[int, int]]:
         """Begin and end of each batch in the order; a last batch too short for all processes joins the one before."""
-        begins = list(range(0, self.num_rows, self._batch_size))
-        if len(begins) > 1 and self.num_rows - begins[-1] < self._processes.count:
-            begins.pop()
-        return [*pairwise([*begins, self.num_rows])]
+        return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def _require_enough(self) -> None:
         if self._batch_size < self._processes.count:
@@ -186,6 +184,32 @@ class Batches:
 
     def _generators(self) -> list[torch.Generator]:
         return [self._generator, *(self._loader.generators() if self._loader is not None else [])]
+
+
+def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
+    """Number of batches in an epoch of a fit, which has not begun.
+
+    Args:
+        data: The data of the fit.
+        batch_size: Number of rows in each batch of tensors; None is all of them.
+        num_data: Number of rows of the whole data set.
+        execution: How steps are computed; None is the default.
+
+    Returns:
+        The number; None if a loader has no length.
+    """
+    if not _is_whole(data):
+        return length_of(data)
+    processes = (Execution() if execution is None else execution).processes
+    size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
+    return len(_bounds(num_data, min(size, num_data), processes.count))
+
+
+def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
+    begins = list(range(0, num_rows, batch_size))
+    if len(begins) > 1 and num_rows - begins[-1] < num_processes:
+        begins.pop()
+    return [*pairwise([*begins, num_rows])]
 
 
 def _is_whole(data: Data) -> bool:

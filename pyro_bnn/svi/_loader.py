@@ -38,7 +38,7 @@ class Loader:
         self._first: Batch | None = None
         self._taken: list[object] = []
         self._names: list[str] | None = None
-        length = _length(data)
+        length = length_of(data)
         if length is None and num_data is None:
             raise ValueError(
                 f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__} without a length; the "
@@ -153,7 +153,7 @@ def _samplers(loader: object) -> list[Any]:
     return list({id(sampler): sampler for sampler in (*outer, *inner) if sampler is not None}.values())
 
 
-def _length(loader: object) -> int | None:
+def length_of(loader: object) -> int | None:
     """Number of batches; None if the loader has no `len`, or has one that raises, as for an iterable data set."""
     try:
         return len(loader) if isinstance(loader, Sized) else None

@@ -1,5 +1,6 @@
 """Functions that make optimizers from parameters, with clipped gradients or with a schedule."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -80,8 +81,22 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
     return make
 
 
+class SkippingOptimizer(Optimizer, ABC):
+    """An optimizer of ours, whose step may do nothing as that of torch's fused optimizers."""
+
+    found_inf: Tensor | None = None
+    """Flag on the device, above 0 if a step must do nothing; None if it is known that it must be made."""
+
+    @property
+    @abstractmethod
+    def can_skip(self) -> bool:
+        """Whether :attr:`found_inf` can make a step do nothing."""
+
+
 def skips_on_flag(optimizer: Optimizer) -> bool:
     """Whether a flag on the device can make a step of an optimizer do nothing, as torch's `GradScaler` needs it."""
+    if isinstance(optimizer, SkippingOptimizer):
+        return optimizer.can_skip
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
 
 

@@ -18,7 +18,6 @@ from .._scope import short_errors
 from ..joint import CHECKPOINTED
 from ..model import BayesianModel
 from ._arguments import Batch
-from ._natural import NaturalGradient
 from ._optimizers import skipping, skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
@@ -132,8 +131,7 @@ class GradientStep(Step):
     ) -> None:
         self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
         self._learned, self._count = parameters, 0
-        can_skip = optimizer.can_skip if isinstance(optimizer, NaturalGradient) else skips_on_flag(optimizer)
-        self.waits = not (can_skip and reads_wait(parameters[0].device))
+        self.waits = not (skips_on_flag(optimizer) and reads_wait(parameters[0].device))
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
     @abstractmethod

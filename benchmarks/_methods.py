@@ -1,0 +1,188 @@
+"""What the methods of `benchmarks.methods` share: networks and budgets, what is fitted, and deterministic networks."""
+
+import functools
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+import pyro_bnn as pb
+from pyro_bnn import nets
+from pyro_bnn.app import specs
+from pyro_bnn.app.files import write_json
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, its budget, and what a prior means for it.
+
+    Args:
+        name: ``mlp`` or ``lenet``.
+        epochs: Passes over the training images, the same for every method.
+        prior: Prior of the methods whose posterior has a width, as for ``pyro-bnn train``.
+        draws: Number of draws for a prediction.
+        units: Number of units of each of the two hidden layers; LeNet-5 has its own.
+    """
+
+    name: str
+    epochs: int
+    prior: str
+    draws: int = 32
+    units: int = 400
+
+    @property
+    def last_layer(self) -> str:
+        """Glob of the weights of the last layer."""
+        return "net.linear3.*" if self.name == "lenet" else "net.6.*"
+
+    def build(self, x: Tensor, seed: int, *, dropout: float | None = None) -> nn.Sequential:
+        """The network with its inputs in standard units; the same seed gives the same start.
+
+        Args:
+            x: Training images, shape (N, 28, 28).
+            seed: Seed of the weights.
+            dropout: Probability that a hidden unit of a linear layer is left out.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if self.name == "lenet":
+                return nets.lenet5(first=[nets.Standardize(x.mean(), x.std())], dropout=dropout)
+            first = [nn.Flatten(), *specs.make_inputs("standardized", x.flatten(1))]
+            return nets.mlp([x[0].numel(), self.units, self.units, 10], first=first, dropout=dropout)
+
+
+NETWORKS = {
+    "mlp": Network("mlp", epochs=20, prior="net.2.*=normal:0.4;**=normal:0.1"),  # of the default recipe
+    "lenet": Network("lenet", epochs=10, prior="normal:0.2"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is fitted.
+
+    Args:
+        network: The network.
+        x: Training images, shape (N, 28, 28).
+        y: Their labels, shape (N,).
+        seed: Seed of start, order and draws.
+    """
+
+    network: Network
+    x: Tensor
+    y: Tensor
+    seed: int
+
+    def model(self, prior: pb.Prior, *, seed: int | None = None, dropout: float | None = None) -> pb.BayesianModel:
+        net = self.network.build(self.x, self.seed if seed is None else seed, dropout=dropout)
+        return pb.BayesianModel(net, prior=prior, likelihood=pb.CategoricalLikelihood(), num_data=len(self.x))
+
+    @property
+    def prior(self) -> pb.Prior:
+        return specs.make_prior(self.network.prior)
+
+    @property
+    def data(self) -> tuple[Tensor, Tensor]:
+        return self.x, self.y
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model, its posterior, the number of its draws for a prediction, and the CPU time of its training."""
+
+    model: pb.BayesianModel
+    posterior: pb.Posterior
+    num_samples: int
+    cpu_seconds: float
+
+
+class Method(ABC):
+    """A way to infer, with its settings as fields."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> "Sequence[Method]":
+        """Settings of which the validation images choose one.
+
+        Args:
+            network: The network.
+            prior_scale: The prior that was chosen for `Deterministic`, None before.
+        """
+
+    @abstractmethod
+    def fit(self, problem: Problem, points: "Points") -> Fit:
+        """The posterior from the problem's training images.
+
+        Args:
+            problem: What is fitted.
+            points: The deterministic networks that are there already.
+        """
+
+
+def fit_point(
+    problem: Problem, prior_scale: float | None, seed: int, *, dropout: float | None = None
+) -> tuple[pb.BayesianModel, pb.GuidePosterior]:
+    """One network by Adam: of maximum likelihood, or of largest posterior density under N(0, prior_scale^2)."""
+    model = problem.model(pb.NormalPrior(prior_scale or 1.0), seed=seed, dropout=dropout)
+    posterior = pb.fit_svi(
+        model,
+        pb.auto_delta(model),
+        problem.data,
+        optimizer=adam(1e-3, problem.network.epochs),
+        num_epochs=problem.network.epochs,
+        batch_size=128,
+        kl_weight=0.0 if prior_scale is None else 1.0,
+        seed=seed,
+    )
+    return model, posterior
+
+
+def adam(lr: float, epochs: int) -> Callable:
+    cosine = functools.partial(CosineAnnealingLR, T_max=epochs)
+    return pb.scheduled(functools.partial(torch.optim.Adam, lr=lr, fused=True), cosine)
+
+
+class Points:
+    """Deterministic networks in a folder, which several methods stand on; each is trained once.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def point(self, problem: Problem, prior_scale: float | None, member: int = 0) -> Fit:
+        """A network of a seed; member 0 is the one that stands for itself in the table.
+
+        Args:
+            problem: What is fitted.
+            prior_scale: Prior of the network; see `Deterministic`.
+            member: Number of the network among those of the problem's seed.
+        """
+        seed = 1000 * problem.seed + member
+        begin = time.process_time()
+        name = f"{problem.network.name}-point-prior-{prior_scale}-data-{len(problem.x)}-seed-{seed}"
+        path, note = self._folder / f"{name}.pt", self._folder / f"{name}.json"
+        task = {"prior_scale": prior_scale, "num_data": len(problem.x), **asdict(problem.network)}
+        if note.exists():
+            record = json.loads(note.read_text())
+            if record["task"] != task:
+                raise ValueError(f"{note} was made with other settings; choose another --out, or delete it.")
+            model = problem.model(pb.NormalPrior(prior_scale or 1.0), seed=seed)
+            loaded = pb.load_posterior(path, model, guide=pb.auto_delta(model))
+            return Fit(model, loaded, 1, record["cpu_seconds"])
+        model, posterior = fit_point(problem, prior_scale, seed)
+        seconds = time.process_time() - begin
+        pb.save_posterior(path, model, posterior)
+        write_json(note, {"task": task, "cpu_seconds": seconds})
+        return Fit(model, posterior, 1, seconds)

@@ -1,0 +1,319 @@
+"""The methods of `benchmarks.methods`: what each trains, how, and the settings that compete on validation images."""
+
+import functools
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+import pyro_bnn as pb
+
+from ._methods import Fit, Method, Network, Points, Problem, adam, fit_point
+
+NUM_MEMBERS = 5
+INIT = pb.NetworkInit(prior_fraction=0.1)
+"""Start of mean-field guides, as in the default recipe."""
+
+
+@dataclass(frozen=True)
+class Deterministic(Method):
+    """One network by Adam.
+
+    Args:
+        prior_scale: Standard deviation of the weights' prior, whose effect is that of weight decay; None is maximum
+            likelihood.
+    """
+
+    name: ClassVar[str] = "deterministic"
+    prior_scale: float | None = None
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(scale) for scale in (None, 0.3, 0.1, 0.05)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return points.point(problem, self.prior_scale)
+
+
+@dataclass(frozen=True)
+class Ensemble(Method):
+    """Five of those networks, each from its own start and in its own order; nothing is searched for.
+
+    Args:
+        prior_scale: That of `Deterministic`.
+    """
+
+    name: ClassVar[str] = "ensemble"
+    prior_scale: float | None
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(prior_scale)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        members = [points.point(problem, self.prior_scale, member) for member in range(NUM_MEMBERS)]
+        posterior = pb.EnsemblePosterior([member.posterior for member in members])
+        return Fit(members[0].model, posterior, NUM_MEMBERS, sum(member.cpu_seconds for member in members))
+
+
+@dataclass(frozen=True)
+class MCDropout(Method):
+    """A network with dropout that stays on after hidden linear layers.
+
+    Args:
+        dropout: Probability that a unit is left out.
+        prior_scale: As for `Deterministic`.
+    """
+
+    name: ClassVar[str] = "mc-dropout"
+    dropout: float
+    prior_scale: float | None
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(p, scale) for p in (0.2, 0.5) for scale in dict.fromkeys((None, prior_scale))]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        fitted = fit_point(problem, self.prior_scale, problem.seed, dropout=self.dropout)
+        return Fit(*fitted, problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class MeanField(Method):
+    """A Gaussian for every weight by Adam, one draw of the weights a step.
+
+    Args:
+        kl_weight: Weight of the KL term; below 1 the posterior is a cold one.
+        lr: First learning rate, which falls on a cosine.
+    """
+
+    name: ClassVar[str] = "mean-field"
+    kl_weight: float
+    lr: float
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.1, 3e-3)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, None)
+
+    def _fit(self, problem: Problem, estimator: pb.Estimator | None) -> Fit:
+        begin = time.process_time()
+        model = problem.model(problem.prior)
+        posterior = pb.fit_svi(
+            model,
+            pb.MeanFieldGuide(model, init=INIT),
+            problem.data,
+            optimizer=adam(self.lr, problem.network.epochs),
+            num_epochs=problem.network.epochs,
+            batch_size=128,
+            elbo=TraceMeanField_ELBO(),
+            estimator=estimator,
+            kl_weight=self.kl_weight,
+            seed=problem.seed,
+        )
+        return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class MeanFieldLocal(MeanField):
+    """The same with local reparameterisation: the objective is the same, the noise of its gradients is less."""
+
+    name: ClassVar[str] = "mean-field-lrt"
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, pb.LocalReparameterization())
+
+
+@dataclass(frozen=True)
+class Natural(Method):
+    """A Gaussian for every weight by natural gradients.
+
+    Args:
+        kl_weight: As for `MeanField`.
+        lr: Learning rate of the means; a tenth of it in the first epoch, then it falls on a cosine.
+    """
+
+    name: ClassVar[str] = "natural"
+    kl_weight: float
+    lr: float
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        lr = 0.007 if network.name == "mlp" else 0.02
+        return [cls(0.3, lr), cls(0.1, lr), cls(0.03, lr), cls(0.1, 2 * lr)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        model = problem.model(problem.prior)
+        epochs = problem.network.epochs
+        posterior = pb.fit_svi(
+            model,
+            pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
+            problem.data,
+            optimizer=pb.scheduled(
+                pb.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0), functools.partial(warm_cosine, epochs)
+            ),
+            num_epochs=epochs,
+            batch_size=256,
+            elbo=Trace_ELBO(),
+            kl_weight=self.kl_weight,
+            seed=problem.seed,
+        )
+        return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+def warm_cosine(epochs: int, optimizer: Optimizer) -> LambdaLR:
+    """A tenth of the learning rate for one epoch, then a cosine, as in the fast recipe."""
+
+    def factor(epoch: int) -> float:
+        done = torch.tensor((epoch - 1) / max(epochs - 1, 1))
+        return 0.1 if epoch == 0 else float(0.5 * (1 + torch.cos(torch.pi * done)))
+
+    return LambdaLR(optimizer, factor)
+
+
+@dataclass(frozen=True)
+class Swag(Method):
+    """The Gaussian along the path of SGD with momentum, whose learning rate is constant in the second half.
+
+    Args:
+        lr: Learning rate of the second half, for the mean loss; the first half begins with twice of that.
+        prior_scale: As for `Deterministic`.
+    """
+
+    name: ClassVar[str] = "swag"
+    lr: float
+    prior_scale: float | None
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(lr, prior_scale) for lr in (0.02, 0.05, 0.1)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        model = problem.model(pb.NormalPrior(self.prior_scale or 1.0))
+        guide = pb.auto_delta(model)
+        epochs = problem.network.epochs
+        start = epochs // 2
+        swag = pb.SWAG(guide, rank=max(epochs - start, 2), start=min(start, epochs - 2))
+        falling = functools.partial(LambdaLR, lr_lambda=lambda epoch: 1 + max(1 - epoch / max(start, 1), 0))
+        pb.fit_svi(
+            model,
+            guide,
+            problem.data,
+            optimizer=pb.scheduled(
+                functools.partial(torch.optim.SGD, lr=self.lr / len(problem.x), momentum=0.9, fused=True), falling
+            ),
+            num_epochs=epochs,
+            batch_size=128,
+            kl_weight=0.0 if self.prior_scale is None else 1.0,
+            callbacks=[swag],
+            seed=problem.seed,
+        )
+        return Fit(model, swag.posterior(model), problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class Sghmc(Method):
+    """One chain of cyclical stochastic-gradient Hamiltonian Monte Carlo, with draws of all of its cycles.
+
+    Args:
+        lr: First step size of a cycle, for the mean loss.
+        temperature: Temperature of the posterior; below 1 it is a cold one.
+        num_cycles: Number of cycles.
+    """
+
+    name: ClassVar[str] = "sghmc"
+    lr: float
+    temperature: float
+    num_cycles: int = 4
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(0.01, 1.0), cls(0.01, 0.1), cls(0.01, 0.01), cls(0.03, 0.1)]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        begin = time.process_time()
+        model = problem.model(problem.prior)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the row has the status
+            posterior = pb.fit_sgmcmc(
+                model,
+                problem.data,
+                sampler=pb.SGHMC(self.lr / len(problem.x), temperature=self.temperature),
+                steps=pb.CyclicalSteps(self.num_cycles),
+                num_epochs=problem.network.epochs,
+                num_samples=problem.network.draws,
+                batch_size=128,
+                seed=problem.seed,
+            )
+        return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
+
+
+@dataclass(frozen=True)
+class KroneckerLaplace(Method):
+    """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix.
+
+    Args:
+        prior_scale: That of `Deterministic`.
+        prior_precision: Precisions of the prior in the Gaussian: "evidence" chooses one for each layer, None takes
+            those of the network's own prior.
+    """
+
+    name: ClassVar[str] = "laplace-kronecker"
+    prior_scale: float | None
+    prior_precision: Literal["evidence"] | None
+
+    @classmethod
+    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+        return [cls(prior_scale, "evidence"), *([] if prior_scale is None else [cls(prior_scale, None)])]
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, points, "kronecker", "**")
+
+    def _fit(self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str) -> Fit:
+        point = points.point(problem, self.prior_scale)
+        begin = time.process_time()
+        posterior = pb.fit_gauss_newton(
+            point.model,
+            problem.data,
+            at=point.posterior,
+            structure=structure,
+            where=where,
+            prior_precision=self.prior_precision,
+        )
+        seconds = point.cpu_seconds + time.process_time() - begin
+        return Fit(point.model, posterior, problem.network.draws, seconds)
+
+
+@dataclass(frozen=True)
+class LastLayerLaplace(KroneckerLaplace):
+    """The same for the last layer alone, with its whole matrix."""
+
+    name: ClassVar[str] = "laplace-last-layer"
+
+    def fit(self, problem: Problem, points: Points) -> Fit:
+        return self._fit(problem, points, "full", problem.network.last_layer)
+
+
+METHODS: tuple[type[Method], ...] = (
+    Deterministic,
+    Ensemble,
+    MCDropout,
+    MeanField,
+    MeanFieldLocal,
+    Natural,
+    Swag,
+    LastLayerLaplace,
+    KroneckerLaplace,
+    Sghmc,
+)

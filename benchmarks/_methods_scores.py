@@ -1,0 +1,107 @@
+"""What `benchmarks.methods` measures of a posterior: quality, calibration, unknown and corrupted images."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyro_bnn as pb
+from pyro_bnn import metrics
+from pyro_bnn.data import add_noise, blur, load_images, lower_contrast
+from pyro_bnn.uncertainty import ClassificationPrediction
+
+from ._methods import Fit
+
+CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "noise": add_noise,
+    "blur": blur,
+    "contrast": lower_contrast,
+}
+STRENGTHS = (1, 2, 3, 4, 5)
+NUM_ASIDE = 10_000
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images to train on and to measure on.
+
+    Args:
+        x: Training images, shape (N, 28, 28).
+        y: Their labels.
+        x_test: Images to report on.
+        y_test: Their labels.
+        unknown: Images of another data set, shape (M, 28, 28); None if images set aside are reported on.
+        num_corrupted: Number of images that are corrupted, the first ones.
+    """
+
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    unknown: Tensor | None
+    num_corrupted: int
+
+
+def load(root: Path | None, *, is_validation: bool, num_train: int | None, num_test: int | None) -> Pictures:
+    """FashionMNIST and MNIST.
+
+    Args:
+        root: Their folder.
+        is_validation: Report on 10,000 training images that are set aside; always the same ones.
+        num_train: Number of training images; None is all that are left.
+        num_test: Number of images to report on; None is all.
+    """
+    images = load_images("fashion-mnist", root=root)
+    order = torch.randperm(len(images.x_train), generator=torch.Generator().manual_seed(0))
+    aside, kept = order[:NUM_ASIDE], order[NUM_ASIDE:] if is_validation else order
+    kept = kept[:num_train].sort().values
+    x, y = images.x_train[kept], images.y_train[kept]
+    test = (images.x_train[aside], images.y_train[aside]) if is_validation else (images.x_test, images.y_test)
+    unknown = None if is_validation else load_images("mnist", root=root).x_test[:num_test]
+    return Pictures(x, y, test[0][:num_test], test[1][:num_test], unknown, num_corrupted=1000)
+
+
+def evaluate(fit: Fit, pictures: Pictures, seed: int) -> dict[str, Any]:
+    """All scores of a posterior, of one set of draws."""
+    predict = functools.partial(_predict, fit, seed=seed)
+    y = pictures.y_test
+    begin = time.process_time()
+    known = predict(pictures.x_test)
+    seconds = time.process_time() - begin
+    scores: dict[str, Any] = {
+        **_quality(known, y),
+        "brier": metrics.brier_score(known.probs, y),
+        "predict_seconds": seconds * 10_000 / len(y),
+        "num_draws": fit.num_samples,
+    }
+    if pictures.unknown is None:
+        return scores
+    unknown = predict(pictures.unknown)
+    scores["auroc_entropy"] = metrics.ood_scores(known.total, unknown.total).auroc
+    if fit.num_samples > 1:  # one network agrees with itself everywhere
+        scores["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, unknown.epistemic).auroc
+    clean, y = pictures.x_test[: pictures.num_corrupted], y[: pictures.num_corrupted]
+    scores["corrupted"] = {
+        name: [_quality(predict(corrupt(clean, strength)), y) for strength in STRENGTHS]
+        for name, corrupt in CORRUPTIONS.items()
+    }
+    return scores
+
+
+def _quality(prediction: ClassificationPrediction, y: Tensor) -> dict[str, float]:
+    return {
+        "accuracy": metrics.accuracy(prediction.probs, y),
+        "nll": metrics.negative_log_likelihood(prediction.probs, y),
+        "ece": metrics.expected_calibration_error(prediction.probs, y),
+    }
+
+
+def _predict(fit: Fit, x: Tensor, *, seed: int) -> ClassificationPrediction:
+    prediction = pb.predict(fit.model, fit.posterior, x, num_samples=fit.num_samples, seed=seed)
+    assert isinstance(prediction, ClassificationPrediction)
+    return prediction

@@ -1,0 +1,150 @@
+"""The tables and the picture of `benchmarks.methods`."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.ticker import ScalarFormatter
+
+from pyro_bnn import plotting
+
+from ._methods_list import METHODS
+from ._methods_scores import STRENGTHS
+from .uci import with_error
+
+Row = dict[str, Any]
+Value = Callable[[Row], float | None]
+
+QUALITY = {"accuracy, %": ("accuracy", 100.0, 2), "NLL": ("nll", 1.0, 4), "ECE": ("ece", 1.0, 4)}
+"""Title, key, factor and digits."""
+
+
+def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
+    """All tables of one network in Markdown: scores, corrupted images, and how settings were chosen.
+
+    Args:
+        rows: Results on test images.
+        searched: Results on validation images.
+    """
+    parts = []
+    if rows:
+        parts += [scores(rows), *(corrupted(rows, *column) for column in QUALITY.items())]
+    if searched:
+        parts.append(search(searched))
+    return "\n\n".join(parts) + "\n"
+
+
+def moments(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and its standard error over seeds; None for the error of a single seed."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return statistics.fmean(values), error
+
+
+def cell(rows: Sequence[Row], value: Value, digits: int) -> str:
+    values = [found for found in map(value, rows) if found is not None]
+    return with_error(*moments(values), digits) if values else ""
+
+
+def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of each method, in the order of `METHODS`."""
+    found = {method.name: [row for row in rows if row["method"] == method.name] for method in METHODS}
+    return {name: some for name, some in found.items() if some}
+
+
+def relative_cost(rows: Sequence[Row]) -> Value:
+    """Seconds of training as a multiple of those of the deterministic network of the same seed."""
+    plain = {row["seed"]: row["train_seconds"] for row in rows if row["method"] == "deterministic"}
+
+    def cost(row: Row) -> float | None:
+        return row["train_seconds"] / plain[row["seed"]] if row["seed"] in plain else None
+
+    return cost
+
+
+def of_score(name: str, factor: float = 1.0) -> Value:
+    def value(row: Row) -> float | None:
+        return factor * row["scores"][name] if name in row["scores"] else None
+
+    return value
+
+
+def scores(rows: Sequence[Row]) -> str:
+    """One row for each method: means over seeds, with standard errors."""
+    columns: dict[str, tuple[Value, int]] = {
+        **{title: (of_score(key, factor), digits) for title, (key, factor, digits) in QUALITY.items()},
+        "Brier": (of_score("brier"), 4),
+        "AUROC entropy": (of_score("auroc_entropy"), 3),
+        "AUROC mutual inf.": (of_score("auroc_mutual_information"), 3),
+        "training": (relative_cost(rows), 2),
+        "prediction, s": (of_score("predict_seconds"), 1),
+    }
+    lines = [f"| method | seeds | {' | '.join(columns)} | draws |", "|---|---|" + "--:|" * (len(columns) + 1)]
+    for name, some in by_method(rows).items():
+        seeds = ", ".join(str(row["seed"]) for row in some)
+        cells = [cell(some, value, digits) for value, digits in columns.values()]
+        lines.append(f"| {' | '.join([name, seeds, *cells, str(some[0]['scores']['num_draws'])])} |")
+    return "\n".join(lines)
+
+
+def corrupted(rows: Sequence[Row], title: str, column: tuple[str, float, int]) -> str:
+    """A score by strength, each the mean over kinds of corruption."""
+    key, factor, digits = column
+
+    def at(strength: int) -> Value:
+        def value(row: Row) -> float | None:
+            kinds = row["scores"]["corrupted"].values()
+            return factor * statistics.fmean(kind[strength - 1][key] for kind in kinds)
+
+        return value
+
+    head = " | ".join(f"strength {strength}" for strength in STRENGTHS)
+    lines = [f"{title}, mean over noise, blur and contrast:\n", f"| method | {head} |", "|---" + "|--:" * 5 + "|"]
+    for name, some in by_method(rows).items():
+        lines.append(f"| {' | '.join([name, *(cell(some, at(strength), digits) for strength in STRENGTHS)])} |")
+    return "\n".join(lines)
+
+
+def search(rows: Sequence[Row]) -> str:
+    """What was tried on the images set aside; the smallest NLL of a method is bold."""
+    titles = " | ".join(QUALITY)
+    lines = [
+        "Settings on 10,000 training images set aside:\n",
+        f"| method | setting | {titles} |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for name, some in by_method(rows).items():
+        best = min(row["scores"]["nll"] for row in some)
+        for row in some:
+            said = ", ".join(f"{key} {value}" for key, value in row["setting"].items())
+            cells = [f"{factor * row['scores'][key]:.{digits}f}" for key, factor, digits in QUALITY.values()]
+            if row["scores"]["nll"] == best:
+                cells[1] = f"**{cells[1]}**"
+            lines.append(f"| {' | '.join([name, said, *cells])} |")
+    return "\n".join(lines)
+
+
+def picture(rows: Sequence[Row], path: Path) -> None:
+    """Error and NLL against the cost of training, one point for each method, with standard errors over seeds."""
+    cost = relative_cost(rows)
+    found = {name: [row for row in some if cost(row) is not None] for name, some in by_method(rows).items()}
+    with plotting.style():
+        axes = plotting.new_axes(1, 2, size=("page", 2.9))[0]
+        panels: tuple[tuple[str, Value], ...] = (
+            ("test error, %", lambda row: 100 - 100 * row["scores"]["accuracy"]),
+            ("NLL, nats", of_score("nll")),
+        )
+        for ax, (label, value) in zip(axes, panels, strict=True):
+            for index, (name, some) in enumerate(found.items()):
+                if not some:
+                    continue
+                (x, x_error), (y, y_error) = (moments([float(f(row) or 0) for row in some]) for f in (cost, value))
+                color, marker = plotting.PALETTE[index % len(plotting.PALETTE)], "os^Dv<>PXh"[index % 10]
+                ax.errorbar(x, y, xerr=x_error, yerr=y_error, marker=marker, color=color, linestyle="none", label=name)
+            ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)
+            ax.xaxis.set_major_formatter(ScalarFormatter())
+            ax.set_xticks([1, 2, 5], minor=False)
+            ax.minorticks_off()
+        axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        plotting.save(axes[0], path)

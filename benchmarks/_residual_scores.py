@@ -1,0 +1,130 @@
+"""What `benchmarks.cifar` measures of a posterior: quality, calibration, unknown and corrupted images, batch norm."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import pyro_bnn as pb
+from pyro_bnn import metrics
+from pyro_bnn.data import add_noise, blur, lower_contrast
+from pyro_bnn.uncertainty import ClassificationPrediction
+
+from ._residual import BATCH_SIZE, Pictures, Problem, Setting, augmented, pixels
+
+CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "noise": add_noise,
+    "blur": blur,
+    "contrast": lower_contrast,
+}
+STRENGTHS = (1, 3, 5)
+NUM_CORRUPTED = 500
+"""Images that are corrupted, in each way and strength."""
+
+NUM_REFRESHING = 2000
+"""Training images, augmented, from which statistics of batch normalisation are computed."""
+
+NUM_COMPARED = 1000
+"""Images on which statistics of batch normalisation are compared."""
+
+
+def evaluate(
+    posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, *, num_samples: int, seed: int
+) -> dict[str, Any]:
+    """All scores of an ensemble of draws; a point has one draw.
+
+    Draws of SWAG get statistics of batch normalisation of their own, as in its article; all others use those of the
+    fit.
+    """
+    draws = 1 if setting.is_point else num_samples
+    found: dict[str, Any] = {"num_samples": draws}
+    if setting.method in ("natural", "swag"):
+        found["statistics"] = _statistics(posterior, setting, problem, images, draws, seed)
+    if setting.method == "swag":
+        posterior = refreshed(posterior, setting, problem, images, seed)
+    predict = functools.partial(_predict, posterior, problem, draws, seed)
+    begin = time.process_time()
+    known = predict(images.x_test)
+    found["cpu_seconds"] = time.process_time() - begin
+    y = images.y_test
+    found |= quality(known.probs.cpu(), y)
+    if images.unknown is not None:
+        unknown = predict(images.unknown)
+        found["auroc_entropy"] = metrics.ood_scores(known.total, unknown.total).auroc
+        if draws > 1:  # one network agrees with itself everywhere
+            found["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, unknown.epistemic).auroc
+    clean = images.x_test[:NUM_CORRUPTED].float() / 255
+
+    def under(corrupt: Callable[[Tensor, int], Tensor], strength: int) -> dict[str, float]:
+        x = (corrupt(clean, strength) * 255).round().byte()
+        return quality(predict(x).probs.cpu(), y[: len(x)])
+
+    found["corrupted"] = {name: [under(corrupt, s) for s in STRENGTHS] for name, corrupt in CORRUPTIONS.items()}
+    return found
+
+
+def quality(probs: Tensor, y: Tensor) -> dict[str, float]:
+    return {
+        "accuracy": metrics.accuracy(probs, y),
+        "nll": metrics.negative_log_likelihood(probs, y),
+        "ece": metrics.expected_calibration_error(probs, y),
+        "brier": metrics.brier_score(probs, y),
+    }
+
+
+def _predict(
+    posterior: pb.Posterior, problem: Problem, num_samples: int, seed: int, x: Tensor
+) -> ClassificationPrediction:
+    inputs = problem.inputs(x)
+    found = pb.predict(problem.model, posterior, inputs, num_samples=num_samples, batch_size=BATCH_SIZE, seed=seed)
+    assert isinstance(found, ClassificationPrediction)
+    return found
+
+
+def refreshed(
+    posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, seed: int
+) -> pb.RefreshedPosterior:
+    """The posterior with statistics of batch normalisation for each draw."""
+    x = _seen(setting, images, seed).to(problem.model.device)
+    return pb.RefreshedPosterior(problem.model, posterior, x, batch_size=setting.batch_size)
+
+
+def _seen(setting: Setting, images: Pictures, seed: int) -> Tensor:
+    """Training images as a fit sees them."""
+    found, count = [], 0
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for x, _ in augmented(images, setting.batch_size, seed):
+            found.append(x)
+            count += len(x)
+            if count >= NUM_REFRESHING:
+                break
+    return torch.cat(found)[:NUM_REFRESHING]
+
+
+def _statistics(
+    posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, num_samples: int, seed: int
+) -> dict[str, dict[str, float]]:
+    """Scores with the statistics of the fit, those at the mean weights, means over draws, and those of each draw."""
+    x, y = images.x_test[:NUM_COMPARED], images.y_test[:NUM_COMPARED]
+    model = problem.model
+    own = {name: value.clone() for name, value in model.network.state_dict().items()}
+    seen = _seen(setting, images, seed).to(model.device)
+    refresh = functools.partial(pb.refresh_batch_norm, model, x=seen, batch_size=setting.batch_size, seed=seed)
+    assert isinstance(posterior, pb.GuidePosterior)
+    sources = {"mean weights": posterior.median(), "mean over draws": posterior}
+
+    def scores(posterior: pb.Posterior) -> dict[str, float]:
+        return quality(_predict(posterior, problem, num_samples, seed, x).probs.cpu(), y)
+
+    found = {"fit": scores(posterior)}
+    for name, source in sources.items():
+        refresh(source)
+        found[name] = scores(posterior)
+    model.network.load_state_dict(own)
+    found["each draw"] = scores(refreshed(posterior, setting, problem, images, seed))
+    point = pb.predict_point(model, posterior.median(), pixels(x).to(model.device))
+    return {**found, "fit, mean weights alone": quality(point.probs.cpu(), y)}

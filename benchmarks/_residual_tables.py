@@ -1,0 +1,88 @@
+"""The tables of `benchmarks.cifar`, in Markdown."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ._residual_scores import CORRUPTIONS, STRENGTHS
+
+Record = dict[str, Any]
+
+QUALITY = ("accuracy", "nll", "ece", "brier")
+AUROC = ("auroc_entropy", "auroc_mutual_information")
+
+
+def show(records: Sequence[Record]) -> str:
+    """A row for each method, means over the seeds with standard errors: scores; under corruption; batch norm."""
+    groups = {record["task"]["method"]: [] for record in records}
+    for record in records:
+        groups[record["task"]["method"]].append(record)
+    return "\n\n".join(table for table in (_main(groups), _corrupted(groups), _batch_norm(groups)) if table)
+
+
+def _main(groups: dict[str, list[Record]]) -> str:
+    names = "seeds|epochs|CPU ms / step|images / step|memory, GB|training, CPU s|accuracy, %|NLL|ECE|Brier"
+    names += "|AUROC, entropy|AUROC, mutual inf.|NLL train|draws|prediction, CPU s"
+    return _table("network", names.split("|"), ((name, _cells(some)) for name, some in groups.items()))
+
+
+def _cells(some: list[Record]) -> list[str]:
+    task, training, scores = some[0]["task"], [r["training"] for r in some], [r["scores"] for r in some]
+    steps = sum(part["num_steps"] for part in training)
+    total = [r["training"]["cpu_seconds"] + r.get("below", {}).get("cpu_seconds", 0.0) for r in some]
+    seeds = task.get("seeds", [record["task"]["seed"] for record in some])
+    return [
+        ", ".join(str(seed) for seed in seeds),
+        str(task["setting"]["epochs"] or ""),
+        f"{1e3 * sum(part['cpu_seconds'] for part in training) / steps:.4g}" if steps else "",
+        str(task["setting"]["batch_size"]) if steps else "",
+        f"{statistics.fmean(part['memory'] for part in training) / 1e9:.2f}",
+        f"{statistics.fmean(total):.0f}",
+        _mean([100 * score["accuracy"] for score in scores], 2),
+        *(_mean([score[name] for score in scores], 3) for name in QUALITY[1:]),
+        *(_mean([score[name] for score in scores if name in score], 3) for name in AUROC),
+        _mean([part["train_nll"] for part in training], 3),
+        str(scores[0]["num_samples"]),
+        f"{statistics.fmean(score['cpu_seconds'] for score in scores):.0f}",
+    ]
+
+
+def _corrupted(groups: dict[str, list[Record]]) -> str:
+    names = [f"{name}, strength {strength}" for name in ("accuracy, %", "NLL", "ECE") for strength in STRENGTHS]
+
+    def mean(record: Record, index: int, name: str) -> float:
+        return statistics.fmean(record["scores"]["corrupted"][kind][index][name] for kind in CORRUPTIONS)
+
+    def cells(some: list[Record]) -> list[str]:
+        units = (("accuracy", 100, 1), ("nll", 1, 3), ("ece", 1, 3))
+        return [
+            _mean([unit * mean(record, index, name) for record in some], digits)
+            for name, unit, digits in units
+            for index in range(len(STRENGTHS))
+        ]
+
+    return _table("network", names, ((name, cells(some)) for name, some in groups.items()))
+
+
+def _batch_norm(groups: dict[str, list[Record]]) -> str:
+    measured = {name: [record["scores"] for record in some] for name, some in groups.items()}
+    parts = {name: [part["statistics"] for part in some] for name, some in measured.items() if "statistics" in some[0]}
+    rows = (
+        (f"{name}: {kind}", [_mean([part[kind][score] for part in some], 3) for score in QUALITY])
+        for name, some in parts.items()
+        for kind in some[0]
+    )
+    return _table("statistics of batch normalisation", ["accuracy", "NLL", "ECE", "Brier"], rows) if parts else ""
+
+
+def _table(first: str, names: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> str:
+    lines = [f"| {' | '.join((first, *names))} |", "|---|" + "--:|" * len(names)]
+    return "\n".join([*lines, *(f"| {' | '.join((name, *cells))} |" for name, cells in rows)])
+
+
+def _mean(values: list[float], digits: int) -> str:
+    """The mean with its standard error, or one value alone."""
+    if not values:
+        return ""
+    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{error}"

@@ -1,0 +1,193 @@
+"""Tables of what `uci` found: a row for each method, a column for each data set."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from pyro_bnn.data import UCI_SETS
+
+from ._regression import Method, Setting
+
+Row = Mapping[str, object]
+
+NAMES = ("yacht", "energy", "concrete", "wine-quality-red", "kin8nm", "power-plant")
+"""The data sets, from few rows to many."""
+
+NUM_SPLITS = 20
+
+LARGEST_R_HAT = 1.05
+"""Chains with a larger R-hat of a prediction disagree."""
+
+PUBLISHED = {
+    "MC dropout, published": {
+        "concrete": {"rmse": (4.827, 0.165), "log_likelihood": (-2.937, 0.026)},
+        "energy": {"rmse": (0.539, 0.014), "log_likelihood": (-1.212, 0.006)},
+        "kin8nm": {"rmse": (0.0789, 0.0006), "log_likelihood": (1.136, 0.007)},
+        "power-plant": {"rmse": (4.014, 0.038), "log_likelihood": (-2.808, 0.009)},
+        "wine-quality-red": {"rmse": (0.622, 0.008), "log_likelihood": (-0.928, 0.013)},
+        "yacht": {"rmse": (0.666, 0.050), "log_likelihood": (-1.250, 0.016)},
+    },
+    "mean field, published": {
+        "concrete": {"rmse": (5.81, None), "log_likelihood": (-3.29, None)},
+        "energy": {"rmse": (1.12, None), "log_likelihood": (-1.58, None)},
+        "kin8nm": {"rmse": (0.086, None), "log_likelihood": (0.965, None)},
+        "power-plant": {"rmse": (4.16, None), "log_likelihood": (-2.92, None)},
+        "wine-quality-red": {"rmse": (0.637, None), "log_likelihood": (-0.970, None)},
+        "yacht": {"rmse": (1.32, None), "log_likelihood": (-1.62, None)},
+    },
+}
+"""Means and standard errors of others. MC dropout: tuned, one hidden layer of 50, from the files of each split in
+https://github.com/yaringal/DropoutUncertaintyExps; mean field: one hidden layer of 50, by SVI in Pyro, whose standard
+errors are not known."""
+
+TITLES = {
+    "rmse": "Test RMSE; less is better",
+    "log_likelihood": "Mean test log-likelihood, in nats; more is better",
+    "coverage": "Part of the test targets in their 95 % intervals",
+    "noise": "Scale of the noise as the method sees it, in the target's unit",
+}
+
+
+def report(rows: Iterable[Row], searched: Iterable[Row], methods: Sequence[Method]) -> str:
+    """All tables, with what was chosen and what it took."""
+    rows, searched = list(rows), list(searched)
+    parts = [f"{title}:\n\n{table(rows, metric, methods)}" for metric, title in TITLES.items()]
+    parts.append(f"CPU seconds of a split, median:\n\n{seconds_table(rows, methods)}")
+    if chains := [row for row in rows if row["r_hat"] is not None]:
+        parts.append(
+            "Largest R-hat of the predictions, median and largest over the splits; smallest effective sample size, "
+            f"median:\n\n{chain_table(chains, methods)}"
+        )
+    parts.append(f"Settings chosen on validation rows:\n\n{setting_lines(rows, methods)}")
+    hours = sum(float(row["seconds"]) for row in [*rows, *searched]) / 3600
+    failed = sum(row["log_likelihood"] is None for row in rows)
+    parts.append(f"{len(rows)} fits, {failed} of them failed; {hours:.2f} CPU hours with {len(searched)} of searches.")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
+    """Means over the splits with their standard errors, and the number of splits where it is not 20.
+
+    The best is bold if it is ahead of each of the others by more than the standard error of the differences, and its
+    chains, if it has any, agree on each split. A star marks chains that do not.
+    """
+    values = {key: {row["split"]: row[metric] for row in some} for key, some in by_cell(rows).items()}
+    starred = disagreeing(rows)
+    bold = {(name, leader(values, name, metric)) for name in NAMES} - starred
+
+    def text(name: str, method: str) -> str:
+        shown = cell(list(values.get((name, method), {}).values()), digits(name))
+        return f"**{shown}**" if (name, method) in bold else f"{shown}\\*" if (name, method) in starred else shown
+
+    lines = [[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if any(text(n, m.name) for n in NAMES)]
+    for title, published in PUBLISHED.items():
+        if metric in published["yacht"]:
+            lines.append([title, *(with_error(*published[name][metric], digits(name)) for name in NAMES)])
+    return markdown(lines)
+
+
+def by_cell(rows: Iterable[Row]) -> dict[tuple[object, object], list[Row]]:
+    """The rows that have scores, by data set and method."""
+    cells: dict[tuple[object, object], list[Row]] = {}
+    for row in rows:
+        if row["log_likelihood"] is not None:
+            cells.setdefault((row["dataset"], row["method"]), []).append(row)
+    return cells
+
+
+def leader(values: Mapping[tuple[object, object], Mapping[object, float]], name: str, metric: str) -> object:
+    """The best method of a data set, None unless it leads each of the others on the splits that both ran."""
+    if metric not in ("rmse", "log_likelihood"):
+        return None
+    sign = -1 if metric == "rmse" else 1
+    ours = {method: some for (dataset, method), some in values.items() if dataset == name}
+    if len(ours) < 2:
+        return None
+    best = max(ours, key=lambda method: sign * statistics.fmean(ours[method].values()))
+    return best if all(leads(ours[best], ours[m], sign) for m in ours if m != best) else None
+
+
+def disagreeing(rows: Iterable[Row]) -> set[tuple[object, object]]:
+    """Cells whose chains disagree: their R-hat is above the limit on a split."""
+    return {key for key, some in by_cell(rows).items() if any((row["r_hat"] or 1.0) > LARGEST_R_HAT for row in some)}
+
+
+def leads(best: Mapping[object, float], other: Mapping[object, float], sign: int) -> bool:
+    """Whether the mean of the differences is more than its standard error."""
+    differences = [sign * (best[split] - other[split]) for split in best if split in other]
+    if len(differences) < 2:
+        return False
+    return statistics.fmean(differences) > statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def seconds_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
+    cells = by_cell(rows)
+
+    def text(name: str, method: str) -> str:
+        some = [row["seconds"] for row in cells.get((name, method), ())]
+        return f"{statistics.median(some):.1f}" if some else ""
+
+    names = {method for _, method in cells}
+    return markdown([[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if m.name in names])
+
+
+def chain_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
+    cells = by_cell(rows)
+
+    def text(name: str, method: str) -> str:
+        some = cells.get((name, method), ())
+        if not some:
+            return ""
+        r_hat, ess = ([row[key] for row in some] for key in ("r_hat", "ess"))
+        return f"{statistics.median(r_hat):.2f}, {max(r_hat):.2f}; {statistics.median(ess):.0f}"
+
+    names = {row["method"] for row in rows}
+    return markdown([[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if m.name in names])
+
+
+def setting_lines(rows: Sequence[Row], methods: Sequence[Method]) -> str:
+    """What was chosen, where there was a choice."""
+    cells = by_cell(rows)
+    lines = []
+    for method in methods:
+        found = {name: cells[name, method.name][0]["setting"] for name in NAMES if (name, method.name) in cells}
+        if len(method.grid) > 1 and found:
+            said = "; ".join(f"{name} {in_words(Setting(**setting), method.grid)}" for name, setting in found.items())
+            lines.append(f"- {method.name}: {said}")
+    return "\n".join(lines)
+
+
+def in_words(setting: Setting, grid: Sequence[Setting]) -> str:
+    """The numbers that differ in the grid."""
+    values = asdict(setting)
+    varied = [name for name in values if len({asdict(one)[name] for one in grid}) > 1]
+    return ", ".join(f"{name.replace('_', ' ')} {values[name]:g}" for name in varied)
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    head = ["method", *NAMES]
+    return "\n".join([line_of(head), "|---" + "|--:" * len(NAMES) + "|", *map(line_of, lines)])
+
+
+def line_of(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def digits(name: str) -> int:
+    return 4 if name == "kin8nm" else 3
+
+
+def with_error(mean: float, error: float | None, places: int) -> str:
+    return f"{mean:.{places}f}" if error is None else f"{mean:.{places}f} ± {error:.{places}f}"
+
+
+def cell(values: Sequence[float], places: int) -> str:
+    if not values:
+        return ""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    text = with_error(statistics.fmean(values), error, places)
+    return text if len(values) == NUM_SPLITS else f"{text} ({len(values)})"
+
+
+assert set(NAMES) == set(UCI_SETS)

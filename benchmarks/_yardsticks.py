@@ -1,0 +1,97 @@
+"""What the networks of `uci` are measured against: scikit-learn's regressors, and BNNRegressor with its defaults."""
+
+import math
+import warnings
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import BayesianRidge
+
+from pyro_bnn import BNNRegressor
+
+from ._regression import LEVEL, Budget, Method, Problem, Score, Setting
+
+MOST_ROWS = 1500
+"""A Gaussian process takes time that grows with the cube of the rows: of more rows so many are drawn."""
+
+
+class Gaussian(Method):
+    """A regressor of scikit-learn that predicts a Gaussian."""
+
+    @abstractmethod
+    def predict(self, problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """Means and standard deviations at the test inputs, shape (M,) each, and the scale of the noise."""
+
+    def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
+        """See :meth:`Method.evaluate`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # of hyperparameters at a bound
+            mean, scale, noise = self.predict(problem, seed)
+        y = problem.y_test.numpy().ravel()
+        half = norm.ppf((1 + LEVEL) / 2) * scale
+        return Score(
+            rmse=problem.unit * float(np.sqrt(np.mean((mean - y) ** 2))),
+            log_likelihood=float(norm.logpdf(y, mean, scale).mean()) - math.log(problem.unit),
+            coverage=float(np.mean(np.abs(y - mean) <= half)),
+            noise=problem.unit * noise,
+        )
+
+
+class GaussianProcess(Gaussian):
+    """A length scale for each input, and a noise level, all by marginal likelihood."""
+
+    name = "Gaussian process"
+
+    def predict(self, problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """See :meth:`Gaussian.predict`."""
+        rows = torch.randperm(len(problem.x), generator=torch.Generator().manual_seed(seed))[:MOST_ROWS]
+        lengths = RBF(np.ones(problem.x.shape[1]), (1e-2, 1e3))
+        kernel = ConstantKernel(1.0, (1e-3, 1e4)) * lengths + WhiteKernel(0.1, (1e-6, 10.0))
+        model = GaussianProcessRegressor(kernel, random_state=seed)
+        model.fit(problem.x[rows].numpy(), problem.y[rows].numpy().ravel())
+        mean, scale = model.predict(problem.x_test.numpy(), return_std=True)
+        return mean, scale, math.sqrt(model.kernel_.k2.noise_level)
+
+
+class Ridge(Gaussian):
+    """A linear model with a Gaussian prior, whose width and noise are chosen by marginal likelihood."""
+
+    name = "Bayesian ridge"
+
+    def predict(self, problem: Problem, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """See :meth:`Gaussian.predict`."""
+        model = BayesianRidge().fit(problem.x.numpy(), problem.y.numpy().ravel())
+        mean, scale = model.predict(problem.x_test.numpy(), return_std=True)
+        return mean, scale, float(model.alpha_) ** -0.5
+
+
+class Defaults(Method):
+    """BNNRegressor() as it is."""
+
+    name = "BNNRegressor()"
+
+    def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
+        """See :meth:`Method.evaluate`."""
+        max_iter = None if budget.steps >= Budget().steps else budget.steps
+        regressor = BNNRegressor(random_state=seed, max_iter=max_iter)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
+            regressor.fit(problem.x.numpy(), problem.y.numpy())
+        prediction, y = regressor.predict_distribution(problem.x_test.numpy()), problem.y_test
+        y = y.to(prediction.mean)
+        tail, below = (1 - LEVEL) / 2, prediction.cdf(y)
+        return Score(
+            rmse=problem.unit * float((prediction.mean - y).square().mean().sqrt()),
+            log_likelihood=float(prediction.log_prob(y).mean()) - math.log(problem.unit),
+            coverage=float(((below >= tail) & (below <= 1 - tail)).double().mean()),
+            noise=problem.unit * float(prediction.aleatoric.mean().sqrt()),
+            status=regressor.status_,
+        )
+
+
+YARDSTICKS: tuple[Method, ...] = (Defaults(), GaussianProcess(), Ridge())

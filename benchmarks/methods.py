@@ -1,0 +1,153 @@
+"""Ten methods on FashionMNIST, cost beside quality: `python -m benchmarks.methods`.
+
+First each method's settings are chosen: a few are fitted to 50,000 training images, and that of the smallest NLL on the
+other 10,000 is taken. Then all training images are fitted, and the test images measured. Each cell leaves one line in
+FOLDER/results.jsonl (those of the search in FOLDER/search.jsonl) when it is done, and is not run again. Tables and
+picture are written anew after each cell.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import _methods_scores, _methods_tables
+from ._methods import NETWORKS, Method, Network, Points, Problem
+from ._methods_list import METHODS, Deterministic
+from ._methods_scores import Pictures
+from .uci import read
+
+BY_NAME = {method.name: method for method in METHODS}
+
+Row = dict[str, Any]
+
+
+class Table:
+    """The cells of one network, in files of a folder.
+
+    Args:
+        network: The network.
+        load: Function from "on validation images?" to the images.
+        out: The folder.
+        echo: Function that prints.
+    """
+
+    def __init__(
+        self, network: Network, load: Callable[[bool], Pictures], out: Path, echo: Callable[[str], None]
+    ) -> None:
+        self._network, self._load, self._out, self._echo = network, load, out, echo
+        self._pictures: dict[bool, Pictures] = {}
+
+    def rows(self, file: str) -> list[Row]:
+        """What is there, of the same network and budget."""
+        return read(self._out / file, network=asdict(self._network))
+
+    def search(self, method: type[Method]) -> Method:
+        """The setting with the smallest NLL on the validation images; what was tried before is not tried again."""
+        scale = None if method is Deterministic else self._prior_scale()
+        settings = method.grid(self._network, scale)
+        if len(settings) == 1:
+            return settings[0]
+        values = []
+        for setting in settings:
+            row = self._cell("search.jsonl", setting, 0)
+            values.append(row["scores"]["nll"])
+        return settings[values.index(min(values))]
+
+    def measure(self, method: type[Method], seed: int) -> None:
+        """One cell of the table: the method with its chosen setting, fitted to all training images."""
+        self._cell("results.jsonl", self.search(method), seed)
+
+    def _prior_scale(self) -> float | None:
+        chosen = self.search(Deterministic)
+        assert isinstance(chosen, Deterministic)
+        return chosen.prior_scale
+
+    def _cell(self, file: str, setting: Method, seed: int) -> Row:
+        key = {"method": setting.name, "seed": seed, "setting": asdict(setting)}
+        for row in self.rows(file):
+            if all(row[name] == value for name, value in key.items()):
+                return row
+        is_validation = file == "search.jsonl"
+        if is_validation not in self._pictures:
+            self._pictures = {is_validation: self._load(is_validation)}
+        pictures = self._pictures[is_validation]
+        problem = Problem(self._network, pictures.x, pictures.y, seed)
+        begin = time.process_time()
+        fit = setting.fit(problem, Points(self._out))
+        scores = _methods_scores.evaluate(fit, pictures, seed)
+        row = {
+            **key,
+            "network": asdict(self._network),
+            "num_train": len(pictures.x),
+            "train_seconds": fit.cpu_seconds,
+            "scores": scores,
+            "status": str(fit.posterior.status),
+            "machine": f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}",
+        }
+        with (self._out / file).open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        said = ", ".join(f"{name} {value}" for name, value in key["setting"].items())
+        self._echo(
+            f"# {setting.name} seed {seed} ({said}): accuracy {scores['accuracy']:.2%}, NLL {scores['nll']:.4f}, "
+            f"training {fit.cpu_seconds:.1f} s, cell {time.process_time() - begin:.1f} s of CPU time"
+        )
+        self.write()
+        return row
+
+    def write(self) -> str:
+        """Write tables and picture; returns the tables."""
+        rows = sorted(self.rows("results.jsonl"), key=lambda row: row["seed"])
+        text = _methods_tables.report(rows, self.rows("search.jsonl"))
+        (self._out / "tables.md").write_text(text)
+        if rows:
+            _methods_tables.picture(rows, self._out / "cost.png")
+        return text
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    names = list(BY_NAME)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.methods", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of FashionMNIST and MNIST; default $PYRO_BNN_DATA")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where results go; one per network")
+    parser.add_argument("--network", choices=list(NETWORKS), default="mlp")
+    parser.add_argument("--methods", nargs="+", choices=names, default=names, metavar="METHOD", help=", ".join(names))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument("--search", action="store_true", help="choose settings on validation images, and no more")
+    parser.add_argument("--epochs", type=int, help="instead of the network's own number")
+    parser.add_argument("--draws", type=int, help="draws of a prediction, likewise")
+    parser.add_argument("--units", type=int, help="of each hidden layer of the MLP, likewise")
+    parser.add_argument("--train", type=int, help="use only so many training images, chosen at random")
+    parser.add_argument("--test", type=int, help="use only the first so many images to report on")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    given.out.mkdir(parents=True, exist_ok=True)
+    network = NETWORKS[given.network]
+    for name in ("epochs", "draws", "units"):
+        if (value := getattr(given, name)) is not None:
+            network = replace(network, **{name: value})
+
+    def load(is_validation: bool) -> Pictures:
+        return _methods_scores.load(given.data, is_validation=is_validation, num_train=given.train, num_test=given.test)
+
+    table = Table(network, load, given.out, lambda text: print(text, flush=True))
+    methods = [BY_NAME[name] for name in given.methods]
+    for method in methods:
+        table.search(method)
+    if not given.search:
+        for seed in given.seeds:
+            for method in methods:
+                table.measure(method, seed)
+    print(f"\n{table.write()}")
+
+
+if __name__ == "__main__":
+    main()

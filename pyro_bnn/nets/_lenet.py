@@ -1,0 +1,85 @@
+"""The convolutional network LeNet-5."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from .. import _checks
+from ._dropout import MCDropout
+
+__all__ = ["lenet5"]
+
+SIZE = 28
+
+
+def lenet5(
+    *, num_classes: int = 10, in_channels: int = 1, first: Sequence[nn.Module] = (), dropout: float | None = None
+) -> nn.Sequential:
+    """LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
+
+    Two convolutions of 5 x 5 with 6 and 16 channels, the first with a frame of two pixels, each followed by a rectified
+    linear unit and the largest of 2 x 2; then linear layers with 120 and 84 hidden units. The article has sigmoid
+    units, means of 2 x 2 with learned factors, a second convolution that sees a part of the channels, and outputs by
+    distances.
+
+    The modules are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``, and between them ``images``,
+    ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. Those of `first` are ``first0``, ``first1``, ...;
+    ``dropout1`` and ``dropout2`` follow the hidden linear layers.
+
+    Args:
+        num_classes: Number of outputs, C.
+        in_channels: Number of channels of the images, D: 1 in grey, 3 in colour.
+        first: Modules put before the first layer, such as :class:`Standardize`.
+        dropout: Probability of an :class:`MCDropout` after each hidden linear layer; None for no dropout.
+
+    Returns:
+        A network from images of shape (N, D, 28, 28), or (N, 28, 28) in grey, to logits of shape (N, C).
+
+    References:
+        LeCun et al. (1998), Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 86,
+        2278-2324, section II.B.
+
+    Example:
+        >>> import torch
+        >>> net = lenet5()
+        >>> sum(parameter.numel() for parameter in net.parameters())
+        61706
+        >>> net(torch.zeros(2, 28, 28)).shape
+        torch.Size([2, 10])
+    """
+    for name, value in (("num_classes", num_classes), ("in_channels", in_channels)):
+        _checks.at_least(name, value, 1)
+    layers = OrderedDict[str, nn.Module]()
+    for index, module in enumerate(_checks.items("first", first, "a list of modules, such as [Standardize(...)]")):
+        _checks.kind("first", module, nn.Module, "a list of modules, such as [Standardize(...)]")
+        layers[f"first{index}"] = module
+    layers["images"] = _Images(in_channels)
+    layers["conv1"] = nn.Conv2d(in_channels, 6, 5, padding=2)
+    layers["relu1"], layers["pool1"] = nn.ReLU(), nn.MaxPool2d(2)
+    layers["conv2"] = nn.Conv2d(6, 16, 5)
+    layers["relu2"], layers["pool2"], layers["flatten"] = nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
+    num_in = 16 * 5 * 5
+    for index, num_out in ((1, 120), (2, 84)):
+        layers[f"linear{index}"], layers[f"relu{index + 2}"] = nn.Linear(num_in, num_out), nn.ReLU()
+        if dropout is not None:
+            layers[f"dropout{index}"] = MCDropout(dropout)
+        num_in = num_out
+    layers["linear3"] = nn.Linear(num_in, num_classes)
+    return nn.Sequential(layers)
+
+
+class _Images(nn.Module):
+    """Gives grey images their axis of colours, and lets no others than those of 28 x 28 pixels pass."""
+
+    def __init__(self, num_channels: int) -> None:
+        super().__init__()
+        self.shape = (num_channels, SIZE, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x[:, None] if x.dim() == 3 and self.shape[0] == 1 else x
+        if images.dim() != 4 or images.shape[1:] != self.shape:
+            raise ValueError(
+                f"`x` must be images of shape (N, {', '.join(map(str, self.shape))}), got {_checks.shape(x)}."
+            )
+        return images

@@ -1,0 +1,52 @@
+"""Outputs of a network made linear in its weights."""
+
+import warnings
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from .._functional import ordinary_attention
+from .._inputs import Inputs
+from .._scope import EXCLUSIVE
+from ..model import BayesianModel
+from ..posterior import Draw
+
+
+def linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs, constant: Collection[str]) -> Tensor:
+    r"""The output at drawn weights of the network that is linear in its weights around a point.
+
+    .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
+
+    The product with the Jacobian is one pass with forward derivatives; the Jacobian itself is never made.
+
+    Args:
+        model: The model.
+        center: The point w*, a value of every site of the network.
+        draw: The drawn weights w.
+        x: Inputs, shape (N, ...).
+        constant: Sites that are the same in both.
+
+    Raises:
+        ValueError: If an operation of the network has no forward derivative.
+    """
+    names = [name for name in model.site_names if name not in constant]
+    point = tuple(center[name] for name in names)
+    moves = tuple(draw[name] - center[name] for name in names)
+
+    def output(*weights: Tensor) -> Tensor:
+        return model.output_given({**center, **dict(zip(names, weights, strict=True))}, x)
+
+    try:
+        with EXCLUSIVE, warnings.catch_warnings(), ordinary_attention():  # the filters belong to the process
+            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")  # torch warns of itself
+            at_point, change, *_ = torch.func.jvp(output, point, moves)
+    except ValueError as error:
+        if not isinstance(error.__cause__, NotImplementedError):
+            raise
+        raise ValueError(
+            "a linearised prediction needs forward derivatives, but an operation of the network has none "
+            f"({str(error.__cause__).splitlines()[0]}); pass `linearised=False`."
+        ) from error
+    result: Tensor = at_point + change
+    return result

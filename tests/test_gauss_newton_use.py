@@ -1,0 +1,127 @@
+"""Laplace's method with Gauss-Newton matrices: what a fit leaves as it was, and what it refuses."""
+
+import functools
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyro_bnn as pb
+
+from .cases import small_model
+from .test_gauss_newton import NAMES, covariance_of
+
+
+def test_the_model_the_loader_and_the_generators_stay_as_they_were():
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
+    model, x, y = small_model(net=net, num_data=6)
+    before, generator = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    loader = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
+    linear = pb.layers(nn.Linear)
+    posterior = pb.fit_gauss_newton(model, loader, where=linear)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(generator, torch.get_rng_state())
+    assert model.training
+    assert all(module.training for module in model.modules())
+    same = pb.fit_gauss_newton(model, (x, y), where=linear)
+    torch.testing.assert_close(covariance_of(same), covariance_of(posterior))
+    with pytest.raises(ValueError, match="but BatchNorm1d `1` is not; leave it out"):
+        pb.fit_gauss_newton(model, (x, y))
+    assert pb.fit_gauss_newton(model, (x, y), structure="diagonal").random == model.site_names
+
+
+REFUSED = {
+    "prior": ({"prior": pb.LaplacePrior()}, {}, "must be Gaussian, got Laplace; use NormalPrior"),
+    "hierarchical": ({"prior": pb.HierarchicalNormalPrior()}, {}, "latent variables"),
+    "learned-prior": ({"prior": pb.LearnedNormalPrior()}, {}, 'prior_precision="evidence"'),
+    "likelihood": ({"likelihood": "heteroscedastic"}, {}, "got HeteroscedasticGaussianLikelihood; use `fit_laplace`"),
+    "poisson": ({"likelihood": "poisson"}, {}, "got PoissonLikelihood"),
+    "noise": ({"likelihood": "gaussian-latent"}, {}, r"latent variables \['likelihood.scale'\]; fix them"),
+    "rows": ({"num_data": 7}, {}, "must have all 7 rows"),
+    "structure": ({}, {"structure": "kron"}, "`structure` must be one of 'full', 'kronecker', 'diagonal', got 'kron'"),
+    "per": ({}, {"per": "weight"}, "`per` must be"),
+    "precision": ({}, {"prior_precision": "best"}, "`prior_precision` must be a number"),
+    "negative": ({}, {"prior_precision": -1.0}, "`prior_precision` must be a finite number above 0"),
+    "at": ({}, {"at": 3}, "`at` must be a posterior, or values by site"),
+    "noisy": (
+        {"net": lambda: nn.Sequential(nn.Linear(4, 9), pb.nets.MCDropout(0.5), nn.Linear(9, 3))},
+        {},
+        "different outputs for the same weights",
+    ),
+    "axes": (
+        {"net": lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), "likelihood": "gaussian-fixed"},
+        {},
+        r"output must have shape \(N, C\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_done_is_refused_with_a_remedy(name):
+    of_model, of_fit, message = REFUSED[name]
+    built = {"net": of_model["net"]()} if "net" in of_model else {}
+    model, x, y = small_model(**{"num_data": 6, **of_model, **built})
+    y = y[:, 0] if name == "axes" else y
+    with pytest.raises(ValueError, match=message):
+        pb.fit_gauss_newton(model, (x, y), **of_fit)
+
+
+def test_other_data_and_points_are_refused_with_a_remedy():
+    model, x, y = small_model(num_data=6)
+    with pytest.raises(ValueError, match="run through several times, got an iterator"):
+        pb.fit_gauss_newton(model, iter([(x, y)]))
+    with pytest.raises(ValueError, match="must be a pair"):
+        pb.fit_gauss_newton(model, [x])
+    with pytest.raises(ValueError, match="the loader is empty"):
+        pb.fit_gauss_newton(model, [])
+    with pytest.raises(ValueError, match="has no `median"):
+        pb.fit_gauss_newton(model, (x, y), at=pb.EnsemblePosterior([pb.GuidePosterior(pb.auto_delta(model))]))
+    with pytest.raises(ValueError, match=r"lacks the latent variables"):
+        pb.fit_gauss_newton(model, (x, y), at={})
+    uneven = pb.PosteriorPrior(
+        {n: torch.zeros_like(model.initial_value(n)) for n in model.site_names},
+        {n: torch.rand_like(model.initial_value(n)) + 0.1 for n in model.site_names},
+    )
+    model, x, y = small_model(num_data=6, prior=uneven)
+    with pytest.raises(ValueError, match=r"the same prior scale for all weights of `net\.0\.weight`"):
+        pb.fit_gauss_newton(model, (x, y))
+    diagonal = pb.fit_gauss_newton(model, (x, y), structure="diagonal")
+    assert diagonal.prior_precisions["net.0.weight"].shape == (5, 4)
+    weighted = pb.BayesianModel(
+        nn.Linear(4, 3), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood([1.0, 2.0, 1.0]), num_data=6
+    )
+    with pytest.raises(ValueError, match="must have no weights"):
+        pb.fit_gauss_newton(weighted, (x, y))
+    wide, x, y = small_model(net=nn.Sequential(nn.Linear(4, 2000), nn.Linear(2000, 3)), num_data=6)
+    with pytest.raises(ValueError, match="for at most 6,000 random weights, got 16,003; choose fewer with `where`"):
+        pb.fit_gauss_newton(wide, (x, y), structure="full")
+
+
+def test_without_the_library_the_message_says_what_to_install(monkeypatch):
+    model, x, y = small_model(num_data=6)
+    monkeypatch.setitem(sys.modules, "laplace", None)
+    with pytest.raises(ImportError, match=r"this needs laplace-torch: pip install 'pyro-bnn\[laplace\]'"):
+        pb.fit_gauss_newton(model, (x, y))
+
+
+def test_a_learned_noise_is_used_as_it_is_and_single_precision_is_kept():
+    model, x, y = small_model(likelihood="gaussian-learned", num_data=6)
+    nn.init.constant_(model.likelihood.rho, 0.3)
+    scale = float(model.likelihood.noise_scale().detach())
+    learned = pb.fit_gauss_newton(model, (x, y), structure="full")
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+    net.load_state_dict({name.removeprefix("net."): value for name, value in learned.mode.items()})
+    make = functools.partial(pb.BayesianModel, prior=pb.NormalPrior(0.7), num_data=6)
+    fixed = pb.fit_gauss_newton(make(net, likelihood=pb.GaussianLikelihood(scale)), (x, y), structure="full")
+    assert learned.log_evidence == pytest.approx(fixed.log_evidence, rel=1e-9)
+    other = pb.fit_gauss_newton(make(net, likelihood=pb.GaussianLikelihood(1.1 * scale)), (x, y), structure="full")
+    assert abs(other.log_evidence - fixed.log_evidence) > 1e-2
+    single = make(net.float(), likelihood=pb.GaussianLikelihood(scale))
+    double = make(net.double(), likelihood=pb.GaussianLikelihood(scale))
+    for structure in NAMES:
+        posterior = pb.fit_gauss_newton(single, (x.float(), y.float()), structure=structure)
+        assert {value.dtype for value in posterior.sample(2, seed=0).values()} == {torch.float32}
+        exact = pb.fit_gauss_newton(double, (x, y), structure=structure)
+        assert posterior.log_evidence == pytest.approx(exact.log_evidence, rel=1e-4)

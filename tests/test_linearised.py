@@ -1,0 +1,139 @@
+"""Predictions of the network that is linear in its weights: exact where that can be computed by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+
+from .cases import small_model
+from .posteriors import chains
+from .test_gauss_newton import covariance_of
+from .tolerances import STANDARD_ERRORS, assert_identical
+
+KINDS = {
+    "mean field": lambda model, x, y: pb.GuidePosterior(pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))),
+    "low rank": lambda model, x, y: pb.GuidePosterior(pb.LowRankGuide(model, rank=2, init=pb.NetworkInit(scale=0.3))),
+    "laplace": lambda model, x, y: pb.fit_laplace(model, x, y),
+    "gauss-newton": lambda model, x, y: pb.fit_gauss_newton(model, (x, y)),
+}
+
+
+def slopes(model, center, x):
+    """The Jacobian of the outputs in all weights, shape (N, C, P), and the outputs."""
+    names = list(model.site_names)
+
+    def output(*weights):
+        return model.output_given(dict(zip(names, weights, strict=True)), x)
+
+    parts = torch.autograd.functional.jacobian(output, tuple(center[name] for name in names))
+    return torch.cat([part.flatten(2) for part in parts], -1), output(*(center[name] for name in names))
+
+
+class Stored(pb.Posterior):
+    """Draws that are known beforehand, and a center."""
+
+    status = pb.Status(True, "stored")
+
+    def __init__(self, draws, center):
+        self.stored, self.center = draws, center
+
+    def draws(self, num_samples, *args):
+        for index in range(num_samples):
+            yield {name: values[index] for name, values in self.stored.items()}
+
+    def median(self):
+        return self.center
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_draw_is_that_of_the_linear_network(kind):
+    model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
+    posterior = KINDS[kind](model, x, y)
+    center, draws = posterior.median(), posterior.sample(5, seed=1)
+    jacobian, at_center = slopes(model, center, x)
+    moves = torch.cat([(draws[name] - center[name]).flatten(1) for name in model.site_names], -1)
+    expected = at_center + torch.einsum("ncp,sp->snc", jacobian, moves)
+    arguments = {"num_samples": 5, "seed": 0, "keep_draws": True, "batch_size": 4}
+    stored = Stored(draws, center)
+    prediction = pb.predict(model, stored, x, linearised=True, **arguments)
+    torch.testing.assert_close(prediction.components.mean, expected, rtol=1e-9, atol=1e-11)
+    plain = pb.predict(model, stored, x, linearised=False, **arguments)
+    assert (plain.components.mean - expected).abs().max() > 1e-3
+
+
+def test_mean_and_variance_are_those_of_the_linear_network():
+    """The network itself at drawn weights has another variance."""
+    model, x, y = small_model(likelihood="gaussian-fixed", num_data=6, prior=pb.NormalPrior(2.0))
+    posterior = pb.fit_gauss_newton(model, (x, y), structure="full")
+    jacobian, center = slopes(model, posterior.median(), x)
+    variance = torch.einsum("ncp,pq,ncq->nc", jacobian, covariance_of(posterior), jacobian)
+
+    def score(linearised):
+        prediction = pb.predict(model, posterior, x, num_samples=1000, seed=0, keep_draws=True, linearised=linearised)
+        squares = (prediction.components.mean - center).square()
+        return float(((squares.mean(0) - variance) / (squares.std(0) / 1000**0.5)).abs().max())
+
+    assert score(linearised=True) < STANDARD_ERRORS
+    assert score(linearised=False) > STANDARD_ERRORS
+
+
+def test_a_network_that_is_linear_predicts_the_same():
+    model, x, y = small_model(net=nn.Linear(4, 3), num_data=6)
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
+    plain, linear = (pb.predict(model, guide, x, y=y, seed=0, linearised=flag) for flag in (False, True))
+    assert_identical(plain.probs, linear.probs)
+    assert_identical(plain.log_density, linear.log_density)
+    model, x, y = small_model(num_data=6)
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
+    plain, linear = (pb.predict(model, guide, x, seed=0, linearised=flag) for flag in (False, True))
+    assert (plain.probs - linear.probs).abs().max() > 1e-3
+
+
+def test_without_a_median_it_is_refused():
+    model, x, _ = small_model()
+    guide = pb.MeanFieldGuide(model)
+    posterior = pb.GuidePosterior(guide)
+    stored = chains({name: values[None] for name, values in posterior.sample(3).items()})
+    for without in (pb.EnsemblePosterior([posterior]), stored):
+        with pytest.raises(ValueError, match=r"needs a posterior with a median.* got one of.* pass `linearised=False`"):
+            pb.predict(model, without, x, linearised=True, num_samples=1)
+    with pytest.raises(ValueError, match="`linearised` must be True or False"):
+        pb.predict(model, guide, x, linearised="yes")
+
+
+def test_an_operation_without_forward_derivative_is_named():
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return Rounded.apply(self.layer(x))
+
+    model, x, _ = small_model(net=Net())
+    with pytest.raises(ValueError, match="needs forward derivatives, but an operation of the network has none"):
+        pb.predict(model, pb.MeanFieldGuide(model), x, linearised=True, num_samples=2)
+
+
+def test_a_whole_network_with_a_gauss_newton_matrix_is_linearised_unless_told_otherwise():
+    model, x, y = small_model(num_data=6)
+    posterior = pb.fit_gauss_newton(model, (x, y))
+    probs = {flag: pb.predict(model, posterior, x, seed=0, linearised=flag).probs for flag in (None, True, False)}
+    assert torch.equal(probs[None], probs[True])
+    assert (probs[None] - probs[False]).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="predict with its members"):
+        pb.predict(model, pb.EnsemblePosterior([posterior, posterior]), x)

@@ -1,0 +1,142 @@
+"""The benchmark of methods, on a few images of 28 x 28 pixels written here."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import _methods, _methods_list, _methods_scores, _methods_tables, methods
+
+from .test_damaged_files import NAMES, idx
+
+NUM_ASIDE, NUM_TRAIN, NUM_TEST = 20, 400, 30
+SEARCHED = ("deterministic", "natural")
+"""Methods whose settings compete, to save time."""
+
+
+def write_images(root, name):
+    """Images of two classes, dark above or below; those of MNIST are noise."""
+    raw = root / name / "raw"
+    raw.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for images, labels, count in ((*NAMES[:2], NUM_TRAIN + NUM_ASIDE), (*NAMES[2:], NUM_TEST)):
+        x = generator.integers(0, 200, (count, 28, 28), np.uint8)
+        y = (np.arange(count) % 2).astype(np.uint8)
+        if name == "FashionMNIST":
+            x[y == 0, :14] //= 8
+            x[y == 1, 14:] //= 8
+        (raw / images).write_bytes(idx(x))
+        (raw / labels).write_bytes(idx(y))
+
+
+@pytest.fixture
+def benchmark(monkeypatch, capsys, tmp_path):
+    """Runs `methods` on these images; returns what it prints."""
+    for name in ("FashionMNIST", "MNIST"):
+        write_images(tmp_path, name)
+    monkeypatch.setattr(_methods_scores, "NUM_ASIDE", NUM_ASIDE)
+
+    def run(*arguments):
+        torch.set_default_dtype(torch.float32)
+        options = ("--data", tmp_path, "--out", tmp_path / "out", "--epochs", 2, "--draws", 4, "--units", 20)
+        try:
+            methods.main([str(argument) for argument in (*options, *arguments)])
+        finally:
+            torch.set_default_dtype(torch.float64)
+        return capsys.readouterr().out
+
+    run.out = tmp_path / "out"
+    return run
+
+
+def rows(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("network", ["mlp", "lenet"])
+def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypatch, network):
+    """The settings are chosen on images that were set aside, and a second run does nothing."""
+    names = list(methods.BY_NAME) if network == "mlp" else ["deterministic", "mc-dropout"]
+    fitted, grids = [], {method: method.grid for method in _methods_list.METHODS}
+    for method in _methods_list.METHODS:
+
+        def fit(self, problem, points, original=method.fit):
+            fitted.append((self.name, len(problem.x)))
+            return original(self, problem, points)
+
+        def grid(network, prior_scale, original=grids[method], count=2 if method.name in SEARCHED else 1):
+            return original(network, prior_scale)[:count]
+
+        monkeypatch.setattr(method, "fit", fit)
+        monkeypatch.setattr(method, "grid", grid)
+    printed = benchmark("--network", network, "--seeds", 0, "--methods", *names)
+    searched, found = (rows(benchmark.out / file) for file in ("search.jsonl", "results.jsonl"))
+    assert [row["method"] for row in found] == names
+    assert {row["num_train"] for row in searched} == {NUM_TRAIN}
+    assert {row["num_train"] for row in found} == {NUM_TRAIN + NUM_ASIDE}
+    for row in found:
+        tried = [other for other in searched if other["method"] == row["method"]]
+        best = min(tried, key=lambda other: other["scores"]["nll"]) if tried else row
+        assert row["setting"] == best["setting"]
+        assert all(len(kind) == 5 for kind in row["scores"]["corrupted"].values())
+        assert ("auroc_mutual_information" in row["scores"]) == (row["method"] != "deterministic")
+        assert row["train_seconds"] > 0
+    assert len(fitted) == len(searched) + len(found)
+    again = benchmark("--network", network, "--seeds", 0, "--methods", *names)
+    assert len(fitted) == len(searched) + len(found)
+    assert again.strip() == (benchmark.out / "tables.md").read_text().strip()
+    assert printed.endswith(again.lstrip("\n"))
+    assert (benchmark.out / "cost.png").stat().st_size > 10_000
+
+
+def test_an_interrupted_run_goes_on_and_networks_are_shared(benchmark, monkeypatch):
+    """The ensemble's first network is the deterministic one, and none of them is trained twice."""
+    monkeypatch.setattr(
+        _methods_list.Deterministic, "grid", lambda network, prior_scale: [_methods_list.Deterministic(0.3)]
+    )
+    trained, original = [], _methods.fit_point
+
+    def fit_point(problem, prior_scale, seed, **options):
+        if len(trained) == 3 and not is_resumed:
+            raise KeyboardInterrupt
+        trained.append(seed)
+        return original(problem, prior_scale, seed, **options)
+
+    monkeypatch.setattr(_methods, "fit_point", fit_point)
+    is_resumed = False
+    arguments = ("--seeds", 1, "--methods", "deterministic", "ensemble")
+    with pytest.raises(KeyboardInterrupt):
+        benchmark(*arguments)
+    assert [row["method"] for row in rows(benchmark.out / "results.jsonl")] == ["deterministic"]
+    is_resumed = True
+    benchmark(*arguments)
+    assert trained == [1000, 1001, 1002, 1003, 1004]
+    point, ensemble = rows(benchmark.out / "results.jsonl")
+    assert ensemble["train_seconds"] > 2 * point["train_seconds"]
+    assert ensemble["scores"]["num_draws"] == 5
+
+
+def row(method, seed, accuracy, seconds):
+    scores = {"accuracy": accuracy, "nll": 0.5, "ece": 0.1, "brier": 0.2, "num_draws": 1, "predict_seconds": 2.0}
+    scores["corrupted"] = {
+        kind: [{"accuracy": accuracy - s / 10 - extra, "nll": 1.0, "ece": 0.2} for s in range(1, 6)]
+        for kind, extra in (("noise", 0.0), ("blur", 0.2))
+    }
+    return {"method": method, "seed": seed, "setting": {}, "train_seconds": seconds, "scores": scores}
+
+
+def test_tables_have_means_over_seeds_with_standard_errors_and_costs_beside_the_same_seed():
+    some = [row("deterministic", 0, 0.8, 2.0), row("deterministic", 1, 0.9, 4.0), row("natural", 1, 0.7, 8.0)]
+    text = _methods_tables.report(some, [])
+    assert "| deterministic | 0, 1 | 85.00 ± 5.00 | 0.5000 ± 0.0000 |" in text
+    assert re.search(r"\| natural \| 1 \| 70.00 \| .* \| 2.00 \| 2.0 \| 1 \|", text)
+    assert "| natural | 50.00 | 40.00 | 30.00 | 20.00 | 10.00 |" in text
+
+
+def test_a_network_of_another_budget_is_not_taken(benchmark, monkeypatch):
+    monkeypatch.setattr(_methods_list.Deterministic, "grid", lambda *_: [_methods_list.Deterministic(0.3)])
+    benchmark("--seeds", 0, "--methods", "deterministic")
+    with pytest.raises(ValueError, match="was made with other settings; choose another --out, or delete it"):
+        benchmark("--seeds", 0, "--methods", "deterministic", "--epochs", 1)
