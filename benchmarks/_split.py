@@ -131,20 +131,21 @@ class Learner:
         """Test accuracies of all tasks so far, after each task; a joint learner gives those of all tasks once."""
         if self._setting.is_joint:
             self._learn_jointly()
-            yield [self._accuracy(task, num_samples) for task in range(NUM_TASKS)]
+            yield [self.accuracy(task, num_samples) for task in range(NUM_TASKS)]
             return
         for task in range(NUM_TASKS):
-            self._learn(task)
-            yield [self._accuracy(known, num_samples) for known in range(task + 1)]
+            self.learn(task)
+            yield [self.accuracy(known, num_samples) for known in range(task + 1)]
 
-    def _learn(self, task: int) -> None:
+    def learn(self, task: int) -> None:
+        """Learn from the images of a task, starting with what is known."""
         setting, rows = self._setting, self._train[task]
         prior: pb.Prior = pb.NormalPrior(1.0)
         if task == 0 and setting.first_epochs:
             start = self._model(len(rows[0]), prior, range(1))
             self._fit(start, pb.auto_delta(start), rows, epochs=setting.first_epochs, seed=task)
         elif task > 0 and setting.remembers and setting.is_bayesian:
-            prior = self._as_prior()
+            prior = self.as_prior()
         model = self._model(len(rows[0]), prior, range(task, task + 1))
         self._fit(model, self._guide(model), rows, epochs=setting.epochs, seed=task)
 
@@ -154,7 +155,7 @@ class Learner:
         model = self._model(len(x), pb.NormalPrior(1.0), range(NUM_TASKS))
         self._fit(model, self._guide(model), ((x, which), y), epochs=self._setting.epochs, seed=0)
 
-    def _as_prior(self) -> pb.Prior:
+    def as_prior(self) -> pb.Prior:
         """The posterior of all tasks so far; the output layer of a new one has N(0, 1)."""
         model = self._model(1, pb.NormalPrior(1.0), range(NUM_TASKS))
         posterior = pb.GuidePosterior(self._guide(model)).as_prior()
@@ -214,7 +215,8 @@ class Learner:
             seed=1000 * self._seed + seed,
         )
 
-    def _accuracy(self, task: int, num_samples: int) -> float:
+    def accuracy(self, task: int, num_samples: int) -> float:
+        """Share of a task's test images that are recognised."""
         x, y = self._test[task]
         if self._setting.is_joint:
             model = self._model(1, pb.NormalPrior(1.0), range(NUM_TASKS))
@@ -231,7 +233,7 @@ class Learner:
     def _refreshed(self, task: int) -> tuple[pb.BayesianModel, nn.Module]:
         """The posterior after the images of this task that were kept back; what the learner knows does not change."""
         rows = self._kept[task]
-        model = self._model(len(rows[0]), self._as_prior(), range(task, task + 1))
+        model = self._model(len(rows[0]), self.as_prior(), range(task, task + 1))
         guide = self._guide(model)
         self._fitted(model, guide, rows, epochs=self._setting.epochs, seed=NUM_TASKS + task)
         return model, guide

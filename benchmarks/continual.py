@@ -26,7 +26,7 @@ SETTINGS: dict[str, Setting] = {
     "forgetful": Setting(remembers=False),
     "vcl": Setting(),
     "vcl-coreset": Setting(coreset=40),
-    "vcl-natural": Setting(is_natural=True, lr=0.003, first_scale=0.05),
+    "vcl-natural": Setting(is_natural=True, lr=0.01, first_scale=0.05),
     "joint": Setting(is_joint=True),
     "vcl-published": Setting(
         lr=1e-3, is_decayed=False, first_scale=math.exp(-3), epochs=120, batch_size=None, first_epochs=120

@@ -38,6 +38,14 @@ EXAMPLES = {
         ["--epochs", "200"],
         r"(?s)gain +0\.[5-9]\d\d ± .*modes at x = 0\.5: y = 0\.2.*, y = 0\.[45].*, y = 0\.[78]",
     ),
+    "continual_learning.py": (
+        ["--epochs", "12"],
+        r"(?s)a point, trained on .* [23]\d\.\d%\nposterior as prior .* [5-9]\d\.\d%\n",
+    ),
+    "transformer.py": (
+        ["--texts", "200", "--epochs", "10"],
+        r"point +[4-6]\d\.\d% +[12]\.\d+ +0\.(1[5-9]|[23]\d)\d .*\nposterior +[4-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
+    ),
     "svi_script.py": (
         ["--steps", "120"],
         r"SVI +(last ELBO -\d+\.\d{6} nats  test accuracy [89]\d\.\d%).*\nsvi_step +\1.*\nfit_svi +\1",
