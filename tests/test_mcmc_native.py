@@ -43,7 +43,7 @@ NETS = {
     "wide": lambda: nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 19), nn.ReLU(), nn.Linear(19, 3)),
     "without a hidden layer": lambda: nn.Linear(4, 3),
 }
-LEFT_TO_TORCH = {"horseshoe", "horseshoe-per-weight", "mixture-density"}
+LEFT_TO_TORCH = ("horseshoe", "horseshoe-per-weight", "mixture-density")
 """Members of the tables with operations that are not written in C."""
 
 WRITTEN = [[name for name in table if name not in LEFT_TO_TORCH] for table in (PRIORS, LIKELIHOODS)]
@@ -238,6 +238,14 @@ def test_other_numbers_share_what_is_compiled(monkeypatch):
         value, _ = native(potential.value_and_grad, z, 3).value_and_grad(z)
         assert_identical(value, potential.value(z))
     assert len(texts) == 2
+
+
+def test_a_function_in_c_that_is_not_that_of_torch_is_refused(monkeypatch):
+    aten = torch.ops.aten
+    wrong = {**_native.OPERATIONS, aten.mul.Tensor: _native.OPERATIONS[aten.add.Tensor]}
+    monkeypatch.setattr(_native, "OPERATIONS", wrong)
+    with pytest.raises(RuntimeError, match="the potential in C must be torch's, got "):
+        native(normal_potential, START[:1], 6)
 
 
 def test_what_the_c_compiler_says_is_told(monkeypatch):

@@ -124,7 +124,7 @@ def compared(prior="normal", num_draws=1, weights=(1.0, 1.0, 1.0), num_parts=1, 
         {"make_net": wide_net},
         {"make_net": wide_net, "num_draws": 2, "num_parts": 2},
     ],
-    ids=str,
+    ids=lambda change: str({name: getattr(value, "__name__", value) for name, value in change.items()}),
 )
 def test_a_step_is_that_of_the_paper(options):
     found, expected = compared(**options)

@@ -97,7 +97,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
         max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     Raises:
-        RuntimeError: If the C compiler fails.
+        RuntimeError: If the C compiler fails, or its function and torch's differ at the point.
     """
     if z.device.type != "cpu" or z.dtype != torch.float64 or os.name != "posix" or _compiler() is None:
         return None
@@ -113,7 +113,16 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     parts = [f"#define {name} {size}L" for name, size in sizes.items()]
     parts += [(folder / "_functions.c").read_text(), potential.text, (folder / "_trajectory.c").read_text()]
     data = [_laid_out(constant) for constant in function.constants]
-    return Native(_loaded("\n".join(parts)), data, potential.num_scratch)
+    sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch)
+    for name, own, expected in zip(
+        ("potential", "gradient"), sampler.value_and_grad(z), potential.results, strict=True
+    ):
+        if not torch.allclose(own, expected.reshape(own.shape), rtol=1e-6, atol=1e-6, equal_nan=True):
+            raise RuntimeError(
+                f"the {name} in C must be torch's, got {own.flatten()[:3].tolist()} in place of "
+                f"{expected.flatten()[:3].tolist()}: a fault of this package. Use `compile=False`."
+            )
+    return sampler
 
 
 def _compiler() -> str | None:
