@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 
 import pyro_bnn as pb
 from pyro_bnn import metrics, pruning
@@ -18,6 +17,8 @@ from pyro_bnn.app.images import load_data
 from pyro_bnn.data import Images, load_images
 from pyro_bnn.history import History
 from pyro_bnn.uncertainty import ClassificationPrediction
+
+from ._schedules import cosine
 
 FRACTIONS = (0.0, 0.5, 0.75, 0.95, 0.98, 0.99)
 """Fractions of all weights and biases that are removed, those with the smallest |mean| / standard deviation first."""
@@ -107,7 +108,7 @@ def train(
         optimizer = functools.partial(torch.optim.SGD, lr=setting.lr / num_data, momentum=0.9, fused=True)
     else:
         optimizer = specs.make_optimizer(setting.optimizer, setting.lr, num_batches=-(-num_data // setting.batch_size))
-    schedule = functools.partial(_cosine, num_epochs=setting.epochs, is_warm=setting.schedule == "warm-cosine")
+    schedule = functools.partial(cosine, num_epochs=setting.epochs, is_warm=setting.schedule == "warm-cosine")
     start, cpu_start = time.perf_counter(), time.process_time()
     model.to(device)
     guide.to(device)
@@ -186,14 +187,6 @@ def load(root: Path | None, validation: int) -> tuple[Images, Tensor]:
     images, _ = load_data(replace(recipes.RECIPES["mnist", "article"], validation=validation), root=root)
     fashion = load_images("fashion-mnist", root=root)
     return images, fashion.x_train[:validation] if validation else fashion.x_test
-
-
-def _cosine(optimizer: torch.optim.Optimizer, *, num_epochs: int, is_warm: bool) -> LRScheduler:
-    """The rate on a cosine, after an epoch at a tenth of it if warm: first scales are not yet those of the data."""
-    if not is_warm:
-        return CosineAnnealingLR(optimizer, T_max=num_epochs)
-    warm = ConstantLR(optimizer, factor=0.1, total_iters=1)
-    return SequentialLR(optimizer, [warm, CosineAnnealingLR(optimizer, T_max=max(num_epochs - 1, 1))], milestones=[1])
 
 
 def _dropout(p: float) -> list[nn.Module]:

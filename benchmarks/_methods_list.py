@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 import pyro_bnn as pb
 
 from ._methods import Fit, Method, Network, Points, Problem, adam, fit_point
+from ._schedules import cosine
 
 NUM_MEMBERS = 5
 INIT = pb.NetworkInit(prior_fraction=0.1)
@@ -167,7 +167,8 @@ class Natural(Method):
             pb.MeanFieldGuide(model, init=INIT, scale_map=pb.scale_maps.Precision()),
             problem.data,
             optimizer=pb.scheduled(
-                pb.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0), functools.partial(warm_cosine, epochs)
+                pb.natural_gradient(self.lr, hessian_decay=0.999, clip=1.0),
+                functools.partial(cosine, num_epochs=epochs, is_warm=True),
             ),
             num_epochs=epochs,
             batch_size=256,
@@ -176,16 +177,6 @@ class Natural(Method):
             seed=problem.seed,
         )
         return Fit(model, posterior, problem.network.draws, time.process_time() - begin)
-
-
-def warm_cosine(epochs: int, optimizer: Optimizer) -> LambdaLR:
-    """A tenth of the learning rate for one epoch, then a cosine, as in the fast recipe."""
-
-    def factor(epoch: int) -> float:
-        done = torch.tensor((epoch - 1) / max(epochs - 1, 1))
-        return 0.1 if epoch == 0 else float(0.5 * (1 + torch.cos(torch.pi * done)))
-
-    return LambdaLR(optimizer, factor)
 
 
 @dataclass(frozen=True)

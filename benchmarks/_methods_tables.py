@@ -1,10 +1,8 @@
 """The tables and the picture of `benchmarks.methods`."""
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.ticker import ScalarFormatter
 
@@ -12,9 +10,8 @@ from pyro_bnn import plotting
 
 from ._methods_list import METHODS
 from ._methods_scores import STRENGTHS
-from ._uci_tables import with_error
+from ._results import Row, cell_of, mean_and_error
 
-Row = dict[str, Any]
 Value = Callable[[Row], float | None]
 
 QUALITY = {"accuracy, %": ("accuracy", 100.0, 2), "NLL": ("nll", 1.0, 4), "ECE": ("ece", 1.0, 4)}
@@ -36,15 +33,9 @@ def report(rows: Sequence[Row], searched: Sequence[Row]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def moments(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and its standard error over seeds; None for the error of a single seed."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return statistics.fmean(values), error
-
-
 def cell(rows: Sequence[Row], value: Value, digits: int) -> str:
     values = [found for found in map(value, rows) if found is not None]
-    return with_error(*moments(values), digits) if values else ""
+    return cell_of(values, digits)
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -139,7 +130,9 @@ def picture(rows: Sequence[Row], path: Path) -> None:
             for index, (name, some) in enumerate(found.items()):
                 if not some:
                     continue
-                (x, x_error), (y, y_error) = (moments([float(f(row) or 0) for row in some]) for f in (cost, value))
+                (x, x_error), (y, y_error) = (
+                    mean_and_error([float(f(row) or 0) for row in some]) for f in (cost, value)
+                )
                 color, marker = plotting.PALETTE[index % len(plotting.PALETTE)], "os^Dv<>PXh"[index % 10]
                 ax.errorbar(x, y, xerr=x_error, yerr=y_error, marker=marker, color=color, linestyle="none", label=name)
             ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)

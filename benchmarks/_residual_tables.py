@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ._residual_scores import CORRUPTIONS, STRENGTHS
+from ._results import cell_of
 
 Record = dict[str, Any]
 
@@ -38,10 +39,10 @@ def _cells(some: list[Record]) -> list[str]:
         str(task["setting"]["batch_size"]) if steps else "",
         f"{statistics.fmean(part['memory'] for part in training) / 1e9:.2f}",
         f"{statistics.fmean(total):.0f}",
-        _mean([100 * score["accuracy"] for score in scores], 2),
-        *(_mean([score[name] for score in scores], 3) for name in QUALITY[1:]),
-        *(_mean([score[name] for score in scores if name in score], 3) for name in AUROC),
-        _mean([part["train_nll"] for part in training], 3),
+        cell_of([100 * score["accuracy"] for score in scores], 2),
+        *(cell_of([score[name] for score in scores], 3) for name in QUALITY[1:]),
+        *(cell_of([score[name] for score in scores if name in score], 3) for name in AUROC),
+        cell_of([part["train_nll"] for part in training], 3),
         str(scores[0]["num_samples"]),
         f"{statistics.fmean(score['cpu_seconds'] for score in scores):.0f}",
     ]
@@ -56,7 +57,7 @@ def _corrupted(groups: dict[str, list[Record]]) -> str:
     def cells(some: list[Record]) -> list[str]:
         units = (("accuracy", 100, 1), ("nll", 1, 3), ("ece", 1, 3))
         return [
-            _mean([unit * mean(record, index, name) for record in some], digits)
+            cell_of([unit * mean(record, index, name) for record in some], digits)
             for name, unit, digits in units
             for index in range(len(STRENGTHS))
         ]
@@ -68,7 +69,7 @@ def _batch_norm(groups: dict[str, list[Record]]) -> str:
     measured = {name: [record["scores"] for record in some] for name, some in groups.items()}
     parts = {name: [part["statistics"] for part in some] for name, some in measured.items() if "statistics" in some[0]}
     rows = (
-        (f"{name}: {kind}", [_mean([part[kind][score] for part in some], 3) for score in QUALITY])
+        (f"{name}: {kind}", [cell_of([part[kind][score] for part in some], 3) for score in QUALITY])
         for name, some in parts.items()
         for kind in some[0]
     )
@@ -78,11 +79,3 @@ def _batch_norm(groups: dict[str, list[Record]]) -> str:
 def _table(first: str, names: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> str:
     lines = [f"| {' | '.join((first, *names))} |", "|---|" + "--:|" * len(names)]
     return "\n".join([*lines, *(f"| {' | '.join((name, *cells))} |" for name, cells in rows)])
-
-
-def _mean(values: list[float], digits: int) -> str:
-    """The mean with its standard error, or one value alone."""
-    if not values:
-        return ""
-    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{error}"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pyro_bnn.data import UCI_SETS
 
 from ._regression import Method, Setting
+from ._results import cell_of, line_of, with_error
 
 Row = Mapping[str, object]
 
@@ -170,24 +171,13 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([line_of(head), "|---" + "|--:" * len(NAMES) + "|", *map(line_of, lines)])
 
 
-def line_of(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def digits(name: str) -> int:
     return 4 if name == "kin8nm" else 3
 
 
-def with_error(mean: float, error: float | None, places: int) -> str:
-    return f"{mean:.{places}f}" if error is None else f"{mean:.{places}f} ± {error:.{places}f}"
-
-
 def cell(values: Sequence[float], places: int) -> str:
-    if not values:
-        return ""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    text = with_error(statistics.fmean(values), error, places)
-    return text if len(values) == NUM_SPLITS else f"{text} ({len(values)})"
+    text = cell_of(values, places)
+    return text if len(values) in (0, NUM_SPLITS) else f"{text} ({len(values)})"
 
 
 assert set(NAMES) == set(UCI_SETS)

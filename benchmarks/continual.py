@@ -5,7 +5,6 @@ also written to FOLDER/tables.md.
 """
 
 import argparse
-import json
 import math
 import os
 import platform
@@ -17,9 +16,8 @@ from typing import Any
 
 import torch
 
+from ._results import Row, add_row, cell_of, line_of, read_rows
 from ._split import NUM_TASKS, Learner, Setting, load
-
-Row = dict[str, Any]
 
 SETTINGS: dict[str, Setting] = {
     "fine-tuning": Setting(is_bayesian=False, lr=1e-3),
@@ -76,29 +74,24 @@ def _table(rows: Sequence[Row], values_of: Any, title: str, last: str) -> list[s
     is_timed = bool(last)
     names = range(1, NUM_TASKS + 1) if is_timed else [f"{2 * task}, {2 * task + 1}" for task in range(NUM_TASKS)]
     titles = ["method", "seeds", *(title.format(name) for name in names), *([last] if is_timed else [])]
-    lines = [f"| {' | '.join(titles)} |", "|---" + "|--:" * (len(titles) - 1) + "|"]
+    lines = [line_of(titles), "|---" + "|--:" * (len(titles) - 1) + "|"]
     for method in [name for name in SETTINGS if any(row["method"] == name for row in rows)]:
         some = [row for row in rows if row["method"] == method]
         columns = zip(*(values_of(row) for row in some), strict=True)
         cells = [method, str(len(some)), *(_cell(column) for column in columns)]
         if is_timed:
             cells.append(f"{statistics.fmean(row['cpu_seconds'] for row in some):.0f}")
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(line_of(cells))
     return lines
 
 
 def _cell(values: Sequence[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    if not known:
-        return ""
-    error = f" ± {statistics.stdev(known) / math.sqrt(len(known)):.2f}" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):.2f}{error}"
+    return cell_of([100 * value for value in values if value is not None], 2)
 
 
 def read(file: Path, **wanted: object) -> list[Row]:
     """The rows that were made with these options and today's settings."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return [row for row in read_rows(file) if all(row[name] == value for name, value in wanted.items())]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,8 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found = read(file, **row)
             if not found:
                 found = [row | run(setting, seed, root=given.data, **options)]
-                with file.open("a") as stream:
-                    stream.write(json.dumps(found[0]) + "\n")
+                add_row(file, found[0])
             done += found[:1]
             mean = statistics.fmean(found[0]["accuracies"][-1])
             print(f"# {method}, seed {seed}: {mean:.2%}, {found[0]['cpu_seconds']:.0f} CPU s", flush=True)

@@ -7,13 +7,11 @@ picture are written anew after each cell.
 """
 
 import argparse
-import json
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,10 +19,9 @@ from . import _methods_scores, _methods_tables
 from ._methods import NETWORKS, Method, Network, Points, Problem
 from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
+from ._results import Row, add_row, read_rows
 
 BY_NAME = {method.name: method for method in METHODS}
-
-Row = dict[str, Any]
 
 
 class Table:
@@ -45,9 +42,8 @@ class Table:
 
     def rows(self, file: str) -> list[Row]:
         """What is there, of the same network and budget."""
-        path, network = self._out / file, asdict(self._network)
-        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return [row for row in found if row["network"] == network]
+        network = asdict(self._network)
+        return [row for row in read_rows(self._out / file) if row["network"] == network]
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; what was tried before is not tried again."""
@@ -92,8 +88,7 @@ class Table:
             "status": str(fit.posterior.status),
             "machine": f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), {platform.machine()}",
         }
-        with (self._out / file).open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+        add_row(self._out / file, row)
         said = ", ".join(f"{name} {value}" for name, value in key["setting"].items())
         self._echo(
             f"# {setting.name} seed {seed} ({said}): accuracy {scores['accuracy']:.2%}, NLL {scores['nll']:.4f}, "

@@ -17,10 +17,9 @@ from pyro_bnn.data import UCI_SETS, load_uci
 
 from ._regression import Budget, Method, Problem, Score, Setting, held_out, timed
 from ._regression_methods import NETWORK_METHODS
+from ._results import Row, add_row, read_rows
 from ._uci_tables import NAMES, report
 from ._yardsticks import YARDSTICKS
-
-Row = dict[str, object]
 
 METHODS: tuple[Method, ...] = (*NETWORK_METHODS, *YARDSTICKS)
 
@@ -49,8 +48,8 @@ class Lines:
         """The rows by key, read again if the file has grown."""
         size = self._file.stat().st_size if self._file.exists() else 0
         if size != self._size:
-            self._size, rows = size, [json.loads(line) for line in self._file.read_text().splitlines()] if size else []
-            self._rows = {self._of(row): row for row in rows if self._is_wanted(row)}
+            self._size = size
+            self._rows = {self._of(row): row for row in read_rows(self._file) if self._is_wanted(row)}
         return self._rows
 
     def _is_wanted(self, row: Row) -> bool:
@@ -67,8 +66,7 @@ class Lines:
     def add(self, row: Row) -> Row:
         """Write a row to the end of the file."""
         row = row | self._same
-        with self._file.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
+        add_row(self._file, row)
         return row
 
 

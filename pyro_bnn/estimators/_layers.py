@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from .. import _checks
+from .._tensors import tensors_within
 from ..guides import RandomParameter
 
 LINEAR = F.linear
@@ -128,7 +129,7 @@ class RandomLayers(TorchFunctionMode):
         self, func: Callable, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        used = [self._random[id(t)] for t in _tensors((args, kwargs)) if id(t) in self._random]
+        used = [self._random[id(t)] for t in tensors_within((args, kwargs)) if id(t) in self._random]
         if func is F.batch_norm and inspect.signature(func).bind(*args, **kwargs).arguments.get("training"):
             raise ValueError(
                 f"the network has batch normalisation in training mode, which mixes rows, but {self._name} draws noise "
@@ -185,17 +186,6 @@ class RandomLayers(TorchFunctionMode):
                 f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
                 f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."
             )
-
-
-def _tensors(arguments: object) -> Iterator[Tensor]:
-    """All tensors among nested arguments."""
-    if isinstance(arguments, Tensor):
-        yield arguments
-    elif isinstance(arguments, (list, tuple)):
-        for argument in arguments:
-            yield from _tensors(argument)
-    elif isinstance(arguments, dict):
-        yield from _tensors(tuple(arguments.values()))
 
 
 def _name(func: Callable) -> str:

@@ -1,0 +1,42 @@
+"""Results as lines of JSON, to which runs that were interrupted add, and the cells of their tables."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rows of a file; none if it is not there."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def add_row(file: Path, row: Row) -> None:
+    """Write a row to the end of a file."""
+    with file.open("a") as stream:
+        stream.write(json.dumps(row) + "\n")
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and its standard error; None for the error of a single value."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return statistics.fmean(values), error
+
+
+def with_error(mean: float, error: float | None, digits: int) -> str:
+    """A mean with its standard error, if it has one."""
+    return f"{mean:.{digits}f}" if error is None else f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def cell_of(values: Sequence[float], digits: int) -> str:
+    """The mean of values with its standard error, or one value alone; empty without values."""
+    return with_error(*mean_and_error(values), digits) if values else ""
+
+
+def line_of(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
