@@ -65,6 +65,14 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
             ValueError: If the output does not have the shape that this likelihood needs.
         """
 
+    def check_output(self, output: Tensor) -> None:
+        """Warn if a network's outputs are of a kind that this likelihood does not expect; called once for each fit.
+
+        Args:
+            output: Network output, of at least one row.
+        """
+        return
+
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise if a target has a wrong dtype or an impossible value; the model has checked the shape.

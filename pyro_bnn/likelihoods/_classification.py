@@ -1,5 +1,7 @@
 """Likelihoods of class labels."""
 
+import math
+import warnings
 from collections.abc import Sequence
 
 import pyro.distributions as dist
@@ -10,6 +12,9 @@ from torch import Tensor
 from ..uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
 from ._base import Likelihood, require_output_dims
 from ._weighted import class_weights as checked_weights
+
+SUM_TOLERANCE = 1e-2
+"""Heuristic: probabilities add up to 1 to a few thousandths, in half precision too."""
 
 
 class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
@@ -44,6 +49,17 @@ class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
                 "give one weight per class."
             )
         return dist.Categorical(logits=output, validate_args=False)
+
+    def check_output(self, output: Tensor) -> None:
+        """Warn if the outputs are probabilities, as those of a network that ends in a softmax."""
+        sums = output.sum(-1)
+        if output.shape[-1] > 1 and bool((output >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
+            warnings.warn(
+                "the network's outputs are at least 0 and add up to 1, as after a softmax, but CategoricalLikelihood "
+                "takes logits and their softmax itself; with these outputs no class can get a probability above "
+                f"{math.e / (math.e + output.shape[-1] - 1):.2f}. Remove the softmax, or end in `nn.LogSoftmax`.",
+                stacklevel=3,
+            )
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are whole numbers from 0 to C - 1; see :meth:`Likelihood.check_values`."""

@@ -350,6 +350,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
             first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
             response = self._respond(self._likelihood.drawn(), weights, first)
         check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
+        self._likelihood.check_output(response.output)
         self._likelihood.check_targets(response.output, y)
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
@@ -368,8 +369,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
             values: ``{site: shape (*event)}``.
 
         Returns:
-            ``{path: shape (*event)}``, with tied weights under each of their paths. The padding row of an embedding
-            is that of the caller's network.
+            ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's.
         """
         require_values(values, self._paths)
         pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
