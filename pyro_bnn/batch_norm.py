@@ -17,7 +17,7 @@ from .posterior import Draw, Posterior
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 STATISTICS = ("running_mean", "running_var")
 
@@ -84,7 +84,7 @@ def refresh_batch_norm(
             model.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}.")).copy_(value / num_samples)
 
 
-class _Carrying(Posterior):
+class CarryingPosterior(Posterior):
     """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
@@ -130,7 +130,7 @@ class _Carrying(Posterior):
             yield draw | self._rest(draw)
 
 
-class RefreshedPosterior(_Carrying):
+class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with statistics of batch normalisation of its own.
 
     For each draw the network runs over x once, in train mode as far as batch normalisation goes; the means over the
@@ -183,7 +183,7 @@ class RefreshedPosterior(_Carrying):
         return _statistics(self._model, draw, self._batches)
 
 
-class PinnedPosterior(_Carrying):
+class PinnedPosterior(CarryingPosterior):
     r"""Draws of a posterior together with the learned parameters and buffers that the network has now.
 
     Later changes of the model do not reach them. So networks with batch normalisation, or with parameters that are not
@@ -192,6 +192,10 @@ class PinnedPosterior(_Carrying):
     Args:
         model: The model of the posterior.
         posterior: The draws, of any method.
+        values: Learned parameters and buffers, as in :attr:`values`; None takes those of the network.
+
+    Raises:
+        ValueError: If the values have other names than those of the network.
 
     Example:
         >>> from pyro_bnn import BayesianModel, EnsemblePosterior, GaussianLikelihood, NormalPrior, auto_delta, predict
@@ -207,13 +211,20 @@ class PinnedPosterior(_Carrying):
         tensor(True)
     """
 
-    def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
+    def __init__(
+        self,
+        model: BayesianModel,
+        posterior: Posterior | Callable[..., object],
+        *,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> None:
         super().__init__(model, posterior)
-        random = {path for paths in model.parameter_paths.values() for path in paths}
-        tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
-        self._values = {
-            f"{SITE_PREFIX}.{path}": value.detach().clone() for path, value in tensors.items() if path not in random
-        }
+        own = network_values(model)
+        given = own if values is None else {name: values[name] for name in own if name in values}
+        if len(given) < len(own) or len(values or own) > len(own):
+            raise ValueError(f"`values` must be of {', '.join(own)}, got {', '.join(values or own)}.")
+        self.values: dict[str, Tensor] = {name: value.clone() for name, value in given.items()}
+        """Learned parameters and buffers, ``{"net.PATH": value}``."""
 
     @property
     def method(self) -> str:
@@ -228,10 +239,17 @@ class PinnedPosterior(_Carrying):
     @property
     def carried(self) -> tuple[str, ...]:
         """All learned parameters and buffers."""
-        return tuple(self._values)
+        return tuple(self.values)
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        return self._values
+        return self.values
+
+
+def network_values(model: BayesianModel) -> dict[str, Tensor]:
+    """Learned parameters and buffers that the network has now, ``{"net.PATH": value}``."""
+    random = {path for paths in model.parameter_paths.values() for path in paths}
+    tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
+    return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
@@ -249,10 +267,10 @@ def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
     return [take(x, slice(start, end)) for start, end in itertools.pairwise(ends)]
 
 
-def _norms(model: BayesianModel) -> dict[str, nn.Module]:
+def _norms(model: BayesianModel) -> dict[str, BatchNorm]:
     """The layers of batch normalisation that keep running statistics, by path."""
     named = model.network.named_modules()
-    return {path: layer for path, layer in named if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None}
+    return {path: layer for path, layer in named if isinstance(layer, BatchNorm) and layer.running_mean is not None}
 
 
 def _running(model: BayesianModel) -> dict[str, Tensor]:
@@ -275,7 +293,7 @@ def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict
 @contextmanager
 def _recording(model: BayesianModel) -> Iterator[None]:
     """A context in which batch normalisation averages its statistics from new on; then they are as before."""
-    layers = [layer for layer in _norms(model).values() if isinstance(layer, BATCH_NORMS)]
+    layers = list(_norms(model).values())
     buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
     before = [(layer.momentum, layer.training) for layer in layers]
     try:

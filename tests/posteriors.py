@@ -55,6 +55,18 @@ def gauss_newton(structure, **kwargs):
     return lambda model, x, y: pb.fit_gauss_newton(model, (x, y), structure=structure, **kwargs)
 
 
+def pinned(model, x, y):
+    """Two members, whose networks differ in the statistics of batch normalisation and in biases that are not random."""
+    members = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            model.network[1].running_mean.normal_()
+            model.network[0].bias.normal_()
+        members.append(pb.PinnedPosterior(model, pb.auto_delta(model, init=pb.NormalInit(0.5))))
+    return pb.EnsemblePosterior(members)
+
+
 def nuts(model, x, y):
     return fit_briefly(model, x, y, seed=0)
 
@@ -91,6 +103,7 @@ POSTERIORS = {
     "hierarchical": (fitted(pb.MeanFieldGuide), {"prior": pb.HierarchicalNormalPrior()}),
     "ensemble": (lambda model, x, y: pb.EnsemblePosterior(points(model)), {}),
     "nested": (nested, {}),
+    "pinned": (pinned, {"net": batch_norm, "where": ["**.weight"]}),
     "laplace": (laplace, {}),
     "kronecker": (gauss_newton("kronecker"), {"likelihood": "gaussian-learned"}),
     "last-layer": (gauss_newton("full", where="net.2.*"), {"likelihood": "gaussian-fixed"}),

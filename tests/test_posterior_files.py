@@ -191,6 +191,11 @@ def with_nan(model):
     return guide
 
 
+def refreshed(model):
+    other = pb.BayesianModel(batch_norm(), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=6)
+    return pb.RefreshedPosterior(other, pb.MeanFieldGuide(other), torch.randn(6, 4))
+
+
 @pytest.mark.parametrize(
     ("make_posterior", "message"),
     [
@@ -199,6 +204,7 @@ def with_nan(model):
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "not those of the model; pass its own model"),
         (lambda m: chains({}), "`samples` must hold at least one site, got none"),
+        (refreshed, "RefreshedPosterior cannot be saved, since it needs training inputs.*save its `inner`"),
         (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
     ],
 )
@@ -208,6 +214,29 @@ def test_what_cannot_be_saved_is_told_and_leaves_the_old_file(tmp_path, make_pos
     with pytest.raises(ValueError, match=message):
         pb.save_posterior(tmp_path / "file", model, make_posterior(model))
     assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [
+        ("net.0.bias", torch.nan, "must be finite, got 1 NaN"),
+        ("net.1.running_mean", torch.inf, "must be finite, got 1 NaN or infinite"),
+        ("net.1.running_var", -1.0, "must not be negative, got -1"),
+    ],
+)
+def test_a_pinned_network_with_an_impossible_number_is_not_saved(tmp_path, name, number, message):
+    model, _, ensemble = make("pinned")
+    ensemble.members[1].values[name][0] = number
+    with pytest.raises(ValueError, match=f"`{name}` of the pinned network {message}"):
+        pb.save_posterior(tmp_path / "file", model, ensemble)
+
+
+def test_pinned_values_must_be_those_of_the_network():
+    model, _, ensemble = make("pinned")
+    values = dict(ensemble.members[0].values)
+    del values["net.0.bias"]
+    with pytest.raises(ValueError, match=r"`values` must be of net\.0\.bias, .*, got net\.1\.bias"):
+        pb.PinnedPosterior(model, ensemble.members[0].inner, values=values)
 
 
 def test_infinities_that_the_model_has_too_are_allowed(tmp_path):

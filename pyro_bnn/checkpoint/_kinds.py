@@ -8,19 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from .._records import plain, record
+from ..batch_norm import PinnedPosterior, RefreshedPosterior, network_values
 from ..gauss_newton import GaussNewtonPosterior, covariance_from
 from ..guides import GuidePosterior, MeanFieldGuide
 from ..history import History
 from ..joint import Site, coordinates_of, find_sites
 from ..laplace import LaplacePosterior
 from ..mcmc import ChainStatistics, MCMCPosterior
-from ..model import BayesianModel
+from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import EnsemblePosterior, Posterior, Status
 from . import _guides
 from ._chains import FLOATS, check_samples, check_statistics
 from ._guides import GuideRecord
 from ._model import ModelRecord
-from ._tensors import check_finite, check_tensor, check_tensors
+from ._tensors import check_finite, check_numbers, check_state, check_tensor, check_tensors
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,14 @@ class Ensemble:
     """An :class:`EnsemblePosterior`."""
 
     members: list[Tagged]
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """A :class:`PinnedPosterior`: that of its draws, and what they carry."""
+
+    inner: Tagged
+    values: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,13 @@ def tagged(posterior: Posterior) -> Tagged:
         content = FittedGuide(_guides.record_of(posterior.guide), posterior.status, posterior.history)
     elif isinstance(posterior, EnsemblePosterior):
         content = Ensemble([tagged(member) for member in posterior.members])
+    elif isinstance(posterior, PinnedPosterior):
+        content = Pinned(tagged(posterior.inner), posterior.values)
+    elif isinstance(posterior, RefreshedPosterior):
+        raise ValueError(
+            "a RefreshedPosterior cannot be saved, since it needs training inputs, which no file holds; save its "
+            "`inner`, and make it again after loading."
+        )
     elif isinstance(posterior, LaplacePosterior):
         parts = posterior.mode, posterior.precision, posterior.peak, posterior.status, posterior.seconds
         content = Gaussian(*parts)
@@ -174,6 +190,17 @@ def _fitted_guide(saved: FittedGuide, target: Target) -> GuidePosterior:
 
 def _ensemble(saved: Ensemble, target: Target) -> EnsemblePosterior:
     return EnsemblePosterior([restored(member, target) for member in saved.members])
+
+
+def _pinned(saved: Pinned, target: Target) -> PinnedPosterior:
+    if target.model is None:
+        raise ValueError("a PinnedPosterior needs its model; pass `model`.")
+    own, owner = network_values(target.model), "the pinned network"
+    check_state(owner, saved.values, own)
+    constants = {f"{SITE_PREFIX}.{name}" for name, _ in target.model.network.named_buffers()}
+    check_numbers(owner, saved.values, own, constants)
+    values = {name: value.to(own[name].device) for name, value in saved.values.items()}
+    return PinnedPosterior(target.model, restored(saved.inner, target), values=values)
 
 
 def _laplace(saved: Gaussian, target: Target) -> LaplacePosterior:
@@ -245,6 +272,7 @@ def _chains(saved: Chains, target: Target) -> MCMCPosterior:
 KINDS: dict[str, tuple[type, Callable[[Any, Target], Posterior]]] = {
     "guide": (FittedGuide, _fitted_guide),
     "ensemble": (Ensemble, _ensemble),
+    "pinned": (Pinned, _pinned),
     "laplace": (Gaussian, _laplace),
     "gauss-newton": (GaussNewton, _gauss_newton),
     "chains": (Chains, _chains),
@@ -257,6 +285,8 @@ def guides_of(posterior: Posterior) -> Iterator[nn.Module]:
     if isinstance(posterior, EnsemblePosterior):
         for member in posterior.members:
             yield from guides_of(member)
+    elif isinstance(posterior, PinnedPosterior):
+        yield from guides_of(posterior.inner)
     elif isinstance(posterior, GuidePosterior) and isinstance(posterior.guide, nn.Module):
         yield posterior.guide
 
@@ -265,5 +295,7 @@ def pruned_sites(posterior: Posterior) -> set[str]:
     """Sites of which every member of a posterior has removed weights."""
     if isinstance(posterior, EnsemblePosterior):
         return set.intersection(*(pruned_sites(member) for member in posterior.members))
+    if isinstance(posterior, PinnedPosterior):
+        return pruned_sites(posterior.inner)
     is_pruned = isinstance(posterior, GuidePosterior) and isinstance(posterior.guide, MeanFieldGuide)
     return set(posterior.guide.masks) if is_pruned else set()  # type: ignore[attr-defined]

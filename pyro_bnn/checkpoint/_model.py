@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from .._reflection import tensors_of, unwrap
 from ..joint import Site, find_sites
 from ..model import BayesianModel
-from ._tensors import check_finite, check_tensor, require_no_more, require_tensors, variances_of
+from ._tensors import check_numbers, check_tensor, require_no_more, require_tensors
 
 
 @dataclass(frozen=True)
@@ -172,15 +172,7 @@ def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> 
         if name not in state:
             raise ValueError(f"it lacks `{name}` of the model; build the model as it was.")
         check_tensor(f"{name}` of the model in the file", state[name], value.shape, value.dtype)
-    constants = {name for name, _ in model.named_buffers()}
-    for name, value in state.items():
-        same = own.state[name].to(value.device) == value
-        is_constant = name in constants and value.is_floating_point() and bool((same | value.isfinite()).all())
-        if not is_constant:  # such as an attention mask, with infinities that the model has too
-            check_finite(f"{name}` of the model", value)
-    for name in variances_of(model):
-        if bool((state[name] < 0).any()):
-            raise ValueError(f"`{name}` of the model must not be negative, got {float(state[name].min()):.4g}.")
+    check_numbers("the model", state, own.state, {name for name, _ in model.named_buffers()})
     fixed = state.get("likelihood.fixed_scale")
     if fixed is not None and not bool((fixed > 0).all()):
         raise ValueError(f"`likelihood.fixed_scale` of the model must be above 0, got {float(fixed.min()):.4g}.")

@@ -3,13 +3,20 @@
 from collections.abc import Collection, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _checks
 
 
 def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has the names, shapes and dtypes that are expected, and finite numbers.
+    """Raise unless a state has these names, shapes and dtypes and finite numbers; see :func:`check_state`."""
+    check_state(owner, got, expected)
+    for name, value in got.items():
+        check_finite(f"{name}` of {owner}", value)
+
+
+def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise unless a state has the names, shapes and dtypes that are expected.
 
     Args:
         owner: What the state is of, such as "the guide", for messages.
@@ -17,15 +24,13 @@ def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, 
         expected: A state that fits; its numbers do not matter.
 
     Raises:
-        ValueError: If a tensor is missing, unknown, or of another shape or dtype, or if a number is not finite.
+        ValueError: If a tensor is missing, unknown, or of another shape or dtype.
     """
     for name, value in expected.items():
         if name not in got:
             raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the one saved.")
         check_tensor(f"{name}` of {owner} in the file", got[name], value.shape, value.dtype)
     require_no_more(owner, got, expected)
-    for name, value in got.items():
-        check_finite(f"{name}` of {owner}", value)
 
 
 def require_no_more(owner: str, got: Mapping[str, object], expected: Collection[str]) -> None:
@@ -63,6 +68,19 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
     return {name: value.detach() for name, value in state.items() if isinstance(value, Tensor)}
 
 
-def variances_of(module: nn.Module) -> list[str]:
-    """Names of the running variances of batch normalisation, which cannot be negative."""
-    return [name for name in module.state_dict() if name.rpartition(".")[2] == "running_var"]
+def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
+    """Raise if a number is not finite, or a running variance of batch normalisation is negative.
+
+    Args:
+        owner: What the state is of, such as "the model", for messages.
+        got: The state from a file.
+        own: The state that it replaces.
+        constants: Names of buffers, such as an attention mask; they may have infinities where their present value has.
+    """
+    for name, value in got.items():
+        same = own[name].to(value.device) == value
+        is_constant = name in constants and value.is_floating_point() and bool((same | value.isfinite()).all())
+        if not is_constant:
+            check_finite(f"{name}` of {owner}", value)
+        if name.rpartition(".")[2] == "running_var" and bool((value < 0).any()):
+            raise ValueError(f"`{name}` of {owner} must not be negative, got {float(value.min()):.4g}.")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._scope import ProcessLock
 from ._emit import UnsupportedError, emitted, order
-from ._kernel import ValueAndGrad
+from ._kernel import DIVERGENCE, ValueAndGrad
 from ._operations import OPERATIONS
 from ._traced import traced
 
@@ -111,6 +111,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     sizes = {"NUM_WEIGHTS": z.shape[1], "NUM_LEVELS": max(max_tree_depth - 1, 1), "MAX_SIZE": 2**max_tree_depth}
     folder = Path(__file__).parent
     parts = [f"#define {name} {size}L" for name, size in sizes.items()]
+    parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
     parts += [(folder / "_functions.c").read_text(), potential.text, (folder / "_trajectory.c").read_text()]
     data = [_laid_out(constant) for constant in function.constants]
     sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch)

@@ -1,12 +1,11 @@
 /* The No-U-Turn Sampler for one chain: `_tree.py` has the algorithm, and the same functions for many chains.
 
-   NUM_WEIGHTS (P), NUM_LEVELS (D) and MAX_SIZE are defined before; so is
+   NUM_WEIGHTS (P), NUM_LEVELS (D), MAX_SIZE and DIVERGENCE are defined before; so is
 
        void value_and_grad(const double *z, double *value, double *gradient, double *scratch, const double *const *data)
 */
 
 #define EACH(i) for (long i = 0; i < NUM_WEIGHTS; ++i)
-#define DIVERGENCE 1000.0
 
 typedef double Vector[NUM_WEIGHTS];
 
