@@ -46,7 +46,10 @@ TITLES = {
     "rmse": "Test RMSE; less is better",
     "log_likelihood": "Mean test log-likelihood, in nats; more is better",
     "coverage": "Part of the test targets in their 95 % intervals",
-    "noise": "Scale of the noise as the method sees it, in the target's unit",
+}
+MEDIANS = {
+    "noise": "Scale of the noise as the method sees it, in the target's unit; median of the splits",
+    "seconds": "CPU seconds of a split, median",
 }
 
 
@@ -54,7 +57,7 @@ def report(rows: Iterable[Row], searched: Iterable[Row], methods: Sequence[Metho
     """All tables, with what was chosen and what it took."""
     rows, searched = list(rows), list(searched)
     parts = [f"{title}:\n\n{table(rows, metric, methods)}" for metric, title in TITLES.items()]
-    parts.append(f"CPU seconds of a split, median:\n\n{seconds_table(rows, methods)}")
+    parts += [f"{title}:\n\n{medians(rows, metric, methods)}" for metric, title in MEDIANS.items()]
     if chains := [row for row in rows if row["r_hat"] is not None]:
         parts.append(
             "Largest R-hat of the predictions, median and largest over the splits; smallest effective sample size, "
@@ -122,12 +125,12 @@ def leads(best: Mapping[object, float], other: Mapping[object, float], sign: int
     return statistics.fmean(differences) > statistics.stdev(differences) / math.sqrt(len(differences))
 
 
-def seconds_table(rows: Sequence[Row], methods: Sequence[Method]) -> str:
+def medians(rows: Sequence[Row], metric: str, methods: Sequence[Method]) -> str:
     cells = by_cell(rows)
 
     def text(name: str, method: str) -> str:
-        some = [row["seconds"] for row in cells.get((name, method), ())]
-        return f"{statistics.median(some):.1f}" if some else ""
+        some = [row[metric] for row in cells.get((name, method), ())]
+        return f"{statistics.median(some):.3g}" if some else ""
 
     names = {method for _, method in cells}
     return markdown([[m.name, *(text(name, m.name) for name in NAMES)] for m in methods if m.name in names])
