@@ -18,7 +18,7 @@ from pyro_bnn.mcmc._native import native
 from pyro_bnn.mcmc._native_kernel import NativeKernel
 
 from .cases import LIKELIHOODS, PRIORS, small_model
-from .chains import quietly
+from .chains import hierarchy, quietly
 from .kill_chains import equal
 from .test_exact import Problem
 from .tolerances import IDENTITY, assert_identical
@@ -253,3 +253,30 @@ def test_what_the_c_compiler_says_is_told(monkeypatch):
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())
     with pytest.raises(RuntimeError, match=r"the C compiler failed .*no-such-option"):
         fitted()
+
+
+def test_auto_compiles_to_c_or_not_at_all(monkeypatch):
+    assert equal(fitted(compile="auto"), fitted())
+    eager = fitted(compile=False)
+    assert equal(fitted(compile="auto", dtype=torch.float32), fitted(compile=False, dtype=torch.float32))
+    monkeypatch.setattr(_native, "_compiler", lambda: None)
+    assert equal(fitted(compile="auto"), eager)
+
+
+def test_auto_goes_on_without_a_compiler_that_fails_and_says_so(monkeypatch):
+    monkeypatch.setattr(_native, "FLAGS", ("--no-such-option",))
+    monkeypatch.setattr(_native, "_kept", type(_native._kept)())
+    with pytest.warns(UserWarning, match=r"the chains run uncompiled, which is slow: the C compiler failed"):
+        chains = fitted(compile="auto")
+    assert equal(chains, fitted(compile=False))
+
+
+def test_auto_leaves_other_pyro_models_as_they_are():
+    x, y = torch.randn(20, 3), torch.randn(20)
+    options = {"num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
+    assert equal(
+        quietly(pb.fit_nuts, hierarchy, x, y, **options),
+        quietly(pb.fit_nuts, hierarchy, x, y, compile="auto", **options),
+    )
+    with pytest.raises(ValueError, match=r'`compile` must be True, False or "auto", got \'always\''):
+        pb.fit_nuts(hierarchy, x, y, compile="always")

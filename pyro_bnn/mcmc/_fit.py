@@ -17,7 +17,7 @@ from ..model import BayesianModel
 from ..posterior import Posterior
 from ._adaptation import TARGET_ACCEPT
 from ._judge import judge
-from ._kernel import Sampler
+from ._kernel import Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
 from ._processes import Processes
@@ -38,7 +38,7 @@ def fit_mcmc(
     target_accept: float = TARGET_ACCEPT,
     init: Start = None,
     dtype: torch.dtype | None = torch.float64,
-    compile: bool = False,
+    compile: Compile = False,
     progress: bool = False,
     seed: int | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
@@ -73,7 +73,8 @@ def fit_mcmc(
             some ten seconds and runs the chains in one thread. Either is done once in a process for each network, kind
             of prior and likelihood, and number of rows, and by torch also for each number of chains: other data, prior
             scales, seeds and numbers of draws start at once. The draws of chains in C are others than those of the
-            uncompiled sampler, which share their random numbers; torch's differ by rounding.
+            uncompiled sampler, which share their random numbers; torch's differ by rounding. ``"auto"`` compiles only
+            what is written out in C, if there is a C compiler: then draws depend on the machine.
         progress: Show a progress bar.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.
@@ -126,7 +127,7 @@ def fit_nuts(
     target_accept: float = TARGET_ACCEPT,
     init: Start = None,
     dtype: torch.dtype | None = torch.float64,
-    compile: bool = False,
+    compile: Compile = False,
     progress: bool = False,
     seed: int | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
@@ -147,7 +148,7 @@ def fit_nuts(
         target_accept: Acceptance rate that warm-up adapts the step size to.
         init: What the chains' starts are drawn from.
         dtype: Dtype to compute in.
-        compile: Compile the sampler for this model.
+        compile: Compile the sampler for this model; or ``"auto"``.
         progress: Show a progress bar.
         seed: Seed of the run.
         checkpoint: File to write the run to.
@@ -182,7 +183,7 @@ class _Fit:
     target_accept: float
     init: Start
     dtype: torch.dtype | None
-    compile: bool
+    compile: Compile
     progress: bool
     seed: int | None
     checkpoint: str | Path | Checkpoint | None
@@ -196,8 +197,9 @@ class _Fit:
         if not isinstance(self.resume, str | Path | None):
             raise ValueError(f"`resume` must be the path of a file or None, got {type(self.resume).__name__}.")
         self.seed = None if self.seed is None else _checks.seed(self.seed)
-        for name in ("compile", "progress"):
-            _checks.flag(name, getattr(self, name))
+        _checks.flag("progress", self.progress)
+        if not isinstance(self.compile, bool) and self.compile != "auto":
+            raise ValueError(f'`compile` must be True, False or "auto", got {self.compile!r}.')
         if self.init is not None and not isinstance(self.init, (Init, Posterior)):
             got = _checks.described(self.init)
             raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
@@ -216,7 +218,7 @@ class _Fit:
             self.num_warmup,
             self.num_samples,
             self.target_accept,
-            bool(self.compile),
+            self.compile if network else False,
         )
         device = network.device if network else (x.device if isinstance(x, Tensor) else None)
         stream = Stream(processes.own_seed(self.seed), device)
@@ -261,7 +263,7 @@ class _Fit:
         _checks.function("model", model, "a BayesianModel, or a Pyro model that is called with x and y")
         if isinstance(model, type):
             raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
-        if self.compile and not isinstance(model, BayesianModel):
+        if self.compile is True and not isinstance(model, BayesianModel):
             raise ValueError(f"`compile=True` needs a BayesianModel, got {type(model).__name__}; use `compile=False`.")
         if torch.is_inference_mode_enabled():
             raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _checks
 from ._compiled import compiled, explained
-from ._kernel import DIVERGENCE, Draws, Kernel, Sampler, ValueAndGrad, leapfrog
+from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad, leapfrog
 from ._traced import traced
 
 
@@ -32,9 +32,9 @@ class HMC(Sampler):
     def __post_init__(self) -> None:
         _checks.at_least("max_steps", self.max_steps, 1)
 
-    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> "HMCKernel":
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
         """The sampler on one potential, which can be compiled."""
-        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, compile=compile)
+        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, compile=compile is True)
 
 
 class HMCKernel(Kernel):

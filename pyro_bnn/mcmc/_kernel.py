@@ -4,13 +4,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Function of points of shape (K, P): returns their potentials, shape (K,), and gradients, shape (K, P)."""
+
+Compile = bool | Literal["auto"]
+"""Whether to compile; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
 """Energy error in nats that marks a trajectory as divergent; Stan's constant."""
@@ -148,11 +151,11 @@ class Sampler(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> Kernel:
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """The sampler at work on one potential.
 
         Args:
             value_and_grad: The potential.
             z: First points, shape (K, P).
-            compile: Whether to compile the slow part by torch's compiler.
+            compile: Whether to compile the slow part; ``"auto"`` does so only where that takes about a second.
         """

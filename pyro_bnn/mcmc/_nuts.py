@@ -6,6 +6,7 @@ own tree, wherever the others are in theirs. `_tree.py` has the algorithm; here 
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,9 @@ from torch import Tensor
 from .. import _checks
 from .._scope import seeded
 from ._compiled import compiled, explained, loop_operation
-from ._kernel import Draws, Kernel, Sampler, ValueAndGrad
+from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._loop import grow_in_graph
-from ._native import native
+from ._native import Native, native
 from ._native_kernel import NativeKernel
 from ._traced import traced
 from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
@@ -51,14 +52,24 @@ class NUTS(Sampler):
     def __post_init__(self) -> None:
         _checks.at_least("max_tree_depth", self.max_tree_depth, 1)
 
-    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: bool = False) -> Kernel:
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """The sampler on one potential. A small network is compiled to C, with as many chains at a time as threads."""
         if compile:
-            with explained():
-                sampler = native(value_and_grad, z[:1], self.max_tree_depth)
+            sampler = self._native(value_and_grad, z[:1], is_needed=compile is True)
             if sampler is not None:
                 return NativeKernel(sampler, z, num_threads=torch.get_num_threads())
-        return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, compile=compile)
+        return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, compile=compile is True)
+
+    def _native(self, value_and_grad: ValueAndGrad, z: Tensor, *, is_needed: bool) -> Native | None:
+        """The sampler in C; None if it is not for C. A fault of the compiler is an error only where it is needed."""
+        try:
+            with explained():
+                return native(value_and_grad, z, self.max_tree_depth)
+        except RuntimeError as error:
+            if is_needed:
+                raise
+            warnings.warn(f"the chains run uncompiled, which is slow: {error.__cause__}", stacklevel=2)
+            return None
 
 
 class NUTSKernel(Kernel):

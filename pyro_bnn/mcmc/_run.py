@@ -18,7 +18,7 @@ from .._scope import Stream
 from ..joint import Potential
 from ._adaptation import Adaptation
 from ._chains import RECORDED, Chain, run_chains
-from ._kernel import Kernel, Sampler
+from ._kernel import Compile, Kernel, Sampler
 
 KIND = "checkpoint of chains"
 """Kind of the files, see :func:`write_state`."""
@@ -37,7 +37,7 @@ class Plan:
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_samples: Number of draws kept of each chain.
         target_accept: Acceptance rate that warm-up adapts the step size to.
-        compile: Compile the sampler.
+        compile: Whether to compile the sampler.
     """
 
     sampler: Sampler
@@ -45,7 +45,7 @@ class Plan:
     num_warmup: int
     num_samples: int
     target_accept: float
-    compile: bool
+    compile: Compile
 
 
 class Run:

@@ -119,6 +119,7 @@ def nuts(task: Task) -> Fitted:
         num_chains=task.num_chains,
         max_tree_depth=TREE_DEPTH,
         init=INIT,
+        compile="auto",
         progress=task.progress,
         seed=task.seed,
     )
