@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.ticker import ScalarFormatter
 
@@ -133,8 +134,25 @@ def picture(rows: Sequence[Row], path: Path) -> None:
                 (x, x_error), (y, y_error) = (
                     mean_and_error([float(f(row) or 0) for row in some]) for f in (cost, value)
                 )
-                color, marker = plotting.PALETTE[index % len(plotting.PALETTE)], "os^Dv<>PXh"[index % 10]
-                ax.errorbar(x, y, xerr=x_error, yerr=y_error, marker=marker, color=color, linestyle="none", label=name)
+                again, place = divmod(index, len(plotting.PALETTE))
+                face = "white" if again else None  # the colour has been taken by another method
+                look: dict[str, Any] = {
+                    "color": plotting.PALETTE[place],
+                    "marker": "os^Dv<>PXh"[index % 10],
+                    "mfc": face,
+                }
+                ax.errorbar(
+                    x,
+                    y,
+                    xerr=x_error,
+                    yerr=y_error,
+                    linestyle="none",
+                    label=name,
+                    ms=6,
+                    elinewidth=1,
+                    capsize=0,
+                    **look,
+                )
             ax.set(xscale="log", xlabel="training time / that of one network", ylabel=label)
             ax.xaxis.set_major_formatter(ScalarFormatter())
             ax.set_xticks([1, 2, 5], minor=False)
