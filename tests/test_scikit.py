@@ -254,6 +254,13 @@ def test_early_stopping_leaves_rows_out_and_keeps_the_best():
     assert early.score(X, y) > late.score(X, y) + 0.5
 
 
+def test_a_smaller_kl_weight_makes_the_weights_narrower():
+    X, y = curve(60)
+    bound, narrow = (pb.BNNRegressor(**SHORT | {"max_iter": 200}, kl_weight=weight).fit(X, y) for weight in (1.0, 0.01))
+    wide, tight = (r.posterior_.sample(50, seed=0)["net.1.weight"].std(0).mean() for r in (bound, narrow))
+    assert tight < wide
+
+
 # --- scikit-learn's tools ---------------------------------------------------------------------------------------------
 
 
@@ -291,6 +298,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
         ({"num_draws": 1}, "`num_draws` must be a whole number of at least 2"),
         ({"learning_rate": -1}, "`learning_rate` must be a finite number above 0"),
+        ({"kl_weight": -1}, "a KL weight must be a finite number of at least 0"),
         ({"hidden_layer_sizes": (0,)}, "`sizes` must be a whole number of at least 1"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),
         ({"activation": "relu"}, "`activation` must be a function that makes a module"),

@@ -52,6 +52,7 @@ class BNNEstimator(BaseEstimator, ABC):
     early_stopping: bool
     validation_fraction: float
     num_draws: int
+    kl_weight: float
     num_members: int
     num_chains: int
     random_state: Any
@@ -128,6 +129,7 @@ class BNNEstimator(BaseEstimator, ABC):
             max_iter=None if self.max_iter is None else _checks.at_least("max_iter", self.max_iter, 1),
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
+            kl_weight=self.kl_weight,
             num_members=_checks.at_least("num_members", self.num_members, 1),
             num_chains=_checks.at_least("num_chains", self.num_chains, 1),
             progress=bool(self.verbose),

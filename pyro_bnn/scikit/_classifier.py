@@ -35,6 +35,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         learning_rate: First learning rate of Adam.
         early_stopping: Whether to leave out rows, and keep the epoch that predicts them best. NUTS uses all rows.
         validation_fraction: Share of the rows of each class that are left out by `early_stopping`.
+        kl_weight: Weight of the KL divergence of ``"svi"``. With 1 it is the bound itself; less follows the data more
+            closely, with narrower weights.
         num_draws: Number of weight draws of a prediction.
         num_members: Number of members of ``"ensemble"``.
         num_chains: Number of chains of ``"nuts"``.
@@ -66,6 +68,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         learning_rate: float = 0.02,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
+        kl_weight: float = 1.0,
         num_draws: int = 100,
         num_members: int = 5,
         num_chains: int = 2,
@@ -81,6 +84,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         self.learning_rate = learning_rate
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.kl_weight = kl_weight
         self.num_draws = num_draws
         self.num_members = num_members
         self.num_chains = num_chains

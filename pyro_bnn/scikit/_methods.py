@@ -40,6 +40,7 @@ class Task:
         max_iter: Limit of iterations; None is the method's own.
         batch_size: Number of rows in a batch; None is chosen.
         learning_rate: First learning rate of Adam.
+        kl_weight: Weight of the KL divergence of SVI.
         num_members: Number of members of an ensemble.
         num_chains: Number of chains of NUTS.
         progress: Whether to show progress bars.
@@ -53,6 +54,7 @@ class Task:
     max_iter: int | None
     batch_size: int | None
     learning_rate: float
+    kl_weight: float
     num_members: int
     num_chains: int
     progress: bool
@@ -85,7 +87,7 @@ Method = Callable[[Task], Fitted]
 def svi(task: Task) -> Fitted:
     """One independent Gaussian for each weight, by variational inference."""
     model = task.make_model(task.seed)
-    return _fitted(task, model, MeanFieldGuide(model, init=INIT), task.seed)
+    return _fitted(task, model, MeanFieldGuide(model, init=INIT), task.seed, kl_weight=task.kl_weight)
 
 
 def ensemble(task: Task) -> Fitted:
@@ -141,7 +143,7 @@ def make_method(name: str) -> Method:
     return METHODS[name]
 
 
-def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int) -> Fitted:
+def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl_weight: float = 1.0) -> Fitted:
     learning_rate = _checks.positive("learning_rate", task.learning_rate)
     posterior: GuidePosterior = fit(
         model,
@@ -150,6 +152,7 @@ def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int) -> Fi
         optimizer=functools.partial(torch.optim.Adam, lr=learning_rate),
         max_epochs=task.max_iter,
         batch_size=task.batch_size,
+        kl_weight=kl_weight,
         validation=task.validation,
         progress=task.progress,
         seed=seed,
