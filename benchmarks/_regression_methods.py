@@ -182,7 +182,7 @@ class Sghmc(NetworkMethod):
 
 
 class Nuts(NetworkMethod):
-    """Chains of the No-U-Turn sampler, compiled, in float32, from near the network's first weights."""
+    """Chains of the No-U-Turn sampler, compiled to C, from near the network's first weights."""
 
     name = "NUTS"
     grid = (Setting(gain=1.0), Setting(gain=2.0))
@@ -199,7 +199,6 @@ class Nuts(NetworkMethod):
             num_chains=budget.chains,
             max_tree_depth=budget.depth,
             init=INIT,
-            dtype=None,
             compile=budget.compile,
             seed=seed,
         )
