@@ -161,8 +161,18 @@ def test_members_of_an_ensemble_keep_their_own_networks():
     found = pb.predict(first, pb.EnsemblePosterior([member for member, _ in pinned]), x, num_samples=3)
     assert_identical(found.probs, expected)
     plain = pb.EnsemblePosterior([pb.GuidePosterior(point) for _, point in pinned])
-    without = pb.predict(first, plain, x, num_samples=3)
+    with pytest.warns(
+        UserWarning, match="members of the ensemble share the parameters that are not random.*PinnedPost"
+    ):
+        without = pb.predict(first, plain, x, num_samples=3)
     assert float((without.probs - expected).abs().max()) > 0.05
+
+
+def test_members_that_share_a_frozen_body_are_no_cause_for_a_warning():
+    members = [fitted(seed) for seed in range(2)]
+    model, _, x = members[0]
+    model.network.requires_grad_(False)
+    pb.predict(model, pb.EnsemblePosterior([pb.GuidePosterior(guide) for _, guide, _ in members]), x, num_samples=2)
 
 
 def test_later_changes_of_the_model_do_not_reach_a_pinned_posterior():

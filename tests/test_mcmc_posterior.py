@@ -15,7 +15,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.joint import NetworkPotential
-from pyro_bnn.mcmc import convergence
+from pyro_bnn.mcmc import Diagnostics, convergence
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly
@@ -283,3 +283,25 @@ def test_chains_that_do_not_move_are_a_problem():
     )
     report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnostics()
     assert any("did not move" in problem for problem in report.problems)
+
+
+@pytest.mark.parametrize(("num_chains", "enough"), [(1, 8), (2, 4)])
+def test_too_few_draws_are_called_that_and_not_constant(num_chains, enough):
+    values = torch.randn(num_chains, enough, 3)
+    assert convergence(values).is_known
+    assert not convergence(values).r_hat.isnan().any()
+    few = convergence(values[:, 1:])
+    assert not few.is_known
+    assert str(few) == "too few draws for R-hat"
+
+
+def test_a_status_says_that_there_are_too_few_draws():
+    model, x, y = small_model(num_data=6)
+    with pytest.warns(pb.ConvergenceWarning, match=r"too few draws for R-hat\. There are too few draws to judge"):
+        chain = pb.fit_nuts(model, x, y, num_samples=5, num_warmup=5, num_chains=1, seed=0)
+    assert "constant" not in chain.status.message
+
+
+def test_a_single_chain_disagrees_with_itself():
+    problems = Diagnostics(1, None, None, convergence(torch.linspace(0, 1, 100).view(1, 100, 1)), None).problems
+    assert any("the halves of the chain disagree" in problem for problem in problems)

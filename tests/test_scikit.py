@@ -254,6 +254,12 @@ def test_early_stopping_leaves_rows_out_and_keeps_the_best():
     assert early.score(X, y) > late.score(X, y) + 0.5
 
 
+def test_one_number_is_one_hidden_layer():
+    X, y = curve(40)
+    one, same = (pb.BNNRegressor(**SHORT | {"hidden_layer_sizes": sizes}).fit(X, y) for sizes in (6, (6,)))
+    assert (one.predict(X) == same.predict(X)).all()
+
+
 def test_a_smaller_kl_weight_makes_the_weights_narrower():
     X, y = curve(60)
     bound, narrow = (pb.BNNRegressor(**SHORT | {"max_iter": 200}, kl_weight=weight).fit(X, y) for weight in (1.0, 0.01))
@@ -298,6 +304,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
         ({"num_draws": 1}, "`num_draws` must be a whole number of at least 2"),
         ({"learning_rate": -1}, "`learning_rate` must be a finite number above 0"),
+        ({"kl_weight": 0.5, "method": "laplace"}, '`kl_weight` must be 1 for methods other than "svi", got 0.5'),
         ({"kl_weight": -1}, "a KL weight must be a finite number of at least 0"),
         ({"hidden_layer_sizes": (0,)}, "`sizes` must be a whole number of at least 1"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),

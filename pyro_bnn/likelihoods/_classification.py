@@ -72,9 +72,11 @@ class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
             raise ValueError(f"class labels must be integers, got {y.dtype}; convert with `y.long()`.")
         low, high = map(int, y.aminmax())
         if low < 0 or high >= num_classes:
+            is_shifted = high - low < num_classes
+            remedy = f"count from 0, as in `y - {low}`" if is_shifted else "give the network one output per class"
             raise ValueError(
                 f"class labels must lie in 0, ..., {num_classes - 1} (the network has {num_classes} outputs), "
-                f"got {low} to {high}; give the network one output per class."
+                f"got {low} to {high}; {remedy}."
             )
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:

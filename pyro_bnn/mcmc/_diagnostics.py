@@ -19,6 +19,9 @@ LARGEST_R_HAT = 1.01
 SMALLEST_ESS_PER_CHAIN = 100
 """Both are the advice of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
 
+FEWEST_DRAWS = 4
+"""Draws that each of two chains, or each half of a single one, must have for R-hat and effective sample sizes."""
+
 SMALLEST_BFMI = 0.3
 """Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
 
@@ -31,10 +34,13 @@ class ConvergenceWarning(UserWarning):
 class Convergence:
     """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
 
+    All are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
+
     Args:
         r_hat: Rank-normalised split R-hat, shape (M,).
         ess_bulk: Effective sample size for means, shape (M,).
         ess_tail: Effective sample size for the 5 % and 95 % quantiles, shape (M,).
+        is_known: Whether there were enough draws.
 
     References:
         Vehtari et al. (2021), https://arxiv.org/abs/1903.08008.
@@ -43,8 +49,11 @@ class Convergence:
     r_hat: Tensor
     ess_bulk: Tensor
     ess_tail: Tensor
+    is_known: bool = True
 
     def __str__(self) -> str:
+        if not self.is_known:
+            return "too few draws for R-hat"
         r_hat = self.r_hat[~self.r_hat.isnan()]
         if not len(r_hat):
             return "constant"
@@ -114,14 +123,20 @@ class Diagnostics:
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
         what, judged = self.judged
-        if bool(judged.r_hat.isnan().all()):
+        if not judged.is_known:
+            found.append(
+                f"there are too few draws to judge: R-hat needs {FEWEST_DRAWS} in each of several chains, or "
+                f"{2 * FEWEST_DRAWS} in a single one; sample longer."
+            )
+        elif bool(judged.r_hat.isnan().all()):
             found.append(
                 f"all draws have the same {what}: the chains did not move; warm up longer, or start them elsewhere "
                 "with `init`."
             )
         if judged.worst_r_hat > LARGEST_R_HAT:
+            parts = "chains" if self.num_chains > 1 else "halves of the chain"
             found.append(
-                f"the largest R-hat of the {what} is {judged.worst_r_hat:.3f}, above {LARGEST_R_HAT}: the chains "
+                f"the largest R-hat of the {what} is {judged.worst_r_hat:.3f}, above {LARGEST_R_HAT}: the {parts} "
                 "disagree; warm up and sample longer, or look whether they sit in different modes."
             )
         if judged.worst_ess < SMALLEST_ESS_PER_CHAIN * self.num_chains:
@@ -147,7 +162,9 @@ def convergence(values: Tensor) -> Convergence:
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)  # all three are NaN for constants
     columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
-    if bool(varies.any()):
+    num_chains, num_draws, _ = values.shape
+    is_known = num_draws >= (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS)
+    if is_known and bool(varies.any()):
         chains = values[..., varies].numpy()
         datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
         results = (
@@ -156,7 +173,8 @@ def convergence(values: Tensor) -> Convergence:
             arviz.ess(datasets[1], method="tail"),
         )
         columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
-    return Convergence(*columns)
+    r_hat, ess_bulk, ess_tail = columns
+    return Convergence(r_hat, ess_bulk, ess_tail, is_known)
 
 
 def _two_chains(chains: Any) -> Any:

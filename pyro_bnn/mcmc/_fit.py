@@ -81,7 +81,8 @@ def fit_mcmc(
         checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
             end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
         resume: File that a run with the same arguments wrote, to go on from; the draws are to the bit those of a run
-            that was not interrupted. A finished run can be gone on with to a larger `num_samples`.
+            that was not interrupted. A finished run can be gone on with to a larger `num_samples`: the draws that it
+            has stay, those that follow have other random numbers than one longer run.
 
     Returns:
         The chains, with `status` and `statistics`. The status judges divergences and, where ArviZ is installed, R-hat

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._inputs import Inputs, leaves, named_leaves, num_rows, shapes
-from ..likelihoods import Likelihood
+from ..likelihoods import CategoricalLikelihood, Likelihood
 
 
 def check_input(x: Inputs, like: Tensor) -> None:
@@ -90,6 +90,8 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
         remedy = ""
         if y.numel() == math.prod(expected):
             remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
+        elif isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
+            remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
         if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):
             remedy = ", values and weights; call `likelihood.join_weights(y, weights)`"
         raise ValueError(

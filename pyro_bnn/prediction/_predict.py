@@ -2,6 +2,7 @@
 
 import itertools
 import numbers
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -15,7 +16,7 @@ from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
 from ..guides import GuidePosterior
 from ..model import SITE_PREFIX, BayesianModel
-from ..posterior import Draw, Posterior
+from ..posterior import Draw, EnsemblePosterior, Posterior
 from ..uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
 
@@ -73,6 +74,9 @@ def predict(
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
             NaN, or if a posterior without a median is to be linearised.
 
+    Warns:
+        UserWarning: If an ensemble's members may have learned parameters that their draws do not hold.
+
     References:
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
         https://arxiv.org/abs/2008.08400, for `linearised`.
@@ -86,6 +90,7 @@ def predict(
         return source.draws(count, x)
 
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
+    _warn_of_shared_network(model, source)
     way = Way(
         constant=source.constants.keys(),
         center=_center(source) if is_linear else None,
@@ -93,6 +98,22 @@ def predict(
         carried=_own_paths(model, source.carried),
     )
     return _predict(model, draws, count, x, y, batch_size, way, seed)
+
+
+def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
+    """Warn if the members of an ensemble have learned more than their draws hold."""
+    if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
+        return
+    random = {path for paths in model.parameter_paths.values() for path in paths}
+    learned = [path for path, value in model.network.named_parameters() if value.requires_grad and path not in random]
+    if learned:
+        warnings.warn(
+            f"the members of the ensemble share the parameters that are not random (`{learned[0]}` and "
+            f"{len(learned) - 1} more), as this model has them. If each member has learned its own, wrap each in "
+            "`PinnedPosterior(model, posterior)` after its fit; if they are the same, call `requires_grad_(False)` on "
+            "them.",
+            stacklevel=3,
+        )
 
 
 def _center(posterior: Posterior) -> Draw:

@@ -42,7 +42,7 @@ Self = TypeVar("Self", bound="BNNEstimator")
 class BNNEstimator(BaseEstimator, ABC):
     """A network with a posterior over its weights, fitted to a table."""
 
-    hidden_layer_sizes: Sequence[int]
+    hidden_layer_sizes: Sequence[int] | int
     method: str
     activation: Callable[[], nn.Module]
     prior: Prior | None
@@ -103,6 +103,10 @@ class BNNEstimator(BaseEstimator, ABC):
             classes: Class of each row for a validation part with the same shares; None takes any rows.
         """
         method = make_method(self.method)
+        if self.method != "svi" and self.kl_weight != 1:
+            raise ValueError(
+                f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
+            )
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
         mean, scale = standard_units(x[rows], None if weights is None else torch.from_numpy(weights[rows]))
@@ -114,10 +118,12 @@ class BNNEstimator(BaseEstimator, ABC):
         num_outputs = likelihood.num_outputs(self._num_targets)
         prior = FanInNormalPrior(GAIN) if self.prior is None else self.prior
 
+        hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
+
         def make_model(seed: int) -> BayesianModel:
             with seeded(seed):
                 first = nets.Standardize(mean, scale)
-                sizes = [x.shape[1], *self.hidden_layer_sizes, num_outputs]
+                sizes = [x.shape[1], *hidden, num_outputs]
                 net = nets.mlp(sizes, activation=self.activation, first=[first]).to(DTYPE)
             return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
 

@@ -26,7 +26,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
     :class:`BNNRegressor`, whose parameters these are but for `likelihood`, and which has an example.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer.
+        hidden_layer_sizes: Number of units of each hidden layer; a number is one layer.
         method: How to infer: ``"svi"``, ``"nuts"``, ``"laplace"`` or ``"ensemble"``.
         activation: Function that makes the activation after each hidden layer.
         prior: Prior of the weights; None is a Gaussian whose variance is inverse to the number of a unit's inputs.
@@ -58,7 +58,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (20,),
+        hidden_layer_sizes: Sequence[int] | int = (20,),
         *,
         method: str = "svi",
         activation: Callable[[], nn.Module] = nn.Tanh,

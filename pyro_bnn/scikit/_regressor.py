@@ -32,7 +32,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     a Gaussian at one point estimate, for small networks.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer.
+        hidden_layer_sizes: Number of units of each hidden layer; a number is one layer.
         method: How to infer: ``"svi"``, ``"nuts"``, ``"laplace"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
@@ -72,7 +72,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (20,),
+        hidden_layer_sizes: Sequence[int] | int = (20,),
         *,
         method: str = "svi",
         likelihood: str = "gaussian",
