@@ -62,8 +62,8 @@ class PosteriorPrior(Prior):
             if not bool(((scale > 0) & torch.isfinite(scale)).all()):
                 raise ValueError(
                     f"`scales` of `{name}` must be above 0 and finite, got {float(scale.min()):g} to "
-                    f"{float(scale.max()):g}; a removed weight has a scale of 0 and needs another prior: "
-                    "leave its site out."
+                    f"{float(scale.max()):g}; points and removed weights have no width. Hand on a posterior "
+                    "with widths, or its other sites by `PosteriorPrior(locations, scales, otherwise=...)`."
                 )
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
