@@ -17,11 +17,10 @@ def of_last(last, num_outputs=3):
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_a_network_that_ends_in_a_softmax_is_warned_of_once(num_classes):
+def test_a_network_that_ends_in_a_softmax_is_warned_of(num_classes):
     model, x, y = of_last([nn.Softmax(1)], num_classes)
     with pytest.warns(UserWarning, match="Remove the softmax") as caught:
-        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=torch.optim.Adam, num_epochs=3, batch_size=2)
-    assert len(caught) == 1
+        model.check_targets(x, y)
     limit = torch.softmax(torch.eye(num_classes), -1).max()
     assert f"above {limit:.2f}" in str(caught[0].message)
 

@@ -122,7 +122,7 @@ class Loop:
             if batch is None:
                 return False
             if self.epoch == 0:
-                _check_first_time(self.step, batch, self.batches, is_first=index == 0)
+                _check_first_time(self.step, batch, self.batches)
             weight = check_weight(self._kl_weight(self.epoch, index, self.batches.num_batches))
             try:
                 values = self.step(*batch, kl_weight=weight).values
@@ -222,16 +222,13 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
         )
 
 
-def _check_first_time(step: SVIStep, batch: Batch, batches: Batches, *, is_first: bool) -> None:
-    """Checks that cost too much for every step: inputs must be finite and, on a GPU, targets must have right values.
-
-    The kind of the outputs is looked at in the first batch alone.
-    """
+def _check_first_time(step: SVIStep, batch: Batch, batches: Batches) -> None:
+    """Checks that cost too much for every step: inputs must be finite and, on a GPU, targets must have right values."""
     model = step.model
     if not isinstance(model, BayesianModel):
         return
     if batches.tensors is None:
         for name, leaf in named_leaves("x", batch[0]):
             _checks.finite(name, leaf)
-    if is_first or reads_wait(batch[1].device):
+    if reads_wait(batch[1].device):
         model.check_targets(*batch)

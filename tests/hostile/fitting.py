@@ -200,7 +200,7 @@ SAMPLERS = [
         "`init` must be an Init, a Posterior",
     ),
     *bad("fit_nuts", nuts, "dtype", DTYPES, "`dtype` must be torch.float64, torch.float32 or None"),
-    *bad("fit_nuts", nuts, "compile", NOT_A_FLAG, "`compile` must be True or False"),
+    *bad("fit_nuts", nuts, "compile", NOT_A_FLAG, '`compile` must be True, False or "auto"'),
     *bad("fit_nuts", nuts, "progress", NOT_A_FLAG, "`progress` must be True or False"),
     *bad("fit_nuts", nuts, "seed", NOT_A_SEED, SEED),
     *bad("HMC", plain(pb.HMC), "max_steps", NOT_A_COUNT, "`max_steps` must be a whole number"),
