@@ -66,7 +66,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if a network's outputs are of a kind that this likelihood does not expect; called where targets are checked.
+        """Warn if outputs are of a kind that this likelihood does not expect; called where targets are checked.
 
         Args:
             output: Network output, of at least one row.
