@@ -12,7 +12,7 @@ from . import _checks
 from ._inputs import Inputs, as_inputs, num_rows, take
 from ._scope import EXCLUSIVE, Stream, eval_mode
 from .guides import GuidePosterior
-from .model import SITE_PREFIX, BayesianModel
+from .model import SITE_PREFIX, BayesianModel, random_paths
 from .posterior import Draw, Posterior
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
@@ -247,7 +247,7 @@ class PinnedPosterior(CarryingPosterior):
 
 def network_values(model: BayesianModel) -> dict[str, Tensor]:
     """Learned parameters and buffers that the network has now, ``{"net.PATH": value}``."""
-    random = {path for paths in model.parameter_paths.values() for path in paths}
+    random = random_paths(model)
     tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
     return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 

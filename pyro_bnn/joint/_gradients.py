@@ -14,7 +14,7 @@ from .._copies import copied
 from .._functional import ChangedInputError
 from .._inputs import Inputs, map_inputs, versions
 from .._scope import EXCLUSIVE, seeded
-from ..model import BayesianModel
+from ..model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
@@ -62,7 +62,7 @@ class _Function:
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         self._model, self._x, self._y = model, x, y
         self._values = {site.name: site.start for site in find_sites(model, (), {})}
-        weights = {f"net.{path}" for paths in model.parameter_paths.values() for path in paths}
+        weights = {f"net.{path}" for path in random_paths(model)}
         buffers = dict(model.named_buffers(remove_duplicate=False))
         self._originals = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
         with seeded(0, model.device):

@@ -4,6 +4,7 @@ from ._choice import SelectionWarning as SelectionWarning
 from ._choice import sites_among as sites_among
 from ._model import BayesianModel as BayesianModel
 from ._network import rest_frozen as rest_frozen
+from ._paths import random_paths as random_paths
 from ._response import Interceptor as Interceptor
 from ._selection import SITE_PREFIX as SITE_PREFIX
 from ._selection import ByName as ByName

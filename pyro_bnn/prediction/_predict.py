@@ -15,7 +15,7 @@ from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, tak
 from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
 from ..guides import GuidePosterior
-from ..model import SITE_PREFIX, BayesianModel
+from ..model import SITE_PREFIX, BayesianModel, random_paths
 from ..posterior import Draw, EnsemblePosterior, Posterior
 from ..uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
@@ -104,8 +104,8 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
     """Warn if the members of an ensemble have learned more than their draws hold."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
-    random = {path for paths in model.parameter_paths.values() for path in paths}
-    learned = [path for path, value in model.network.named_parameters() if value.requires_grad and path not in random]
+    random, named = random_paths(model), model.network.named_parameters()
+    learned = [path for path, value in named if value.requires_grad and path not in random]
     if learned:
         warnings.warn(
             f"the members of the ensemble share the parameters that are not random (`{learned[0]}` and "

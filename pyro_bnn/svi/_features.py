@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .._inputs import Inputs, take, versions
 from .._reuse import Memory, Plan, State
 from .._scope import EXCLUSIVE, seeded, undone
-from ..model import BayesianModel
+from ..model import BayesianModel, random_paths
 from ._batches import Batches
 from ._execution import Execution
 
@@ -46,7 +46,7 @@ class Features:
         self.in_words = ""
         """What was done, to be put at the end of a sentence; empty if there are no frozen layers that could be left
         out."""
-        random = {path for paths in model.parameter_paths.values() for path in paths}
+        random = random_paths(model)
         named = dict(model.network.named_parameters(remove_duplicate=False))
         learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
         self._plan = Plan(model.network, random, learned)

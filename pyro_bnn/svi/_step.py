@@ -16,7 +16,7 @@ from .._inputs import num_rows
 from .._processes import Processes
 from .._scope import short_errors
 from ..joint import CHECKPOINTED
-from ..model import BayesianModel
+from ..model import BayesianModel, random_paths
 from ._arguments import Batch
 from ._optimizers import skipping, skips_on_flag
 
@@ -221,5 +221,5 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
     """Buffers of a network that a step may change, such as those of batch normalisation."""
     if not isinstance(model, BayesianModel):
         return list(model.buffers())
-    random = {path for paths in model.parameter_paths.values() for path in paths}
+    random = random_paths(model)
     return [buffer for path, buffer in model.network.named_buffers() if path not in random]

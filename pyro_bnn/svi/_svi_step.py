@@ -17,7 +17,7 @@ from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
-from ..model import BayesianModel, rest_frozen
+from ..model import BayesianModel, random_paths, rest_frozen
 from ._arguments import Arguments, Batch
 from ._direct import DirectStep
 from ._execution import Execution
@@ -137,8 +137,7 @@ class SVIStep(NotCopied):
 
     def _prepare(self, batch: Batch) -> Step:
         if isinstance(self.model, BayesianModel):
-            random = [path for paths in self.model.parameter_paths.values() for path in paths]
-            rest_frozen(self.model.network, random)  # what was frozen after the model was built
+            rest_frozen(self.model.network, random_paths(self.model))  # what was frozen after the model was built
             check_gradients(self.model, *batch)
         check_latents(self.model, self.guide, self._elbo, batch)
         joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
