@@ -133,6 +133,99 @@ def test_a_small_network_is_run_a_few_times_for_all_draws_and_a_large_one_once_f
     assert counts[20_000] == 100
 
 
+class Body(nn.Module):
+    """Fixed layers, on whose result in-place operations and branches follow.
+
+    Args:
+        num_outputs: Outputs of the head.
+        changes: Whether the head changes in place what the fixed layers gave.
+        decides: Whether the head's result decides what follows.
+    """
+
+    def __init__(self, num_outputs, *, changes=False, decides=False):
+        super().__init__()
+        self.first, self.head = Counted(4, 5), nn.Linear(5, num_outputs)
+        self._changes, self._decides = changes, decides
+
+    def forward(self, x):
+        features = self.first(x)
+        features = features.add_(1) if self._changes else features.tanh()
+        y = self.head(features)
+        return -2 * y if self._decides and float(y.sum()) > 0 else y
+
+
+def last_layer(net, likelihood, where="net.head.*"):
+    options = {"prior": pb.NormalPrior(), "likelihood": likelihood, "num_data": 20}
+    model = pb.BayesianModel(net, where=where, **options).double()
+    return model, pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
+
+
+@pytest.mark.parametrize("options", [{}, {"changes": True}, {"decides": True}])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_last_layers_of_all_draws_at_once(name, options):
+    likelihood, num_outputs, targets, _ = LIKELIHOODS[name]
+    model, guide = last_layer(Body(num_outputs, **options), likelihood)
+    x = torch.randn(30, 4)
+    for batch_size in (30, 8):
+        ours, expected = both(model, guide, x, y=targets(30), batch_size=batch_size)
+        assert_equal_up_to_rounding(ours, expected)
+
+
+def test_the_body_is_run_once_and_the_last_layer_a_few_times_for_all_draws():
+    x = torch.randn(8, 4)
+    for net in (nn.Sequential(Counted(4, 6), nn.Tanh(), Counted(6, 3)), nn.ModuleList):
+        if net is nn.ModuleList:  # not a chain
+            net = Body(3)
+            net.head = Counted(5, 3)
+            where = "net.head.*"
+        else:
+            where = "net.2.*"
+        model, guide = last_layer(net, pb.CategoricalLikelihood(), where)
+        del CALLS[:]
+        pb.predict(model, guide, x, num_samples=100, seed=0)
+        assert 2 <= len(CALLS) < 10
+
+
+class Changing(pb.Posterior):
+    """Draws of a guide; the body is changed before one of them, as another thread might.
+
+    Args:
+        guide: The guide.
+        weight: A weight of the body.
+        index: Before which draw.
+    """
+
+    status = pb.Status(True, "")
+
+    def __init__(self, guide, weight, index):
+        self._guide, self._weight, self._index = pb.GuidePosterior(guide), weight, index
+
+    def draws(self, num_samples, x=None):
+        for index, draw in enumerate(self._guide.draws(num_samples, x)):
+            if index == self._index:
+                with torch.no_grad():
+                    self._weight.mul_(2)
+            yield draw
+
+
+def test_a_body_that_is_changed_between_two_blocks_is_run_again():
+    x = torch.randn(8, 4)
+    model, guide = last_layer(Body(3), pb.CategoricalLikelihood())
+    weight, expected = model.network.first.weight, {}
+    original = weight.detach().clone()
+    for index in (66, None):  # 2 + 64 draws are two blocks
+        with torch.no_grad():
+            weight.copy_(original)
+        ours = pb.predict(model, Changing(guide, weight, index), x, num_samples=NUM_DRAWS, seed=4, keep_draws=True)
+        expected[index] = ours.logits
+    assert_identical(expected[66][:66], expected[None][:66])
+    with torch.no_grad():
+        weight.mul_(2)
+    changed = pb.predict(model, guide, x, num_samples=NUM_DRAWS, seed=4, keep_draws=True)
+    assert_identical(expected[66][66:], changed.logits[66:])
+    assert not torch.allclose(expected[66][66:], expected[None][66:])  # the must-fail twin
+
+
 def test_the_same_memory_is_held_for_many_draws():
     """Weights of a large network are not collected, and of a small one few draws."""
     import gc

@@ -79,6 +79,11 @@ class Memory:
         """Whether there is nothing to remember, so that calls run all of the network."""
         return self._is_off
 
+    def will_watch(self) -> bool:
+        """Whether the next call will be watched: it is the first, or the network was changed since the last."""
+        self._drop_if_changed()
+        return not self.is_off and not self.is_used
+
     @property
     def has_noise(self) -> bool:
         """Whether the network was seen to draw random numbers of its own."""

@@ -1,7 +1,9 @@
 """The draws of a prediction: block after block, each of which goes through all batches of rows."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -12,7 +14,7 @@ from torch.distributions import Distribution
 from .._functional import BatchedNetwork, faster, swapped
 from .._inputs import Inputs, num_rows
 from .._reflection import overridden_names
-from .._reuse import Memory, Plan, State
+from .._reuse import Diverged, Memory, Plan, State
 from .._scope import eval_mode, reseed, restored, undone
 from ..model import BayesianModel
 from ..posterior import Draw
@@ -209,8 +211,7 @@ class Batch(Generic[P]):
         if not draws:
             return
         if self._at_once is not None:
-            weights = {name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names}
-            outputs = self._at_once(self._by_path(weights), self._x)
+            outputs = self._run_at_once(self._at_once, draws)
         else:
             outputs = torch.stack(self._outputs)
             self._outputs = []
@@ -223,6 +224,18 @@ class Batch(Generic[P]):
         if is_first and len(draws) > 1:
             self._choose(draws, outputs)
 
+    def _run_at_once(self, at_once: BatchedNetwork, draws: list[Draw]) -> Tensor:
+        """The outputs for several draws, shape (K, N, ...)."""
+        if self._memory.will_watch():  # the network was changed since the last block
+            return torch.stack([self._remembered(partial(self._model.output_given, draw, self._x)) for draw in draws])
+        weights = self._by_path({name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names})
+
+        def run() -> Tensor:
+            with self._memory.during({}):
+                return at_once(weights, self._x)
+
+        return self._remembered(run)
+
     def _by_path(self, weights: Draw) -> Draw:
         paths = self._model.parameter_paths
         return {path: weights[name] for name in self._model.site_names for path in paths[name]}
@@ -230,9 +243,11 @@ class Batch(Generic[P]):
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
         """Choose how further draws are run, and how many of them together."""
         numbers = max(outputs[0].numel(), 1)
-        if self._is_little and self._memory.is_off:
+        if self._is_little and not self._memory.will_watch():
             weights = {name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names}
-            self._at_once = faster(self._model.network, self._by_path(weights), self._x, outputs)
+            replayed = partial(self._memory.during, {})
+            with suppress(Diverged):
+                self._at_once = faster(self._model.network, self._by_path(weights), self._x, outputs, replayed)
             numbers = max(numbers, *(value[0].numel() for value in weights.values()))
         self._is_little = self._at_once is not None
         self.block_size = max(1, min(MOST_DRAWS, MOST_NUMBERS // numbers, MOST_WORK // self._work))
