@@ -1,7 +1,9 @@
 """What a network's outputs must be for a likelihood."""
 
+import functools
 import warnings
 
+import pyro
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,8 @@ from torch import nn
 import pyro_bnn as pb
 
 from .cases import small_model
+
+OPTIONS = {"optimizer": functools.partial(torch.optim.Adam, lr=0.01), "num_epochs": 3, "batch_size": 2}
 
 
 def of_last(last, num_outputs=3):
@@ -40,3 +44,16 @@ def test_samplers_warn_too():
     model, x, y = of_last([nn.Softmax(-1)])
     with pytest.warns(UserWarning, match="Remove the softmax"):
         pb.fit_nuts(model, x, y, num_chains=1, num_warmup=4, num_samples=4)
+
+
+@pytest.mark.parametrize("num_particles", [1, 3])
+def test_fits_warn_once(num_particles):
+    model, x, y = of_last([nn.Softmax(-1)])
+    elbo = pyro.infer.Trace_ELBO(num_particles=num_particles)
+    with pytest.warns(UserWarning, match="Remove the softmax") as caught:
+        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), elbo=elbo, **OPTIONS)
+    assert len([w for w in caught if "softmax" in str(w.message)]) == 1
+    model, x, y = of_last([nn.LogSoftmax(-1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), elbo=elbo, **OPTIONS)

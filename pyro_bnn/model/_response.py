@@ -20,10 +20,11 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 class Interception:
-    """Where an estimator, or a memory of earlier calls, may enter the calls of a network."""
+    """Where an estimator, a memory of earlier calls, or a check of outputs may enter the calls of a network."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None
+    check: Callable[[Tensor], None] | None = None
 
     @property
     def is_active(self) -> bool:
@@ -40,6 +41,15 @@ class Interception:
             yield
         finally:
             self.interceptor = None
+
+    @contextmanager
+    def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
+        """A context in which `check` is called with the first output, shape ``(*draws, N, ...)``."""
+        self.check = check
+        try:
+            yield
+        finally:
+            self.check = None
 
     @contextmanager
     def remembering(self, memory: Memory) -> Iterator[None]:
@@ -129,6 +139,9 @@ def respond(
         output = output.to(next(iter(weights.values())).dtype)
     if output.dim() <= num_lead or output.shape[num_lead] != num_rows(x):
         raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
+    check, interception.check = interception.check, None
+    if check is not None:
+        check(output.detach())
     noise_draws = likelihood.draw_shape()
     if len(noise_draws) > num_lead:  # the noise has more draws than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)

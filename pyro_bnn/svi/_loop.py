@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ class Loop:
                 _check_first_time(self.step, batch, self.batches)
             weight = check_weight(self._kl_weight(self.epoch, index, self.batches.num_batches))
             try:
-                values = self.step(*batch, kl_weight=weight).values
+                with _checked_output(self.step, batch, is_first=self.epoch == index == 0):
+                    values = self.step(*batch, kl_weight=weight).values
             except NonFiniteError as error:
                 raise error.at(_position(self.epoch, index)) from None
         self._values.append(values)
@@ -220,6 +222,14 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
             "the size of the training set.",
             stacklevel=5,
         )
+
+
+def _checked_output(step: SVIStep, batch: Batch, *, is_first: bool) -> AbstractContextManager[None]:
+    """A context in which outputs are checked at the first step; on a GPU, :func:`_check_first_time` does that."""
+    model = step.model
+    if not is_first or not isinstance(model, BayesianModel) or reads_wait(batch[1].device):
+        return nullcontext()
+    return model.interception.checking(model.likelihood.check_output)
 
 
 def _check_first_time(step: SVIStep, batch: Batch, batches: Batches) -> None:
