@@ -36,17 +36,17 @@ def evaluate(
 ) -> dict[str, Any]:
     """All scores of an ensemble of draws; a point has one draw.
 
-    Draws of SWAG get statistics of batch normalisation of their own, as in its article; all others use those of the
-    fit.
+    Draws of SWAG get statistics of batch normalisation of their own, as in its article, and so do refreshed ones; all
+    others use those of the fit.
     """
     draws = 1 if setting.is_point else num_samples
     found: dict[str, Any] = {"num_samples": draws}
     if setting.method in ("natural", "swag"):
         found["statistics"] = _statistics(posterior, setting, problem, images, draws, seed)
-    if setting.method == "swag":
-        posterior = refreshed(posterior, setting, problem, images, seed)
-    predict = functools.partial(_predict, posterior, problem, draws, seed)
     begin = time.process_time()
+    if setting.method in ("swag", "refreshed"):
+        posterior = refreshed(posterior, setting, problem, images, draws, seed)
+    predict = functools.partial(_predict, posterior, problem, draws, seed)
     known = predict(images.x_test)
     found["cpu_seconds"] = time.process_time() - begin
     y = images.y_test
@@ -85,11 +85,12 @@ def _predict(
 
 
 def refreshed(
-    posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, seed: int
-) -> pb.RefreshedPosterior:
-    """The posterior with statistics of batch normalisation for each draw."""
+    posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, num_samples: int, seed: int
+) -> pb.StoredPosterior:
+    """Draws, each with statistics of batch normalisation of its own."""
     x = _seen(setting, images, seed).to(problem.model.device)
-    return pb.RefreshedPosterior(problem.model, posterior, x, batch_size=setting.batch_size)
+    each = pb.RefreshedPosterior(problem.model, posterior, x, batch_size=setting.batch_size)
+    return pb.StoredPosterior.of(each, num_samples, seed=seed)
 
 
 def _seen(setting: Setting, images: Pictures, seed: int) -> Tensor:
@@ -125,6 +126,6 @@ def _statistics(
         refresh(source)
         found[name] = scores(posterior)
     model.network.load_state_dict(own)
-    found["each draw"] = scores(refreshed(posterior, setting, problem, images, seed))
+    found["each draw"] = scores(refreshed(posterior, setting, problem, images, num_samples, seed))
     point = pb.predict_point(model, posterior.median(), pixels(x).to(model.device))
     return {**found, "fit, mean weights alone": quality(point.probs.cpu(), y)}

@@ -24,8 +24,8 @@ from pyro_bnn.history import History
 from . import _residual, _residual_scores, _residual_tables
 from ._residual import Pictures, Problem, Setting
 
-BELOW = "map"
-"""The network on which a last layer stands."""
+BELOW = {"last-layer": "map", "laplace": "map", "natural-refreshed": "natural"}
+"""The network on which a last layer stands, or whose batch normalisation is refreshed."""
 
 SETTINGS: dict[str, Setting] = {
     "sgd": Setting("point", lr=0.1, has_momentum=True, kl_weight=0.0),
@@ -35,6 +35,7 @@ SETTINGS: dict[str, Setting] = {
     "swag": Setting("swag", lr=0.1, has_momentum=True, prior_scale=0.3),
     "last-layer": Setting("last-layer", lr=1e-2, prior_scale=1.0, batch_size=500, epochs=20),
     "laplace": Setting("laplace", lr=0.0, prior_scale=1.0, epochs=0),
+    "natural-refreshed": Setting("refreshed", lr=0.0, prior_scale=0.3, epochs=0),
 }
 
 
@@ -49,7 +50,7 @@ class Task:
         validation: Number of training images to report on, in place of the test images; 0 is the test set.
         width: Channels of the first stage.
         setting: How it is trained.
-        point: Of a last layer: how the network below it was trained.
+        point: How the network was trained on which it stands; None if it is trained itself.
     """
 
     method: str
@@ -66,9 +67,9 @@ class Task:
 
     @property
     def below(self) -> "Task":
-        """The task whose network a last layer stands on."""
+        """The task whose network this one stands on."""
         assert self.point is not None
-        return replace(self, method=BELOW, setting=self.point, point=None)
+        return replace(self, method=BELOW[self.method], setting=self.point, point=None)
 
 
 Network = tuple[Problem, pb.Posterior]
@@ -153,6 +154,9 @@ class Runs:
         write_json(self._out / f"{name}.json", record)
 
     def _trained(self, task: Task, record: dict[str, Any]) -> Network:
+        if task.setting.method == "refreshed":
+            record["training"], record["machine"] = (self.run(task.below)[name] for name in ("training", "machine"))
+            return self._trained(task.below, record)
         images, state = self._data(), self._out / f"{task.name}.pt"
         net = _residual.network(images, task.width, task.seed)
         if task.setting.starts_from_point:
@@ -223,11 +227,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def setting(method: str) -> Setting:
         own = replace(SETTINGS[method], **changes)
-        return own if given.epochs is None or own.starts_from_point else replace(own, epochs=given.epochs)
+        return own if given.epochs is None or method in BELOW else replace(own, epochs=given.epochs)
 
     def task(method: str, seed: int) -> Task:
         own = setting(method)
-        point = setting(BELOW) if own.starts_from_point else None
+        point = setting(BELOW[method]) if method in BELOW else None
         return Task(method, seed, given.train, given.validation, given.width, own, point)
 
     def report() -> str:

@@ -97,6 +97,7 @@ from .sgmcmc import ConstantSteps as ConstantSteps
 from .sgmcmc import CyclicalSteps as CyclicalSteps
 from .sgmcmc import StochasticGradientSampler as StochasticGradientSampler
 from .sgmcmc import fit_sgmcmc as fit_sgmcmc
+from .stored import StoredPosterior as StoredPosterior
 from .svi import Execution as Execution
 from .svi import GradientNoise as GradientNoise
 from .svi import NaturalGradient as NaturalGradient

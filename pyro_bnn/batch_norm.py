@@ -134,8 +134,9 @@ class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with statistics of batch normalisation of its own.
 
     For each draw the network runs over x once, in train mode as far as batch normalisation goes; the means over the
-    batches are those with which :func:`~pyro_bnn.predict` uses this draw. That costs as much as a prediction of x. The
-    model stays as it is, and must be the one that predicts.
+    batches are those with which :func:`~pyro_bnn.predict` uses this draw. That costs as much as a prediction of x, at
+    each call; a :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that
+    predicts.
 
     Args:
         model: The model.

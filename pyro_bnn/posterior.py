@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -215,6 +215,27 @@ class Posterior(Shown, ABC):
             "status_ok": int(self.status.ok),
             "sampling_time": self.seconds,
         }
+
+
+def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
+    """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
+
+    Args:
+        samples: The draws.
+        num_samples: Number of them.
+        remedy: What to do if more are asked for than there are.
+
+    Raises:
+        ValueError: If there are fewer.
+    """
+    num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
+    if num_samples > stored:
+        raise ValueError(
+            f"`num_samples` is {num_samples} but only {stored} draws are stored; ask for at most that, or {remedy}."
+        )
+    for index in range(num_samples):
+        row = (2 * index + 1) * stored // (2 * num_samples)
+        yield {name: value[row] for name, value in samples.items()}
 
 
 class EnsemblePosterior(Posterior):

@@ -67,6 +67,11 @@ def pinned(model, x, y):
     return pb.EnsemblePosterior(members)
 
 
+def stored(model, x, y):
+    refreshed = pb.RefreshedPosterior(model, pb.MeanFieldGuide(model), x, batch_size=3)
+    return pb.StoredPosterior.of(refreshed, 16, seed=0)
+
+
 def nuts(model, x, y):
     return fit_briefly(model, x, y, seed=0)
 
@@ -104,6 +109,7 @@ POSTERIORS = {
     "ensemble": (lambda model, x, y: pb.EnsemblePosterior(points(model)), {}),
     "nested": (nested, {}),
     "pinned": (pinned, {"net": batch_norm, "where": ["**.weight"]}),
+    "stored": (stored, {"net": batch_norm, "where": ["**.weight"]}),
     "laplace": (laplace, {}),
     "kronecker": (gauss_newton("kronecker"), {"likelihood": "gaussian-learned"}),
     "last-layer": (gauss_newton("full", where="net.2.*"), {"likelihood": "gaussian-fixed"}),

@@ -27,7 +27,7 @@ LAYERS = [
     {"inference_data"},
     {"posterior"},
     {"guides", "estimators"},
-    {"batch_norm", "gauss_newton", "laplace", "mcmc", "svi"},
+    {"batch_norm", "gauss_newton", "laplace", "mcmc", "stored", "svi"},
     {"prediction"},
     {"checkpoint", "comparison", "fitting", "pruning", "sgmcmc", "swag"},
     {"plotting", "scikit", "tensorboard"},

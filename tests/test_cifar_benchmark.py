@@ -63,7 +63,7 @@ def test_a_crop_is_a_part_of_the_framed_image_or_its_mirror_image():
     assert 60 < float(counts[..., 1].sum()) < 140
 
 
-METHODS = ("last-layer", "laplace", "map", "natural", "swag")
+METHODS = ("last-layer", "laplace", "map", "natural-refreshed", "natural", "swag")
 
 
 def test_methods_are_trained_and_measured_side_by_side(benchmark):

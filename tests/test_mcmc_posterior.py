@@ -55,7 +55,7 @@ def test_draws_are_spread_evenly_and_never_twice(fitted):
     drawn = posterior.sample(4)["net.0.bias"]
     assert torch.equal(drawn, flat[[12, 37, 62, 87]])
     assert torch.equal(posterior.sample(100)["net.0.bias"], flat)
-    with pytest.raises(ValueError, match="hold 100 draws"):
+    with pytest.raises(ValueError, match="only 100 draws are stored"):
         posterior.sample(101)
 
 

@@ -204,7 +204,10 @@ def refreshed(model):
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "not those of the model; pass its own model"),
         (lambda m: chains({}), "`samples` must hold at least one site, got none"),
-        (refreshed, "RefreshedPosterior cannot be saved, since it needs training inputs.*save its `inner`"),
+        (
+            refreshed,
+            "RefreshedPosterior cannot be saved, since it needs training inputs.*StoredPosterior.of.*or its `inner`",
+        ),
         (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
     ],
 )

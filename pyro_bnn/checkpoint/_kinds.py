@@ -17,6 +17,7 @@ from ..laplace import LaplacePosterior
 from ..mcmc import ChainStatistics, MCMCPosterior
 from ..model import SITE_PREFIX, BayesianModel
 from ..posterior import EnsemblePosterior, Posterior, Status
+from ..stored import StoredPosterior
 from . import _guides
 from ._chains import FLOATS, check_samples, check_statistics
 from ._guides import GuideRecord
@@ -54,6 +55,17 @@ class Pinned:
 
     inner: Tagged
     values: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A :class:`StoredPosterior`; it needs no data."""
+
+    samples: dict[str, Tensor]
+    values: dict[str, Tensor]
+    method: str
+    status: Status
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -141,9 +153,12 @@ def tagged(posterior: Posterior) -> Tagged:
         content = Pinned(tagged(posterior.inner), posterior.values)
     elif isinstance(posterior, RefreshedPosterior):
         raise ValueError(
-            "a RefreshedPosterior cannot be saved, since it needs training inputs, which no file holds; save its "
-            "`inner`, and make it again after loading."
+            "a RefreshedPosterior cannot be saved, since it needs training inputs, which no file holds; save draws of "
+            "it, `StoredPosterior.of(posterior, num_samples)`, or its `inner`, and make it again after loading."
         )
+    elif isinstance(posterior, StoredPosterior):
+        told = posterior.method, posterior.status, posterior.seconds
+        content = Stored(posterior.samples, posterior.values, *told)
     elif isinstance(posterior, LaplacePosterior):
         parts = posterior.mode, posterior.precision, posterior.peak, posterior.status, posterior.seconds
         content = Gaussian(*parts)
@@ -201,6 +216,24 @@ def _pinned(saved: Pinned, target: Target) -> PinnedPosterior:
     check_numbers(owner, saved.values, own, constants)
     values = {name: value.to(own[name].device) for name, value in saved.values.items()}
     return PinnedPosterior(target.model, restored(saved.inner, target), values=values)
+
+
+def _stored(saved: Stored, target: Target) -> StoredPosterior:
+    model, dtype = target.model, None if target.model is None else target.model.dtype
+    check_samples({name: value[None] for name, value in saved.samples.items()}, target.sites, dtype)
+    own = {} if model is None else network_values(model)
+    if model is None and saved.values:
+        raise ValueError("draws with values of a network's own parameters and buffers need its model; pass `model`.")
+    unknown = [name for name in saved.values if name not in own]
+    if unknown:
+        raise ValueError(f"its draws carry {unknown}, which the network does not have; pass the model of the draws.")
+    (count,) = {len(value) for value in saved.samples.values()}
+    for name, value in saved.values.items():
+        check_tensor(f"{name}` of the draws", value, (count, *own[name].shape), own[name].dtype)
+        check_finite(f"{name}` of the draws", value)
+    device = torch.device("cpu") if model is None else model.device
+    samples, values = ({name: value.to(device) for name, value in d.items()} for d in (saved.samples, saved.values))
+    return StoredPosterior(samples, values, method=saved.method, status=saved.status, seconds=saved.seconds)
 
 
 def _laplace(saved: Gaussian, target: Target) -> LaplacePosterior:
@@ -273,6 +306,7 @@ KINDS: dict[str, tuple[type, Callable[[Any, Target], Posterior]]] = {
     "guide": (FittedGuide, _fitted_guide),
     "ensemble": (Ensemble, _ensemble),
     "pinned": (Pinned, _pinned),
+    "stored": (Stored, _stored),
     "laplace": (Gaussian, _laplace),
     "gauss-newton": (GaussNewton, _gauss_newton),
     "chains": (Chains, _chains),

@@ -12,7 +12,7 @@ from .._inputs import Inputs
 from .._scope import Stream
 from ..inference_data import check_data, inference_data
 from ..model import BayesianModel
-from ..posterior import Draw, Posterior, Status
+from ..posterior import Draw, Posterior, Status, spaced
 from ._diagnostics import Diagnostics, diagnose
 from ._judge import judge
 from ._pyro import read_samples, read_statistics
@@ -107,16 +107,8 @@ class MCMCPosterior(Posterior):
         Raises:
             ValueError: If fewer draws are stored than are asked for.
         """
-        num_samples = _checks.at_least("num_samples", num_samples, 1)
-        if num_samples > self.num_stored:
-            raise ValueError(
-                f"`num_samples` is {num_samples} but the chains hold {self.num_stored} draws; ask for at most that, or "
-                "sample longer."
-            )
         flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
-        for index in range(num_samples):
-            row = (2 * index + 1) * self.num_stored // (2 * num_samples)
-            yield {name: value[row] for name, value in flat.items()}
+        yield from spaced(flat, num_samples, remedy="sample longer")
 
     def diagnostics(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
