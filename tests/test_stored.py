@@ -63,6 +63,15 @@ def test_weights_that_are_the_same_in_all_draws_are_constants():
     stored.samples["net.3.bias"][:] = stored.samples["net.3.bias"][0]
     assert list(stored.constants) == ["net.3.bias"]
     assert_identical(stored.constants["net.3.bias"], stored.samples["net.3.bias"][4])
+    stored.samples["net.3.bias"][1] += 1
+    assert not stored.constants
+
+
+def test_one_draw_is_a_point():
+    model, guide, x, _ = problem()
+    stored = pb.StoredPosterior.of(guide, 1, seed=0)
+    (draw,) = stored.draws(1)
+    assert_identical(pb.predict(model, stored, x).probs, pb.predict_point(model, draw, x).probs)
 
 
 def test_what_it_refuses():
