@@ -7,6 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+KNOWN = (nn.Linear, nn.Conv2d)
+"""Layers whose weights are known to act by the forward pass of their class, unless a subclass has another one."""
+
+NUM_TRIED = 16
+"""Rows on which the gradients of layers are compared with autograd's."""
+
+Call = tuple[Tensor, Tensor]
+"""Input and output of a layer."""
+
 
 def diagonal_by_layer(net: nn.Module, x: Tensor, roots: Callable[[Tensor], Tensor]) -> Tensor | None:
     r"""The diagonal in the parameters that need gradients; None if some are of other layers than those named below.
@@ -16,40 +25,86 @@ def diagonal_by_layer(net: nn.Module, x: Tensor, roots: Callable[[Tensor], Tenso
     they need. The layers are linear ones of inputs (N, D), and two-dimensional convolutions.
 
     Args:
-        net: The network.
+        net: The network, for which :func:`acts_by_layers` holds.
         x: Inputs, shape (N, ...).
         roots: Function from outputs of shape (N, C) to L, shape (N, C, C).
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
-    layers = [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
     parameters = [p for p in net.parameters() if p.requires_grad]
-    if sum(p.requires_grad for layer in layers for p in layer.parameters(recurse=False)) != len(parameters):
-        return None  # tied weights
-    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in layers}
-    with ExitStack() as stack, torch.enable_grad():
-        for layer in layers:
-            handle = layer.register_forward_hook(lambda module, i, o: calls[module].append((i[0].detach(), o)))
-            stack.callback(handle.remove)
-        output = net(x)
+    output, calls = _watched(net, x)
     if not all(len(call) == 1 and _is_known(layer, call[0][0]) for layer, call in calls.items()):
         return None
     of_outputs = roots(output.detach())
     sums = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
     for column in range(of_outputs.shape[-1]):
         slopes = torch.autograd.grad(
-            output, [calls[layer][0][1] for layer in layers], of_outputs[..., column], retain_graph=True
+            output, [call[0][1] for call in calls.values()], of_outputs[..., column], retain_graph=True
         )
-        for layer, slope in zip(layers, slopes, strict=True):
-            _add_squares(layer, calls[layer][0][0], slope, sums)
+        for (layer, call), slope in zip(calls.items(), slopes, strict=True):
+            _add_squares(layer, call[0][0], slope, sums)
     return torch.cat([sums[id(parameter)].flatten() for parameter in parameters])
+
+
+def acts_by_layers(net: nn.Module, x: Tensor) -> bool:
+    """Whether parameters that need gradients act only through linear and convolutional layers, as these act by default.
+
+    It is tried out on some rows: there, the gradients of the layers must be those of the whole network. A layer with a
+    forward pass of its own, or a weight that is also used elsewhere, has others.
+
+    Args:
+        net: The network, in eval mode.
+        x: Inputs, shape (N, ...).
+    """
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    if not all(isinstance(layer, KNOWN) for layer in _layers(net)):
+        return False
+    with torch.enable_grad():
+        output, calls = _watched(net, x[:NUM_TRIED])
+        along = torch.linspace(1, 2, output.numel()).to(output).view(output.shape)
+        expected = torch.autograd.grad(output, parameters, along, retain_graph=True, materialize_grads=True)
+        pairs = [(layer, call) for layer, some in calls.items() for call in some]
+        slopes = torch.autograd.grad(output, [o for _, (_, o) in pairs], along, materialize_grads=True)
+        found = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
+        for (layer, (taken, _)), slope in zip(pairs, slopes, strict=True):
+            forward = nn.Linear.forward if isinstance(layer, nn.Linear) else nn.Conv2d.forward
+            own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
+            given = forward(layer, taken)  # type: ignore[arg-type]
+            if given.shape != slope.shape:
+                return False
+            for parameter, part in zip(own, torch.autograd.grad(given, own, slope), strict=True):
+                found[id(parameter)] += part
+    pairs_of = zip(expected, found.values(), strict=True)
+    return all(bool((a - b).abs().max() <= 1e-3 * a.abs().max() + 1e-12) for a, b in pairs_of)
+
+
+def _layers(net: nn.Module) -> list[nn.Module]:
+    """The modules that have parameters that need gradients."""
+    return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+
+
+def _watched(net: nn.Module, x: Tensor) -> tuple[Tensor, dict[nn.Module, list[Call]]]:
+    """The output of a network, and the calls of its layers with parameters that need gradients.
+
+    What follows gets copies of the outputs, which it may change in place.
+    """
+    calls: dict[nn.Module, list[Call]] = {layer: [] for layer in _layers(net)}
+
+    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        calls[module].append((inputs[0].detach().clone(), output))
+        return output.clone()
+
+    with ExitStack() as stack, torch.enable_grad():
+        for layer in calls:
+            stack.callback(layer.register_forward_hook(watch).remove)
+        return net(x), calls
 
 
 def _is_known(layer: nn.Module, x: Tensor) -> bool:
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return isinstance(layer, nn.Linear) and x.dim() == 2
+    return type(layer) is nn.Linear and x.dim() == 2
 
 
 def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Tensor]) -> None:

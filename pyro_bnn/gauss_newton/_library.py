@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._extras import optional
 from .._scope import restored
 from ._curvature import Curvature, DiagonalCurvature, FullCurvature, kronecker
-from ._diagonal import diagonal_by_layer
+from ._diagonal import acts_by_layers, diagonal_by_layer
 
 STRUCTURES = {"full": "FullLaplace", "kronecker": "KronLaplace", "diagonal": "DiagLaplace"}
 """Class of laplace-torch for each structure."""
@@ -65,10 +65,24 @@ def curvature_of(
     """
     if structure == "kronecker":
         _require_layers(net)
+    by_layer = _only_linear(net) is not None
+    if structure != "full" and not by_layer:
+        by_layer = acts_by_layers(net, next(iter(batches()))[0])
+    if structure == "kronecker" and not by_layer:
+        raise ValueError(
+            "Kronecker factors need random weights that act only through their layers, but the gradients of the layers "
+            "are not those of the network: a layer has a forward pass of its own, or a weight is also used elsewhere; "
+            'leave it out with `where`, or use structure="diagonal".'
+        )
     likelihood = "classification" if noise_scale is None else "regression"
     with restored(next(net.parameters()).device), _quiet():  # the library may draw, and the filters are global
-        fitted = getattr(library(), STRUCTURES[structure])(net, likelihood, backend=_backend())
-        fitted.fit(Rows(batches, range(num_data)))
+        fitted = getattr(library(), STRUCTURES[structure])(net, likelihood, backend=_backend(by_layer))
+        try:
+            fitted.fit(Rows(batches, range(num_data)))
+        except NotImplementedError as error:
+            raise ValueError(
+                f'laplace-torch cannot make this matrix ({error}); use another `structure`, such as "diagonal".'
+            ) from error
     scale = 1.0 if noise_scale is None else 1 / noise_scale**2
     if structure == "kronecker":
         return kronecker(fitted.H_facs.kfacs, scale)
@@ -105,10 +119,13 @@ def _require_layers(net: nn.Module) -> None:
         seen |= set(map(id, own))
 
 
-def _backend() -> type:
+def _backend(is_by_layer: bool) -> type:
     """How laplace-torch gets its matrices: Kronecker factors by its own default, others from Jacobians of single rows.
 
     Its own Jacobians of a batch of B rows take B times as long, since they are those of all rows in all outputs.
+
+    Args:
+        is_by_layer: Whether a diagonal may be computed layer by layer.
     """
     curvlinops: Any = optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
@@ -119,9 +136,9 @@ def _backend() -> type:
         def diag(self, x: Tensor, y: Tensor, **_: object) -> Pair:
             output = self.model(x)
             loss = self.factor * self.lossfunc(output, y)
-            by_layer = diagonal_by_layer(self.model, x, self._roots_of_outputs)
-            if by_layer is not None:
-                return loss, by_layer
+            found = diagonal_by_layer(self.model, x, self._roots_of_outputs) if is_by_layer else None
+            if found is not None:
+                return loss, found
             return loss, _summed(roots.square().sum((0, 1)) for roots in self._roots(x, output))
 
         @torch.no_grad()
@@ -161,8 +178,21 @@ def _backend() -> type:
                 output: Tensor = torch.func.functional_call(self.model, {**fixed, **values}, (row[None],))
                 return output[0]
 
-            found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0))(values, x)
+            try:
+                found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0))(values, x)
+            except RuntimeError:  # such as a recurrent layer, which knows no such rows
+                return torch.stack([self._jacobian(row[None]) for row in x])
             return torch.cat([part.flatten(2).detach() for part in found.values()], -1)
+
+        @torch.enable_grad()
+        def _jacobian(self, row: Tensor) -> Tensor:
+            """Of one row, shape (C, P), output by output."""
+            parameters = list(self.params_dict.values())
+            slopes = (
+                torch.autograd.grad(output, parameters, retain_graph=True, materialize_grads=True)
+                for output in self.model(row)[0]
+            )
+            return torch.stack([torch.cat([part.flatten() for part in parts]) for parts in slopes])
 
     return ByRow
 
