@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
@@ -255,45 +255,8 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
         with ordinary_attention():
             return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
 
-    candidates = [run for run in (_as_chain(net, paths, x), vectorised) if run is not None]
+    candidates = [run for run in (as_chain(net, paths, x), vectorised) if run is not None]
     return next((run for run in candidates if _agree(run, loop, example, x)), loop)
-
-
-def faster(
-    net: nn.Module,
-    example: Mapping[str, Tensor],
-    x: Inputs,
-    expected: Tensor,
-    replayed: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> BatchedNetwork | None:
-    """A function that runs a network for many weight draws at once, without gradients; None if there is none.
-
-    Args:
-        net: The network.
-        example: Some draws of all random weights, by path, with the draws on the first axis.
-        x: Inputs, shape (N, ...).
-        expected: The outputs for these, shape (K, N, ...), which the function must give, up to rounding.
-        replayed: Makes the context of one run, in which the network may leave out what is known.
-    """
-
-    def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        with ordinary_attention():
-            return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
-
-    if expected.is_meta:  # there are no numbers to compare
-        return None
-    tolerance = torch.finfo(expected.dtype).eps ** 0.75 * float(expected.abs().max())
-    with EXCLUSIVE, warnings.catch_warnings():  # the filters belong to the process
-        warnings.filterwarnings("error", message="There is a performance drop")  # then vmap is a loop too
-        for run in (_as_chain(net, set(example), x), vectorised):
-            try:
-                with replayed():
-                    found = None if run is None else run(example, x)
-            except (RuntimeError, ValueError, NotImplementedError, UserWarning):
-                continue
-            if found is not None and found.shape == expected.shape and (found - expected).abs().max() <= tolerance:
-                return run
-    return None
 
 
 @contextmanager
@@ -309,7 +272,7 @@ def ordinary_attention() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
+def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
     """The network as batched matrix products; None unless it is fixed layers, then linear and elementwise ones."""
     if (
         not isinstance(x, Tensor)

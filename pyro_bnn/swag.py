@@ -69,7 +69,7 @@ class SWAG:
         self._start, self._every = _checks.at_least("start", start, 0), _checks.at_least("every", every, 1)
         self._layout = Layout({site.name: site.unconstrained_start.shape for site in guide.sites})
         self._count = 0
-        self._mean, self._squares = (torch.zeros_like(self._point()) for _ in range(2))
+        self._mean, self._variance = (torch.zeros_like(self._point()) for _ in range(2))
         self._deviations: list[Tensor] = []
         self._epochs: list[int] = []
         self._history: History | None = None
@@ -90,10 +90,12 @@ class SWAG:
             return
         point = self._point()
         self._count += 1
-        self._mean = self._mean + (point - self._mean) / self._count
-        self._squares = self._squares + (point.square() - self._squares) / self._count
+        before, self._mean = point - self._mean, self._mean + (point - self._mean) / self._count
+        after = point - self._mean
+        # Welford's update: means of squares would lose a variance far below the square of the mean
+        self._variance = self._variance + (before * after - self._variance) / self._count
         if self._rank:
-            self._deviations = [*self._deviations, point - self._mean][-self._rank :]
+            self._deviations = [*self._deviations, after][-self._rank :]
         self._epochs = [*self._epochs[:1], epoch]
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,7 +103,7 @@ class SWAG:
         return {
             "count": self._count,
             "mean": self._mean.clone(),
-            "squares": self._squares.clone(),
+            "variance": self._variance.clone(),
             "deviations": list(self._deviations),
             "epochs": list(self._epochs),
         }
@@ -109,7 +111,7 @@ class SWAG:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self._count, self._epochs = state_dict["count"], list(state_dict["epochs"])
-        self._mean, self._squares = (state_dict[name].to(self._mean) for name in ("mean", "squares"))
+        self._mean, self._variance = (state_dict[name].to(self._mean) for name in ("mean", "variance"))
         self._deviations = [deviation.to(self._mean) for deviation in state_dict["deviations"]]
 
     @torch.no_grad()
@@ -128,7 +130,7 @@ class SWAG:
                 f"SWAG needs at least {needed} points, got {self._count}; fit for more epochs, or lower `start`, "
                 "`every` or `rank`."
             )
-        variance = (self._squares - self._mean.square()).clamp_min(SMALLEST_VARIANCE)
+        variance = self._variance.clamp_min(SMALLEST_VARIANCE)
         guide: LowRankGuide | MeanFieldGuide
         if self._rank:
             variance = variance / 2

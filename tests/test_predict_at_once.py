@@ -1,5 +1,8 @@
 """Several draws that are run at once predict what one after the other does; and a small network is run so."""
 
+import random
+
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -224,6 +227,101 @@ def test_a_body_that_is_changed_between_two_blocks_is_run_again():
     changed = pb.predict(model, guide, x, num_samples=NUM_DRAWS, seed=4, keep_draws=True)
     assert_identical(expected[66][66:], changed.logits[66:])
     assert not torch.allclose(expected[66][66:], expected[None][66:])  # the must-fail twin
+
+
+class Dropping(nn.Module):
+    """Leaves out its head in some calls, by a generator that is not torch's; and masks a class.
+
+    Args:
+        draw: Function that draws a number from 0 to 1.
+        where: ``body`` or ``head``: of which the noise is.
+    """
+
+    def __init__(self, draw, where):
+        super().__init__()
+        self.body, self.head, self._draw, self._where = nn.Linear(4, 6), nn.Linear(6, 3), draw, where
+
+    def noisy(self, h, where):
+        return h * (self._draw() < 0.7) if where == self._where else h
+
+    def forward(self, x):
+        h = self.noisy(self.body(x), "body")
+        return self.noisy(self.head(h), "head").masked_fill(torch.tensor([False, False, True]), -1e9)
+
+
+GENERATORS = {
+    "python": lambda: random.random(),
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002  # a network may still use it
+    "own, python": random.Random(0).random,
+    "own, numpy": np.random.default_rng(0).random,
+    "own, legacy": np.random.RandomState(0).rand,
+}
+
+
+@pytest.fixture
+def seeded_generators():
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("where", ["body", "head"])
+@pytest.mark.parametrize("is_all_random", [False, True])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_each_draw_has_noise_of_its_own_by_generators_of_others(name, is_all_random, where, seeded_generators):
+    net = Dropping(GENERATORS[name], where)
+    model, guide = last_layer(net, pb.CategoricalLikelihood(), "**" if is_all_random else "net.head.*")
+    found = pb.predict(model, guide, torch.randn(5, 4), num_samples=200, seed=0, keep_draws=True).logits
+    logits = found[:, :, :2]  # (S, N, 2)
+    if where == "body":
+        is_left_out = (logits - logits[:, :1]).abs().flatten(1).amax(1) < 1e-9  # the same for all rows
+    else:
+        is_left_out = (logits[..., 0] - logits[..., 1]).abs().amax(1) < 1e-9
+    share = float(is_left_out.double().mean())
+    assert abs(share - 0.3) < 5 * (0.3 * 0.7 / 200) ** 0.5
+    changes = int((is_left_out[1:] != is_left_out[:-1]).sum())
+    assert abs(changes / 199 - 2 * 0.3 * 0.7) < 5 * (0.42 * 0.58 / 199) ** 0.5
+
+
+def test_a_mask_does_not_hide_that_draws_differ():
+    from pyro_bnn.prediction._at_once import faster
+
+    net, x = nn.Linear(4, 3), torch.randn(5, 4)
+    draws = {"weight": torch.randn(2, 3, 4), "bias": torch.zeros(2, 3)}
+    expected = torch.stack([nn.functional.linear(x, weight) for weight in draws["weight"]])
+    assert faster(net, draws, x, expected) is not None
+    expected[..., 2] = -1e9
+    masked = nn.Sequential(net, Masking())
+    draws = {f"0.{name}": value for name, value in draws.items()}
+    assert faster(masked, draws, x, expected) is not None
+    expected[0, 0, 0] += 1e-3
+    assert faster(masked, draws, x, expected) is None
+
+
+class Masking(nn.Module):
+    def forward(self, y):
+        return y.masked_fill(torch.tensor([False, False, True]), -1e9)
+
+
+def test_a_network_with_large_tensors_inside_is_run_once_for_each_draw():
+    """A small layer for each of many elements: few weights and outputs, and much in between."""
+    counts = {}
+    for num_elements in (10, 20_000):
+        net = nn.Sequential(Counted(1, 30), nn.Tanh(), nn.Flatten(), Sum())
+        model, guide = pair(net, pb.GaussianLikelihood(1.0))
+        del CALLS[:]
+        pb.predict(model, guide, torch.randn(4, num_elements, 1), num_samples=20, seed=0)
+        counts[num_elements] = len(CALLS)
+    assert counts[10] < 10
+    assert counts[20_000] >= 20
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return x.sum(-1, keepdim=True)
 
 
 def test_the_same_memory_is_held_for_many_draws():

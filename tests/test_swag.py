@@ -126,3 +126,28 @@ def test_wrong_uses_are_named():
         pb.SWAG(pb.auto_delta(model), rank=1)
     with pytest.raises(ValueError, match="at least 20 points, got 0"):
         pb.SWAG(pb.auto_delta(model)).posterior(model)
+
+
+@pytest.mark.parametrize("sd", [1e-3, 1e-5])
+def test_a_path_much_narrower_than_its_weights_keeps_its_width_in_single_precision(sd):
+    """Means of squares would lose it."""
+    torch.manual_seed(0)
+    net = nn.Linear(40, 1, bias=False)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.3), num_data=24).float()
+    guide = pb.auto_delta(model)
+    swag, points = pb.SWAG(guide, rank=0), []
+    (parameter,) = guide.parameters()
+    history = pb.History()
+    for _ in range(50):
+        history.epochs.append(None)
+        with torch.no_grad():
+            parameter.copy_(1 + sd * torch.randn(parameter.shape))
+        points.append(parameter.detach().double())
+        swag(history)
+    path = torch.stack(points).flatten(1)
+    found = swag.posterior(model).guide
+    scale = torch.cat([found.scale_map(value).reshape(-1) for value in found.log_variance.parameters()])
+    torch.testing.assert_close(scale.double(), path.std(0, correction=0), rtol=0.02, atol=0.0)
+    single = path.float()
+    lost = (single.square().mean(0) - single.mean(0).square()).clamp_min(0).sqrt()  # the must-fail twin
+    assert not torch.allclose(lost.double(), path.std(0, correction=0), rtol=0.02, atol=0.0)

@@ -4,3 +4,4 @@ from ._memory import Memory as Memory
 from ._memory import Plan as Plan
 from ._recording import Diverged as Diverged
 from ._state import State as State
+from ._state import generators_of_others as generators_of_others

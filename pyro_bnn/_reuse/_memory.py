@@ -181,6 +181,8 @@ class Memory:
         recorder.finish()
         self._plan.refused = recorder.refused
         self._plan.has_noise |= recorder.has_noise
+        if recorder.is_hopeless:
+            self.forget()
         if not recorder.is_valid:
             return  # what was refused is known now: the next call records the rest
         for (module, index), call in recorder.calls.items():

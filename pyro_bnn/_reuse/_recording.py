@@ -1,6 +1,5 @@
 """A run of a network in which every operation of torch is watched: which calls of modules can be remembered."""
 
-import random
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._tensors import tensors_within
-from ._state import State
+from ._state import State, generators_of_others
 from ._trees import OpaqueError, described, rebuilt, tensors_in
 
 Forward = Callable[..., Any]
@@ -126,16 +125,18 @@ class Recorder(TorchDispatchMode):
         self._by_storage: dict[StorageWeakRef | None, list[tuple[Output, nn.Module]]] = {}
         self._frame: _Frame | None = None
         self._is_open = True
-        self._python = random.getstate()
+        self._of_others = generators_of_others()
         self.is_valid = True
         """Whether nothing was found on the way that would change what was recorded before; else record again."""
         self.has_noise = False
         """Whether the network draws random numbers of its own."""
+        self.is_hopeless = False
+        """Whether it draws them by others than torch, so that what is computed from them cannot be told."""
 
     def finish(self) -> None:
         """End the recording: outputs that nothing needs are forgotten."""
-        if random.getstate() != self._python:
-            self.is_valid, self.has_noise = False, True
+        if generators_of_others() != self._of_others:
+            self.is_valid, self.has_noise, self.is_hopeless = False, True, True
         self._by_storage.clear()
         if not self.is_valid:
             self.calls.clear()

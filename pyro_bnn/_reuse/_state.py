@@ -1,6 +1,8 @@
-"""What a module holds: its tensors with their numbers of changes, and its attributes."""
+"""What a module holds: its tensors with their numbers of changes, and its attributes; and generators of others."""
 
 import operator
+import random
+import sys
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -50,10 +52,28 @@ class State:
         return all(tensor._version == version for tensor, version in self._tensors)
 
 
+def generators_of_others() -> tuple[object, ...]:
+    """The states of the generators of Python and, if it is loaded, of numpy, whose numbers a network may use."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return (random.getstate(),)
+    name, keys, *rest = numpy.random.get_state()
+    return random.getstate(), name, keys.tobytes(), *rest
+
+
 def _content(value: Any) -> list[Any] | None:
+    """What is inside of a container, or of a generator of random numbers (or its method); None for anything else."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
-    return [*value] if isinstance(value, (list, tuple, set)) else None
+    if isinstance(value, (list, tuple, set)):
+        return [*value]
+    owner = getattr(value, "__self__", value) if callable(value) else value
+    if isinstance(owner, random.Random):
+        return [repr(owner.getstate())]
+    if type(owner).__module__.startswith("numpy.random"):
+        bits = getattr(owner, "bit_generator", None) or getattr(owner, "_bit_generator", owner)
+        return [repr(getattr(bits, "state", None))]
+    return None
 
 
 def _is_like(now: Any, before: Any, content: list[Any] | None) -> bool:

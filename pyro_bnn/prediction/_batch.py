@@ -11,14 +11,15 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .._functional import BatchedNetwork, faster, swapped
+from .._functional import BatchedNetwork, swapped
 from .._inputs import Inputs, num_rows
 from .._reflection import overridden_names
-from .._reuse import Diverged, Memory, Plan, State
+from .._reuse import Diverged, Memory, Plan, State, generators_of_others
 from .._scope import eval_mode, reseed, restored, undone
 from ..model import BayesianModel
 from ..posterior import Draw
 from ..uncertainty import Prediction
+from ._at_once import faster
 from ._linearised import linearised_output
 
 P = TypeVar("P", bound=Prediction)
@@ -39,6 +40,9 @@ MOST_NUMBERS = 2**20
 
 MOST_WORK = 2**24
 """Heuristic: weights times rows in a block, so that other threads have their turns every few milliseconds."""
+
+LARGEST = 2**24
+"""Heuristic: memory of a tensor inside of a network that runs for several draws at once, 17 MB."""
 
 LITTLE_WORK, FEW_WEIGHTS = 2**20, 2**15
 """Heuristic: weights times rows, and weights, below which a run of the network takes less time than its overhead, so
@@ -164,9 +168,13 @@ class Batch(Generic[P]):
         if self._is_first and not self._draws:
             self._measure(draw)
         if self._at_once is None:
-            state = State(self._model.network.modules()) if self._is_little else None
-            self._outputs.append(self._remembered(lambda: self._model.output_given(draw, self._x)))
-            self._is_little &= state is None or state.is_same(deep=True)
+            run = partial(self._model.output_given, draw, self._x)
+            if self._is_little:
+                state, of_others = State(self._model.network.modules()), generators_of_others()
+                self._outputs.append(self._remembered(run))
+                self._is_little = state.is_same(deep=True) and of_others == generators_of_others()
+            else:
+                self._outputs.append(self._remembered(run))
         is_whole = self._at_once is not None or self._is_little
         self._draws.append(draw if is_whole else {name: draw[name] for name in self._of_likelihood})
 
@@ -242,15 +250,19 @@ class Batch(Generic[P]):
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
         """Choose how further draws are run, and how many of them together."""
-        numbers = max(outputs[0].numel(), 1)
+        numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = {name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names}
             replayed = partial(self._memory.during, {})
             with suppress(Diverged):
-                self._at_once = faster(self._model.network, self._by_path(weights), self._x, outputs, replayed)
+                found = faster(self._model.network, self._by_path(weights), self._x, outputs, replayed)
+                if found is not None:
+                    most = LARGEST // max(found[1], 1)
+                    self._at_once = found[0] if most > 1 else None
             numbers = max(numbers, *(value[0].numel() for value in weights.values()))
         self._is_little = self._at_once is not None
-        self.block_size = max(1, min(MOST_DRAWS, MOST_NUMBERS // numbers, MOST_WORK // self._work))
+        most = most if self._is_little else MOST_DRAWS
+        self.block_size = max(1, min(most, MOST_DRAWS, MOST_NUMBERS // numbers, MOST_WORK // self._work))
 
     def _observation(self, draw: Draw) -> Distribution:
         """The distribution of the targets; by Pyro if the draw has variables of the network's own, else without it."""
