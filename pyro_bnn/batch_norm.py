@@ -115,9 +115,11 @@ class CarryingPosterior(Posterior):
         """See :attr:`Posterior.constants`."""
         return self.inner.constants
 
+    @torch.no_grad()
     def median(self) -> Draw:
-        """See :meth:`Posterior.median`."""
-        return self.inner.median()
+        """See :meth:`Posterior.median`; with what goes with it."""
+        median = self.inner.median()
+        return median | self._rest(median)
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
@@ -145,7 +147,8 @@ class RefreshedPosterior(CarryingPosterior):
         batch_size: About as many rows as the batches of the fit had.
 
     Raises:
-        ValueError: If the network has no batch normalisation with running statistics, or x does not fit.
+        ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if
+            predictions with the posterior are linearised.
 
     Example:
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
@@ -168,6 +171,12 @@ class RefreshedPosterior(CarryingPosterior):
         batch_size: int = 128,
     ) -> None:
         super().__init__(model, posterior)
+        if self.inner.is_linearised:
+            raise ValueError(
+                f"`posterior` must be one whose draws are used as they are, got one of {self.inner.method}, whose "
+                "predictions are linearised around its median; compute the statistics there, before the fit, by "
+                "`refresh_batch_norm(model, values, x)`."
+            )
         self._model, self._batches = model, _batches(model, x, batch_size)
 
     @property

@@ -116,6 +116,8 @@ class Posterior(Shown, ABC):
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
 
+        A draw has tensors of its own: those of the draws before it may still be in use.
+
         Args:
             num_samples: Number of draws.
             *args: Arguments of the model, for guides that use them.

@@ -191,7 +191,8 @@ def test_what_draws_carry_is_no_latent_variable():
     model, guide, x = fitted(0)
     pinned = pb.PinnedPosterior(model, guide)
     assert {*pinned.sample(2)} == {*model.site_names, *pinned.carried}
-    assert set(pinned.shapes) == set(pinned.median()) == set(model.site_names)
+    assert set(pinned.shapes) == set(model.site_names)
+    assert set(pinned.median()) == {*model.site_names, *pinned.carried}
     prior = pinned.as_prior(num_samples=3, seed=0)
     assert set(prior.locations) == set(model.site_names)
     with pytest.raises(ValueError, match="`model` must be left out: these draws carry values"):
@@ -212,3 +213,30 @@ def test_mistakes_are_told():
     other.network[4] = nn.Identity()
     with pytest.raises(ValueError, match=r"carry `net\.4\.running_mean`"):
         pb.predict(other, pb.RefreshedPosterior(model, guide, x), x, num_samples=2)
+
+
+def test_a_median_and_a_draw_predict_with_what_they_carry():
+    model, guide, x = fitted(0)
+    refreshed, pinned = pb.RefreshedPosterior(model, guide, x, batch_size=BATCH), pb.PinnedPosterior(model, guide)
+    draw = next(refreshed.draws(1))
+    own = [buffer.clone() for buffer in buffers_of(model)]
+    found = pb.predict_point(model, draw, x).probs
+    at_median = pb.predict_point(model, pinned.median(), x).probs
+    for buffer, value in zip(buffers_of(model), own, strict=True):
+        assert_identical(buffer, value)
+    latent = {name: value for name, value in draw.items() if name not in CARRIED}
+    assert not torch.allclose(pb.predict_point(model, latent, x).probs, found)  # the must-fail twin
+    assert_identical(pb.predict_point(model, pb.GuidePosterior(guide).median(), x).probs, at_median)
+    for buffer, name in zip(buffers_of(model), CARRIED, strict=True):
+        buffer.copy_(draw[name])
+    assert_identical(pb.predict_point(model, latent, x).probs, found)
+    assert_identical(pb.predict_point(model, pinned.median(), x).probs, at_median)
+
+
+def test_linearised_posteriors_are_not_refreshed():
+    likelihood = pb.CategoricalLikelihood()
+    model = pb.BayesianModel(network(), prior=pb.NormalPrior(), likelihood=likelihood, num_data=N)
+    x, y = torch.randn(N, 3), torch.arange(N) % 4
+    posterior = pb.fit_gauss_newton(model, (x, y), structure="diagonal")
+    with pytest.raises(ValueError, match=r"linearised around its median.*refresh_batch_norm"):
+        pb.RefreshedPosterior(model, posterior, x)

@@ -125,3 +125,19 @@ def test_a_learned_noise_is_used_as_it_is_and_single_precision_is_kept():
         assert {value.dtype for value in posterior.sample(2, seed=0).values()} == {torch.float32}
         exact = pb.fit_gauss_newton(double, (x, y), structure=structure)
         assert posterior.log_evidence == pytest.approx(exact.log_evidence, rel=1e-4)
+
+
+def test_a_pruned_point_is_refused_and_its_values_are_not():
+    model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
+    pruned = pb.pruning.prune(pb.GuidePosterior(pb.MeanFieldGuide(model)), fraction=0.5)
+    with pytest.raises(ValueError, match=r"`at` must not be pruned.*pass `at.median\(\)`"):
+        pb.fit_gauss_newton(model, (x, y), at=pruned)
+    found = pb.fit_gauss_newton(model, (x, y), at=pruned.median()).median()
+    for name, value in pruned.median().items():
+        assert torch.equal(found[name], value)
+
+
+def test_a_softmax_is_warned_of():
+    model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), num_data=6)
+    with pytest.warns(UserWarning, match="Remove the softmax"):
+        pb.fit_gauss_newton(model, (x, y))

@@ -240,6 +240,18 @@ def test_the_draws_are_those_of_the_plan_and_lie_where_they_are_wanted(tmp_path)
         drawn(model, x, y, **{**options, "num_samples": 31})
 
 
+def test_a_run_that_fails_leaves_no_file_unless_one_can_go_on_from_it(tmp_path):
+    model, x, y = noisy_line()
+    options = {"num_epochs": 20, "num_samples": 8, "store": tmp_path / "draws"}
+    with pytest.raises(ValueError, match="shape"):
+        drawn(model, x, y[:, 0], **options)
+    assert not (tmp_path / "draws").exists()
+    drawn(model, x, y, **options)
+    assert (tmp_path / "draws").exists()
+    with pytest.raises(FileNotFoundError, match="must lie in a folder that exists"):
+        drawn(model, x, y, **{**options, "store": tmp_path / "nowhere" / "draws"})
+
+
 @pytest.mark.parametrize("num_chains", [1, 2])
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_chains_go_on_to_the_bit(tmp_path, num_chains, is_stored):

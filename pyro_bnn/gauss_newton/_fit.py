@@ -12,6 +12,7 @@ from .. import _checks
 from .._inputs import Inputs
 from .._scope import eval_mode, restored
 from .._summary import counted
+from ..guides import GuidePosterior
 from ..joint import Layout
 from ..likelihoods import CategoricalLikelihood, GaussianLikelihood
 from ..model import BayesianModel, Rules, sites_among
@@ -194,6 +195,11 @@ def _values(model: BayesianModel, at: Posterior | Mapping[str, Tensor] | None) -
             "`at` must be a posterior, or values by site such as `guide.median()`, got "
             f"{_checks.described(at)}; wrap a guide in `GuidePosterior`."
         )
+    if isinstance(at, GuidePosterior) and getattr(at.guide, "masks", None):
+        raise ValueError(
+            "`at` must not be pruned, since its removed weights would be random again; fit at the posterior before "
+            "pruning, or pass `at.median()` if the zeros are weights like all others."
+        )
     values = at.median() if isinstance(at, Posterior) else dict(at)
     model.check_latents(values)
     return {name: values[name].detach().to(model.like) for name in model.site_names}
@@ -208,6 +214,7 @@ def _check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
             f"the network's output must have shape (N, C) for a Gauss-Newton matrix, got {_checks.shape(first)}; give "
             "it one axis of outputs, as with `nn.Flatten()` or `.unsqueeze(-1)`."
         )
+    model.likelihood.check_output(first)
     if not torch.equal(first, second):
         raise ValueError(
             "the network gives different outputs for the same weights, since it draws random numbers even in eval mode "

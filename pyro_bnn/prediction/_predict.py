@@ -1,6 +1,7 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
 import itertools
+import math
 import numbers
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -122,7 +123,8 @@ def _center(posterior: Posterior) -> Draw:
     except ValueError as error:
         raise ValueError(
             "a linearised prediction needs a posterior with a median, around which the network is taken as linear, got "
-            f"one of {posterior.method}; predict with its members, or pass `linearised=False`."
+            f"one of {posterior.method}; predict with each of its members and take the mean of `probs` (of Gaussians "
+            "fitted by `fit_gauss_newton`, draws that are not linearised predict badly), or pass `linearised=False`."
         ) from error
     return {name: value for name, value in median.items() if name not in posterior.carried}
 
@@ -139,7 +141,8 @@ def predict_point(
 
     Args:
         model: The model.
-        values: A value for every latent variable, ``{site: shape (*event)}``.
+        values: A value for every latent variable, ``{site: shape (*event)}``; also, as in draws that carry them, values
+            of the network's own parameters and buffers, ``{"net.PATH": value}``.
         x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
         y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
         batch_size: Number of rows in each run of the network.
@@ -151,7 +154,11 @@ def predict_point(
         ValueError: If a latent variable has no value, or for any reason for which :func:`predict` raises it.
     """
     _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
-    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(), None)
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    others = [name for name in values if name not in model.latent_names]
+    own = _own_tensors(model) if others else {}
+    carried = {name: own[name] for name in others if name in own}
+    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
 
 
 def _predict(
@@ -239,19 +246,23 @@ def _predict_tensor(
         for batch in batches[done : done + count]:
             batch.forget()
         done += count
-    log_num_samples = torch.tensor(float(len(seeds))).log().item()
+    log_num_samples = math.log(len(seeds))
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
     _require_numbers(prediction)
     return prediction
+
+
+def _own_tensors(model: BayesianModel[P]) -> dict[str, str]:
+    """Paths of the network's parameters and buffers by the names that they have in draws."""
+    tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
+    return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
     """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
     if not carried:
         return {}
-    network = model.network
-    tensors = itertools.chain(network.named_parameters(), network.named_buffers())
-    own = {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
+    own = _own_tensors(model)
     for name in carried:
         if name not in own:
             raise ValueError(

@@ -115,11 +115,14 @@ def fit_sgmcmc(
         points = _starts(model, init, num_chains)
         seeds = torch.randint(2**62, (num_chains,)).tolist()
     layout = Layout({site.name: site.unconstrained_start.shape for site in points[0].sites})
-    draws = memory_for((num_chains, num_samples, layout.num_elements), model.like, _checked(store, resume))
+    file = _checked(store, resume)
+    draws = memory_for((num_chains, num_samples, layout.num_elements), model.like, file)
     processes = (Execution() if execution is None else execution).processes
     make = partial(ChainOptimizer, sampler=sampler, steps=steps, num_steps=num_steps, processes=processes)
     seconds = 0.0
-    with _only_latent(model):
+    written = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
+    first = _file_of(0, num_chains, written) if resume is None else _file_of(0, num_chains, resume)
+    with _only_latent(model), _removed_on_failure(file, first):
         for chain, point in enumerate(points):
             record = Record(point, layout.views(draws[chain]), kept)
             with warnings.catch_warnings():
@@ -203,7 +206,20 @@ def _checked(store: str | Path | None, resume: str | Path | None) -> Path | None
     path = _checks.path("store", store)
     if path.exists() and resume is None:
         raise FileExistsError(f"`store` must be a new file, but {path} exists; choose another path or remove it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
     return path
+
+
+@contextmanager
+def _removed_on_failure(store: Path | None, checkpoint: Path | None) -> Iterator[None]:
+    """A context that removes the file of draws if it fails, unless the first chain has a checkpoint to go on from."""
+    try:
+        yield
+    except BaseException:
+        if store is not None and not (checkpoint is not None and checkpoint.exists()):
+            store.unlink(missing_ok=True)
+        raise
 
 
 def _file_of(chain: int, num_chains: int, path: str | Path | None) -> Path | None:
