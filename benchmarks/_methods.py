@@ -103,6 +103,20 @@ class Fit:
     cpu_seconds: float
 
 
+@dataclass(frozen=True)
+class PointSetting:
+    """How a deterministic network is trained.
+
+    Args:
+        prior_scale: Standard deviation of the weights' prior, whose effect is that of weight decay; None is maximum
+            likelihood.
+        lr: First learning rate of Adam, which falls on a cosine.
+    """
+
+    prior_scale: float | None = None
+    lr: float = 1e-3
+
+
 class Method(ABC):
     """A way to infer, with its settings as fields."""
 
@@ -110,12 +124,12 @@ class Method(ABC):
 
     @classmethod
     @abstractmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> "Sequence[Method]":
+    def grid(cls, network: Network, point: "PointSetting") -> "Sequence[Method]":
         """Settings of which the validation images choose one.
 
         Args:
             network: The network.
-            prior_scale: The prior that was chosen for `Deterministic`, None before.
+            point: The setting that was chosen for the deterministic network.
         """
 
     @abstractmethod
@@ -129,18 +143,18 @@ class Method(ABC):
 
 
 def fit_point(
-    problem: Problem, prior_scale: float | None, seed: int, *, dropout: float | None = None
+    problem: Problem, setting: PointSetting, seed: int, *, dropout: float | None = None
 ) -> tuple[pb.BayesianModel, pb.GuidePosterior]:
     """One network by Adam: of maximum likelihood, or of largest posterior density under N(0, prior_scale^2)."""
-    model = problem.model(pb.NormalPrior(prior_scale or 1.0), seed=seed, dropout=dropout)
+    model = problem.model(pb.NormalPrior(setting.prior_scale or 1.0), seed=seed, dropout=dropout)
     posterior = pb.fit_svi(
         model,
         pb.auto_delta(model),
         problem.data,
-        optimizer=adam(1e-3, problem.network.epochs),
+        optimizer=adam(setting.lr, problem.network.epochs),
         num_epochs=problem.network.epochs,
         batch_size=128,
-        kl_weight=0.0 if prior_scale is None else 1.0,
+        kl_weight=0.0 if setting.prior_scale is None else 1.0,
         seed=seed,
     )
     return model, posterior
@@ -161,27 +175,33 @@ class Points:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def point(self, problem: Problem, prior_scale: float | None, member: int = 0) -> Fit:
+    def point(self, problem: Problem, setting: PointSetting, member: int = 0) -> Fit:
         """A network of a seed; member 0 is the one that stands for itself in the table.
 
         Args:
             problem: What is fitted.
-            prior_scale: Prior of the network; see `Deterministic`.
+            setting: How it is trained.
             member: Number of the network among those of the problem's seed.
         """
         seed = 1000 * problem.seed + member
         begin = time.process_time()
-        name = f"{problem.network.name}-point-prior-{prior_scale}-data-{len(problem.x)}-seed-{seed}"
+        how = f"prior-{setting.prior_scale}-lr-{setting.lr}"
+        name = f"{problem.network.name}-point-{how}-data-{len(problem.x)}-seed-{seed}"
         path, note = self._folder / f"{name}.pt", self._folder / f"{name}.json"
-        task = {"prior_scale": prior_scale, "num_data": len(problem.x), **asdict(problem.network)}
+        task = {
+            "prior_scale": setting.prior_scale,
+            "lr": setting.lr,
+            "num_data": len(problem.x),
+            **asdict(problem.network),
+        }
         if note.exists():
             record = json.loads(note.read_text())
             if record["task"] != task:
                 raise ValueError(f"{note} was made with other settings; choose another --out, or delete it.")
-            model = problem.model(pb.NormalPrior(prior_scale or 1.0), seed=seed)
+            model = problem.model(pb.NormalPrior(setting.prior_scale or 1.0), seed=seed)
             loaded = pb.load_posterior(path, model, guide=pb.auto_delta(model))
             return Fit(model, loaded, 1, record["cpu_seconds"])
-        model, posterior = fit_point(problem, prior_scale, seed)
+        model, posterior = fit_point(problem, setting, seed)
         seconds = time.process_time() - begin
         pb.save_posterior(path, model, posterior)
         write_json(note, {"task": task, "cpu_seconds": seconds})

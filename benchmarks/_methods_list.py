@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import pyro_bnn as pb
 
-from ._methods import Fit, Method, Network, Points, Problem, adam, fit_point
+from ._methods import Fit, Method, Network, Points, PointSetting, Problem, adam, fit_point
 from ._schedules import cosine
 
 NUM_MEMBERS = 5
@@ -22,69 +22,56 @@ INIT = pb.NetworkInit(prior_fraction=0.1)
 
 
 @dataclass(frozen=True)
-class Deterministic(Method):
-    """One network by Adam.
-
-    Args:
-        prior_scale: Standard deviation of the weights' prior, whose effect is that of weight decay; None is maximum
-            likelihood.
-    """
+class Deterministic(PointSetting, Method):
+    """One network by Adam."""
 
     name: ClassVar[str] = "deterministic"
-    prior_scale: float | None = None
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(scale) for scale in (None, 0.3, 0.1, 0.05)]
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        others = [cls(scale, lr) for scale in (0.3, 0.1) for lr in (3e-4, 3e-3)]
+        return [*(cls(scale) for scale in (None, 0.3, 0.1, 0.05)), *others]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        return points.point(problem, self.prior_scale)
+        return points.point(problem, self)
 
 
 @dataclass(frozen=True)
-class Ensemble(Method):
-    """Five of those networks, each from its own start and in its own order.
-
-    Args:
-        prior_scale: As for `Deterministic`.
-    """
+class Ensemble(PointSetting, Method):
+    """Five of those networks, each from its own start and in its own order."""
 
     name: ClassVar[str] = "ensemble"
-    prior_scale: float | None
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        wider = (
-            [] if prior_scale is None else [round(3 * prior_scale, 6)]
-        )  # members may fit closer than one network should
-        return [cls(scale) for scale in (prior_scale, *wider)]
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        scale = point.prior_scale
+        wider = [] if scale is None else [round(3 * scale, 6)]  # members may fit closer than one network should
+        return [cls(scale, point.lr) for scale in (scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
-        members = [points.point(problem, self.prior_scale, member) for member in range(NUM_MEMBERS)]
+        members = [points.point(problem, self, member) for member in range(NUM_MEMBERS)]
         posterior = pb.EnsemblePosterior([member.posterior for member in members])
         return Fit(members[0].model, posterior, NUM_MEMBERS, sum(member.cpu_seconds for member in members))
 
 
 @dataclass(frozen=True)
-class MCDropout(Method):
+class MCDropout(PointSetting, Method):
     """A network with dropout that stays on after hidden linear layers.
 
     Args:
         dropout: Probability that a unit is left out.
-        prior_scale: As for `Deterministic`.
     """
 
     name: ClassVar[str] = "mc-dropout"
-    dropout: float
-    prior_scale: float | None
+    dropout: float = 0.5
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(p, scale) for p in (0.2, 0.5) for scale in dict.fromkeys((None, prior_scale))]
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        return [cls(scale, point.lr, p) for p in (0.2, 0.5) for scale in dict.fromkeys((None, point.prior_scale))]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
-        fitted = fit_point(problem, self.prior_scale, problem.seed, dropout=self.dropout)
+        fitted = fit_point(problem, self, problem.seed, dropout=self.dropout)
         return Fit(*fitted, problem.network.draws, time.process_time() - begin)
 
 
@@ -102,7 +89,7 @@ class MeanField(Method):
     lr: float
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.1, 3e-3)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
@@ -133,7 +120,7 @@ class MeanFieldLocal(MeanField):
     name: ClassVar[str] = "mean-field-lrt"
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         return [cls(0.4, 1e-3), cls(0.1, 1e-3), cls(0.03, 1e-3), cls(0.01, 1e-3), cls(0.1, 3e-3)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
@@ -154,7 +141,7 @@ class Natural(Method):
     lr: float
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         lr = 0.007 if network.name == "mlp" else 0.02
         return [cls(0.3, lr), cls(0.1, lr), cls(0.03, lr), cls(0.1, 2 * lr)]
 
@@ -185,7 +172,7 @@ class Swag(Method):
 
     Args:
         lr: Learning rate of the second half, for the mean loss; the first half begins with twice of that.
-        prior_scale: As for `Deterministic`.
+        prior_scale: As for a point.
     """
 
     name: ClassVar[str] = "swag"
@@ -193,8 +180,8 @@ class Swag(Method):
     prior_scale: float | None
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(lr, prior_scale) for lr in (0.01, 0.02, 0.05, 0.1)]
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        return [cls(lr, point.prior_scale) for lr in (0.01, 0.02, 0.05, 0.1)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
@@ -236,7 +223,7 @@ class Sghmc(Method):
     num_cycles: int = 4
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         settings = ((0.01, 1.0), (0.01, 0.1), (0.01, 0.01), (0.03, 0.1), (0.1, 0.1), (0.03, 1.0))
         return [cls(lr, temperature) for lr, temperature in settings]
 
@@ -259,28 +246,28 @@ class Sghmc(Method):
 
 
 @dataclass(frozen=True)
-class KroneckerLaplace(Method):
+class KroneckerLaplace(PointSetting, Method):
     """Laplace's method around the deterministic network, with Kronecker factors of the Gauss-Newton matrix.
 
     Args:
-        prior_scale: That of `Deterministic`.
         prior_precision: Precisions of the prior in the Gaussian: "evidence" chooses one for each layer, None takes
             those of the network's own prior.
     """
 
     name: ClassVar[str] = "laplace-kronecker"
-    prior_scale: float | None
-    prior_precision: Literal["evidence"] | None
+    prior_precision: Literal["evidence"] | None = None
 
     @classmethod
-    def grid(cls, network: Network, prior_scale: float | None) -> Sequence[Method]:
-        return [cls(prior_scale, "evidence"), *([] if prior_scale is None else [cls(prior_scale, None)])]
+    def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
+        precisions: tuple[Literal["evidence"] | None, ...] = ("evidence", None)
+        count = 1 if point.prior_scale is None else 2
+        return [cls(point.prior_scale, point.lr, precision) for precision in precisions[:count]]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         return self._fit(problem, points, "kronecker", "**")
 
     def _fit(self, problem: Problem, points: Points, structure: Literal["kronecker", "full"], where: str) -> Fit:
-        point = points.point(problem, self.prior_scale)
+        point = points.point(problem, self)
         begin = time.process_time()
         posterior = pb.fit_gauss_newton(
             point.model,

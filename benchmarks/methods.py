@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from . import _methods_scores, _methods_tables
-from ._methods import NETWORKS, Method, Network, Points, Problem
+from ._methods import NETWORKS, Method, Network, Points, PointSetting, Problem
 from ._methods_list import METHODS, Deterministic
 from ._methods_scores import Pictures
 from ._results import Row, add_row, read_rows
@@ -47,8 +47,7 @@ class Table:
 
     def search(self, method: type[Method]) -> Method:
         """The setting with the smallest NLL on the validation images; what was tried before is not tried again."""
-        scale = None if method is Deterministic else self._prior_scale()
-        settings = method.grid(self._network, scale)
+        settings = method.grid(self._network, PointSetting() if method is Deterministic else self._point())
         if len(settings) == 1:
             return settings[0]
         values = []
@@ -61,10 +60,10 @@ class Table:
         """One cell of the table: the method with its chosen setting, fitted to all training images."""
         self._cell("results.jsonl", self.search(method), seed)
 
-    def _prior_scale(self) -> float | None:
+    def _point(self) -> PointSetting:
         chosen = self.search(Deterministic)
         assert isinstance(chosen, Deterministic)
-        return chosen.prior_scale
+        return chosen
 
     def _cell(self, file: str, setting: Method, seed: int) -> Row:
         key = {"method": setting.name, "seed": seed, "setting": asdict(setting)}

@@ -66,8 +66,8 @@ def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypat
             fitted.append((self.name, len(problem.x)))
             return original(self, problem, points)
 
-        def grid(network, prior_scale, original=grids[method], count=2 if method.name in SEARCHED else 1):
-            return original(network, prior_scale)[:count]
+        def grid(network, point, original=grids[method], count=2 if method.name in SEARCHED else 1):
+            return original(network, point)[:count]
 
         monkeypatch.setattr(method, "fit", fit)
         monkeypatch.setattr(method, "grid", grid)
@@ -94,14 +94,14 @@ def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypat
 def test_an_interrupted_run_goes_on_and_networks_are_shared(benchmark, monkeypatch):
     """The ensemble's first network is the deterministic one, and none of them is trained twice."""
     for method in (_methods_list.Deterministic, _methods_list.Ensemble):
-        monkeypatch.setattr(method, "grid", lambda network, prior_scale, method=method: [method(0.3)])
+        monkeypatch.setattr(method, "grid", lambda network, point, method=method: [method(0.3)])
     trained, original = [], _methods.fit_point
 
-    def fit_point(problem, prior_scale, seed, **options):
+    def fit_point(problem, setting, seed, **options):
         if len(trained) == 3 and not is_resumed:
             raise KeyboardInterrupt
         trained.append(seed)
-        return original(problem, prior_scale, seed, **options)
+        return original(problem, setting, seed, **options)
 
     monkeypatch.setattr(_methods, "fit_point", fit_point)
     is_resumed = False
