@@ -19,6 +19,10 @@ FOR_TYPES = {
 """Imports (from, to) that only annotations need."""
 
 USED_IN_TESTS = {
+    "tests/test_predict_at_once.py": (
+        {"pyro_bnn.prediction._at_once"},
+        "Which difference of two draws is noticed cannot be seen in a prediction.",
+    ),
     "tests/test_checkpointing.py": (
         {"pyro_bnn._checkpointing", "pyro_bnn._files"},
         "When states are written and what a signal does is the same for every computation.",

@@ -135,5 +135,5 @@ def test_a_whole_network_with_a_gauss_newton_matrix_is_linearised_unless_told_ot
     probs = {flag: pb.predict(model, posterior, x, seed=0, linearised=flag).probs for flag in (None, True, False)}
     assert torch.equal(probs[None], probs[True])
     assert (probs[None] - probs[False]).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="predict with its members"):
+    with pytest.raises(ValueError, match="predict with each of its members"):
         pb.predict(model, pb.EnsemblePosterior([posterior, posterior]), x)

@@ -71,8 +71,8 @@ def _content(value: Any) -> list[Any] | None:
     if isinstance(owner, random.Random):
         return [repr(owner.getstate())]
     if type(owner).__module__.startswith("numpy.random"):
-        bits = getattr(owner, "bit_generator", None) or getattr(owner, "_bit_generator", owner)
-        return [repr(getattr(bits, "state", None))]
+        bits = getattr(owner, "bit_generator", owner)
+        return [repr(owner.get_state() if hasattr(owner, "get_state") else getattr(bits, "state", None))]
     return None
 
 
