@@ -36,6 +36,11 @@ class Deterministic(PointSetting, Method):
         return points.point(problem, self)
 
 
+def _rates(point: PointSetting) -> list[float]:
+    """Learning rates for others like a chosen point: its own, and the one from which its search began."""
+    return list(dict.fromkeys((point.lr, PointSetting.lr)))
+
+
 @dataclass(frozen=True)
 class Ensemble(PointSetting, Method):
     """Five of those networks, each from its own start and in its own order."""
@@ -46,7 +51,7 @@ class Ensemble(PointSetting, Method):
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         scale = point.prior_scale
         wider = [] if scale is None else [round(3 * scale, 6)]  # members may fit closer than one network should
-        return [cls(scale, point.lr) for scale in (scale, *wider)]
+        return [cls(scale, lr) for lr in _rates(point) for scale in (scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         members = [points.point(problem, self, member) for member in range(NUM_MEMBERS)]
@@ -67,7 +72,8 @@ class MCDropout(PointSetting, Method):
 
     @classmethod
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
-        return [cls(scale, point.lr, p) for p in (0.2, 0.5) for scale in dict.fromkeys((None, point.prior_scale))]
+        scales = dict.fromkeys((None, point.prior_scale))
+        return [cls(scale, lr, p) for lr in _rates(point) for p in (0.2, 0.5) for scale in scales]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         begin = time.process_time()
