@@ -51,7 +51,7 @@ class Ensemble(PointSetting, Method):
     def grid(cls, network: Network, point: PointSetting) -> Sequence[Method]:
         scale = point.prior_scale
         wider = [] if scale is None else [round(3 * scale, 6)]  # members may fit closer than one network should
-        return [cls(scale, lr) for lr in _rates(point) for scale in (scale, *wider)]
+        return [cls(s, lr) for lr in _rates(point) for s in (scale, *wider)]
 
     def fit(self, problem: Problem, points: Points) -> Fit:
         members = [points.point(problem, self, member) for member in range(NUM_MEMBERS)]
