@@ -22,13 +22,13 @@ CORRUPTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 STRENGTHS = (1, 3, 5)
 NUM_CORRUPTED = 500
-"""Images that are corrupted, in each way and strength."""
+"""Images that are corrupted, in each way and strength, evenly spaced in the file."""
 
 NUM_REFRESHING = 2000
 """Training images, augmented, from which statistics of batch normalisation are computed."""
 
 NUM_COMPARED = 1000
-"""Images on which statistics of batch normalisation are compared."""
+"""Images on which statistics of batch normalisation are compared, evenly spaced in the file."""
 
 
 def evaluate(
@@ -42,7 +42,7 @@ def evaluate(
     draws = 1 if setting.is_point else num_samples
     found: dict[str, Any] = {"num_samples": draws}
     if setting.method in ("natural", "swag"):
-        found["statistics"] = _statistics(posterior, setting, problem, images, draws, seed)
+        found["statistics"] = statistics(posterior, setting, problem, images, draws, seed)
     begin = time.process_time()
     if setting.method in ("swag", "refreshed"):
         posterior = refreshed(posterior, setting, problem, images, draws, seed)
@@ -56,14 +56,26 @@ def evaluate(
         found["auroc_entropy"] = metrics.ood_scores(known.total, unknown.total).auroc
         if draws > 1:  # one network agrees with itself everywhere
             found["auroc_mutual_information"] = metrics.ood_scores(known.epistemic, unknown.epistemic).auroc
-    clean = images.x_test[:NUM_CORRUPTED].float() / 255
+    found["corrupted"] = under_corruption(predict, images)
+    return found
+
+
+def under_corruption(
+    predict: Callable[[Tensor], ClassificationPrediction], images: Pictures
+) -> dict[str, list[dict[str, float]]]:
+    """Quality on some test images, corrupted in each way, at each strength."""
+    rows = spread(len(images.x_test), NUM_CORRUPTED)
+    clean, y = images.x_test[rows].float() / 255, images.y_test[rows]
 
     def under(corrupt: Callable[[Tensor, int], Tensor], strength: int) -> dict[str, float]:
-        x = (corrupt(clean, strength) * 255).round().byte()
-        return quality(predict(x).probs.cpu(), y[: len(x)])
+        return quality(predict((corrupt(clean, strength) * 255).round().byte()).probs.cpu(), y)
 
-    found["corrupted"] = {name: [under(corrupt, s) for s in STRENGTHS] for name, corrupt in CORRUPTIONS.items()}
-    return found
+    return {name: [under(corrupt, s) for s in STRENGTHS] for name, corrupt in CORRUPTIONS.items()}
+
+
+def spread(num_rows: int, count: int) -> Tensor:
+    """Numbers of evenly spaced rows, at most all: the first ones may be of one class."""
+    return torch.arange(min(count, num_rows)) * num_rows // min(count, num_rows)
 
 
 def quality(probs: Tensor, y: Tensor) -> dict[str, float]:
@@ -106,11 +118,12 @@ def _seen(setting: Setting, images: Pictures, seed: int) -> Tensor:
     return torch.cat(found)[:NUM_REFRESHING]
 
 
-def _statistics(
+def statistics(
     posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, num_samples: int, seed: int
 ) -> dict[str, dict[str, float]]:
     """Scores with the statistics of the fit, those at the mean weights, means over draws, and those of each draw."""
-    x, y = images.x_test[:NUM_COMPARED], images.y_test[:NUM_COMPARED]
+    rows = spread(len(images.x_test), NUM_COMPARED)
+    x, y = images.x_test[rows], images.y_test[rows]
     model = problem.model
     own = {name: value.clone() for name, value in model.network.state_dict().items()}
     seen = _seen(setting, images, seed).to(model.device)

@@ -190,3 +190,13 @@ def test_grey_images_are_resized_and_coloured():
     assert (found.shape, found.dtype) == ((2, 3, 32, 30), torch.uint8)
     assert (found[0] == 0).all()
     assert (found[1] == 255).all()
+
+
+def test_some_rows_of_a_file_that_is_sorted_by_class_have_all_classes():
+    y = torch.arange(10).repeat_interleave(1000)
+    for count in (10, 500, 999, 10_000):
+        rows = _residual_scores.spread(len(y), count)
+        assert len(rows) == len(set(rows.tolist())) == count
+        counts = y[rows].bincount(minlength=10)
+        assert int(counts.max() - counts.min()) <= 1
+    assert _residual_scores.spread(30, 500).tolist() == list(range(30))
