@@ -75,7 +75,7 @@ USED_IN_TESTS = {
         "The compiled sampler is compared with the eager one step by step.",
     ),
     "tests/test_mcmc_kernels.py": (
-        {"pyro_bnn.mcmc._nuts", "pyro_bnn.mcmc._tree"},
+        {"pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",
     ),
     "tests/test_mcmc_native.py": (
@@ -86,6 +86,10 @@ USED_IN_TESTS = {
     "tests/test_posterior_damage.py": (
         {"pyro_bnn._files"},
         "A forged file has a right checksum, and only its content is wrong.",
+    ),
+    "tests/test_mcmc_replayed.py": (
+        {"pyro_bnn.mcmc._replayed", "pyro_bnn.mcmc._steps"},
+        "Draws from records are compared with those without, for which there is no public option.",
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),
     "tests/test_mcmc_tree.py": ({"pyro_bnn.mcmc._tree"}, "The tree of NUTS is compared with its definition."),

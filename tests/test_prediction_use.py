@@ -216,6 +216,8 @@ def test_the_point_prediction_is_the_network_at_those_weights():
     assert prediction.nll == pytest.approx(pb.metrics.negative_log_likelihood(probs, y))
     with pytest.raises(ValueError, match=r"lacks the latent variables \['net.2.bias'\]"):
         pb.predict_point(model, {n: v for n, v in guide.median().items() if n != "net.2.bias"}, x)
+    with pytest.raises(ValueError, match=r"`values` has \['net.2.bas'\], which are neither"):
+        pb.predict_point(model, guide.median() | {"net.2.bas": torch.zeros(3)}, x)
 
 
 def test_posterior_samples_are_stacked_and_seeded():

@@ -13,7 +13,7 @@ from ._masks import FlatMask
 from ._parameters import ParameterVector
 
 LONGEST = 2**16
-"""Heuristic: length of a piece on a CPU, at which a piece of every vector of the update fits in a core's cache."""
+"""Heuristic: length of a piece on a CPU per thread, with which its share of every vector fits in a core's cache."""
 
 LARGE_ON_GPU = 2**22
 """Heuristic: number of elements of a site from which on its operations take longer than it takes to start them."""
@@ -90,7 +90,7 @@ class NaturalState(FlatState):
         self._loc, self._precision, self._mask = loc.value, precision.value, mask
         self._initial_hessian = initial_hessian
         self._gradients = DrawGradients(joint, self._loc, large_on_gpu=LARGE_ON_GPU)
-        self._pieces = joint.pieces(self._gradients.label, longest=LONGEST)
+        self._pieces = joint.pieces(self._gradients.label, longest=LONGEST * torch.get_num_threads())
         self._scratch = scratch_for(self._pieces, self._loc)
         self.value = torch.empty_like(self._loc)
         self._product = torch.zeros_like(self._loc) if adds_up else None  # of gradient and deviation

@@ -74,7 +74,8 @@ def fit_mcmc(
             of prior and likelihood, and number of rows, and by torch also for each number of chains: other data, prior
             scales, seeds and numbers of draws start at once. The draws of chains in C are others than those of the
             uncompiled sampler, which share their random numbers; torch's differ by rounding. ``"auto"`` compiles only
-            what is written out in C, if there is a C compiler: then draws depend on the machine.
+            what is written out in C, if there is a C compiler: then draws depend on the machine. What is not compiled
+            is recorded and replayed on a CPU, with the same draws.
         progress: Show a progress bar.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.

@@ -21,8 +21,9 @@ from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad
 from ._loop import grow_in_graph
 from ._native import Native, native
 from ._native_kernel import NativeKernel
+from ._steps import Parts, one_by_one
 from ._traced import traced
-from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
+from ._tree import Setting, Subtree, Tree, checkpoint_tables, empty, finish, start
 
 RANDOM_BLOCK = 256
 """Uniform numbers are drawn for this many steps at once; heuristic."""
@@ -89,10 +90,14 @@ class NUTSKernel(Kernel):
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
         self._position = torch.zeros_like(self._tree.size[0])  # number of steps for which they are used up
         max_size = 2**max_tree_depth
-        grow_all = functools.partial(_grow_one_by_one, value_and_grad)
-        self._advance: Advance = functools.partial(_advance, grow_all, lambda chains: bool(chains.any()), max_size)
-        if compile:
-            self._advance = self._compiled(max_size)
+        self._advance = self._compiled(max_size) if compile else self._one_by_one(max_size)
+
+    def _one_by_one(self, max_size: int) -> Advance:
+        """The function that advances all trees with a loop in Python."""
+        state = self._tree, self._subtree, self._setting
+        with seeded(0, self._position.device):
+            parts = one_by_one(self.value_and_grad, max_size, state, self._normal(), self._random_block()[0])
+        return functools.partial(_advance, parts, lambda chains: bool(chains.any()))
 
     def _compiled(self, max_size: int) -> Advance:
         """The compiled function that advances all trees."""
@@ -104,7 +109,8 @@ class NUTSKernel(Kernel):
         def advance_flat(*tensors: Tensor) -> list[Tensor]:
             tree, subtree, setting, normal, log_uniform, position, constants = _opened(tensors)
             grow_all = functools.partial(grow_in_graph, loop, potential.graph, constants)
-            result = _advance(grow_all, lambda _: True, max_size, tree, subtree, setting, normal, log_uniform, position)
+            parts = Parts(start, grow_all, functools.partial(finish, max_size))
+            result = _advance(parts, lambda _: True, tree, subtree, setting, normal, log_uniform, position)
             return [tensor.contiguous() for tensor in (*result[0], *result[1], result[2])]  # strides of the arguments
 
         with seeded(0, z.device):
@@ -173,9 +179,8 @@ class NUTSKernel(Kernel):
 
 
 def _advance(
-    grow_all: Callable[..., tuple[Subtree, Tensor]],
+    parts: Parts,
     occurs: Callable[[Tensor], bool],
-    max_size: int,
     tree: Tree,
     subtree: Subtree,
     setting: Setting,
@@ -186,9 +191,8 @@ def _advance(
     """Begin trajectories where a draw was finished, grow all subtrees until one of them ends, and merge those that did.
 
     Args:
-        grow_all: The loop over steps, `_grow_one_by_one` or `grow_in_graph`, with its potential.
+        parts: What these three do.
         occurs: Whether any chain is marked; always true in a compiled function, which cannot branch on it.
-        max_size: Number of points of the largest tree.
         tree: The trees of all chains.
         subtree: Their growing subtrees.
         setting: Step sizes, inverse masses and tables.
@@ -197,30 +201,11 @@ def _advance(
         position: Number of steps whose numbers are used up.
     """
     if occurs(tree.finished):
-        tree, subtree = begin(tree.finished, tree, subtree, setting, normal)
-    subtree, position = grow_all(tree, subtree, setting, log_uniform[:, 0], position)
+        tree, subtree = parts.start(tree, subtree, setting, normal)
+    subtree, position = parts.grow(tree, subtree, setting, log_uniform[:, 0], position)
     _, for_merge, for_side = log_uniform.index_select(0, position.reshape(1) - 1)[0].unbind()
-    chains = ended(tree, subtree)
-    tree = merge(chains, tree, subtree, setting, max_size, for_merge)
-    tree, subtree = turn(chains & ~tree.finished, tree, subtree, setting, for_side)
+    tree, subtree = parts.finish(tree, subtree, setting, for_merge, for_side)
     return tree, subtree, position
-
-
-def _grow_one_by_one(
-    value_and_grad: ValueAndGrad,
-    tree: Tree,
-    subtree: Subtree,
-    setting: Setting,
-    log_uniform: Tensor,
-    position: Tensor,
-) -> tuple[Subtree, Tensor]:
-    """Take steps of all chains until the subtree of one has ended, or the random numbers are used up."""
-    num_steps = 0
-    for numbers in log_uniform[int(position) :]:
-        subtree, num_steps = grow(value_and_grad, tree, setting, subtree, numbers), num_steps + 1
-        if bool(ended(tree, subtree).any()):
-            break
-    return subtree, position + num_steps
 
 
 def _opened(tensors: Sequence[Tensor]) -> tuple[Tree, Subtree, Setting, Tensor, Tensor, Tensor, Sequence[Tensor]]:

@@ -2,7 +2,7 @@
 
 A trajectory starts as a tree of one point (`begin`). A subtree as large as the tree grows from one of its ends, one
 leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ended`). A complete one is added to the tree
-(`merge`), and the next one starts from an end chosen at random (`turn`).
+(`merge`), and the next one starts from an end chosen at random (`turn`); `finish` is both.
 
 Every chain is one row of every tensor. The functions that take `chains` change the rows that it marks, and no others.
 None of them branches on a value, so that all of them can be compiled together.
@@ -89,6 +89,11 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
     return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 
 
+def start(tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:
+    """Start the next trajectories of chains that have finished a draw."""
+    return begin(tree.finished, tree, subtree, setting, normal)
+
+
 def begin(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:
     """Start trajectories at the proposals of marked chains, with momenta made from standard normal numbers."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
@@ -142,6 +147,15 @@ def grow(value_and_grad: ValueAndGrad, tree: Tree, setting: Setting, old: Subtre
 def ended(tree: Tree, subtree: Subtree) -> Tensor:
     """Which subtrees grow no further, shape (K,)."""
     return subtree.turning | subtree.diverging | (subtree.leaf == tree.size)
+
+
+def finish(
+    max_size: int, tree: Tree, subtree: Subtree, setting: Setting, for_merge: Tensor, for_side: Tensor
+) -> tuple[Tree, Subtree]:
+    """Merge the subtrees that have ended with their trees, and start the next ones; logarithms of uniform numbers."""
+    chains = ended(tree, subtree)
+    tree = merge(chains, tree, subtree, setting, max_size, for_merge)
+    return turn(chains & ~tree.finished, tree, subtree, setting, for_side)
 
 
 def merge(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, max_size: int, log_uniform: Tensor) -> Tree:

@@ -151,13 +151,20 @@ def predict_point(
         A prediction with one draw. It has no epistemic part; properties that need one raise an error.
 
     Raises:
-        ValueError: If a latent variable has no value, or for any reason for which :func:`predict` raises it.
+        ValueError: If a latent variable has no value, a name is unknown, or for any reason for which :func:`predict`
+            raises it.
     """
     _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     others = [name for name in values if name not in model.latent_names]
     own = _own_tensors(model) if others else {}
-    carried = {name: own[name] for name in others if name in own}
+    unknown = [name for name in others if name not in own]
+    if unknown:
+        raise ValueError(
+            f"`values` has {unknown[:3]}, which are neither latent variables nor parameters or buffers of the "
+            f"network; the latent variables are {list(model.latent_names)[:10]}."
+        )
+    carried = {name: own[name] for name in others}
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
 
 
