@@ -187,6 +187,23 @@ def test_later_changes_of_the_model_do_not_reach_a_pinned_posterior():
     assert float((changed - before).abs().max()) > 0.05
 
 
+def test_a_plain_network_gets_what_a_pinned_posterior_carries():
+    model, guide, x = fitted(0)
+    values = pb.PinnedPosterior(model, guide).median()
+    with torch.no_grad():
+        model.network[1].weight.mul_(3)
+        model.network[4].running_mean.add_(1)
+    net = pb.pruning.sparse_network(model, values, max_density=1.0)
+    probs = pb.predict_point(model, values, x).probs
+    torch.testing.assert_close(net(x).softmax(-1), probs)
+    own = pb.pruning.sparse_network(model, guide.median(), max_density=1.0)
+    assert not torch.allclose(own(x).softmax(-1), probs, atol=0.05)
+    with pytest.raises(ValueError, match=r"`values` has \['net.7.weight'\], which are neither"):
+        pb.pruning.sparse_network(model, values | {"net.7.weight": torch.ones(2)})
+    with pytest.raises(ValueError, match=r"`net.1.weight` must have shape \(6,\), got \(\)"):
+        pb.pruning.sparse_network(model, values | {"net.1.weight": torch.tensor(1.0)})
+
+
 def test_what_draws_carry_is_no_latent_variable():
     model, guide, x = fitted(0)
     pinned = pb.PinnedPosterior(model, guide)

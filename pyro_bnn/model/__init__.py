@@ -4,6 +4,8 @@ from ._choice import SelectionWarning as SelectionWarning
 from ._choice import sites_among as sites_among
 from ._model import BayesianModel as BayesianModel
 from ._network import rest_frozen as rest_frozen
+from ._paths import carried_paths as carried_paths
+from ._paths import own_paths as own_paths
 from ._paths import random_paths as random_paths
 from ._response import Interceptor as Interceptor
 from ._selection import SITE_PREFIX as SITE_PREFIX

@@ -1,8 +1,39 @@
-"""Where the random parameters of a model are."""
+"""Paths in the network of a model, and the names that they have in draws."""
+
+import itertools
+from collections.abc import Iterable
 
 from ._model import BayesianModel
+from ._selection import SITE_PREFIX
 
 
 def random_paths(model: BayesianModel) -> set[str]:
     """Names in the network of all random parameters; tied weights have several."""
     return {path for paths in model.parameter_paths.values() for path in paths}
+
+
+def own_paths(model: BayesianModel) -> dict[str, str]:
+    """Paths of the network's own parameters and buffers, by the names that they have in draws that carry them."""
+    tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
+    return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
+
+
+def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
+    """Paths of those of a draw's values that are no latent variables, by name.
+
+    Args:
+        model: The model.
+        values: Names of the values, an argument called `values` of the caller.
+
+    Raises:
+        ValueError: If a name is unknown.
+    """
+    others = [name for name in values if name not in model.latent_names]
+    own = own_paths(model) if others else {}
+    unknown = [name for name in others if name not in own]
+    if unknown:
+        raise ValueError(
+            f"`values` has {unknown[:3]}, which are neither latent variables nor parameters or buffers of the "
+            f"network; the latent variables are {list(model.latent_names)[:10]}."
+        )
+    return {name: own[name] for name in others}

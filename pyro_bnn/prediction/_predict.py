@@ -1,6 +1,5 @@
 """Prediction: the mean over draws from a posterior, and its uncertainty."""
 
-import itertools
 import math
 import numbers
 import warnings
@@ -16,7 +15,7 @@ from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, tak
 from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
 from ..guides import GuidePosterior
-from ..model import SITE_PREFIX, BayesianModel, random_paths
+from ..model import BayesianModel, carried_paths, own_paths, random_paths
 from ..posterior import Draw, EnsemblePosterior, Posterior
 from ..uncertainty import Prediction, concatenate
 from ._batch import Batch, Way, add_draws
@@ -156,15 +155,7 @@ def predict_point(
     """
     _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
-    others = [name for name in values if name not in model.latent_names]
-    own = _own_tensors(model) if others else {}
-    unknown = [name for name in others if name not in own]
-    if unknown:
-        raise ValueError(
-            f"`values` has {unknown[:3]}, which are neither latent variables nor parameters or buffers of the "
-            f"network; the latent variables are {list(model.latent_names)[:10]}."
-        )
-    carried = {name: own[name] for name in others}
+    carried = carried_paths(model, values)
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
 
 
@@ -259,17 +250,11 @@ def _predict_tensor(
     return prediction
 
 
-def _own_tensors(model: BayesianModel[P]) -> dict[str, str]:
-    """Paths of the network's parameters and buffers by the names that they have in draws."""
-    tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
-    return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
-
-
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
     """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
     if not carried:
         return {}
-    own = _own_tensors(model)
+    own = own_paths(model)
     for name in carried:
         if name not in own:
             raise ValueError(
