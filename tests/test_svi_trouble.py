@@ -156,6 +156,8 @@ def test_function_guides_and_foreign_parameters_are_refused_with_the_remedy():
     model, x, y = whole()
     with pytest.raises(ValueError, match=r"`guide` must be a module, got function.*pyro.infer.SVI"):
         fit(model, lambda *args: None, x, y)
+    with pytest.raises(ValueError, match=r"`guide` must be an instance, got the class; pass `MeanFieldGuide\(model\)`"):
+        fit(model, pb.MeanFieldGuide, x, y)
 
     class Global(PyroModule):
         def forward(self, *args):

@@ -239,6 +239,8 @@ def svi_step(
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
         raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and not a Jit ELBO, got {got}.")
     _checks.at_least("num_particles", elbo.num_particles, 1)
+    if isinstance(guide, type):
+        raise ValueError(f"`guide` must be an instance, got the class; pass `{guide.__name__}(model)`.")
     for name, module in (("model", model), ("guide", guide)):
         if not isinstance(module, nn.Module):
             raise ValueError(
