@@ -97,6 +97,20 @@ def test_a_potential_whose_record_is_wrong_elsewhere_runs_as_it_is(records):
     assert_equal(found, walk(normal_potential))
 
 
+def test_a_potential_of_many_operations_is_not_recorded(records):
+    """Recording takes longer than short chains do."""
+
+    def potential(z):
+        total = z.square().sum(-1)
+        for _ in range(3000):
+            total = total * 1.0
+        return 0.5 * total, z.clone()
+
+    found = walk(potential, num_draws=3)
+    assert records == [True] * 2
+    assert_equal(found, walk(normal_potential, num_draws=3))
+
+
 def test_without_the_check_a_wrong_record_would_be_used(monkeypatch):
     """The test before this one can fail."""
     monkeypatch.setattr(_steps, "agree", lambda a, b: True)
