@@ -1,5 +1,7 @@
 """The potential: the same number and gradient as Pyro's own, for any network, prior and likelihood."""
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer.mcmc.util import initialize_model
@@ -115,6 +117,25 @@ def test_a_module_used_twice():
     model, x, y = small_model(net=nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 3)), num_data=6)
     assert model.site_names == ("net.0.weight", "net.0.bias", "net.3.weight", "net.3.bias")
     assert_same_potential(model, x, y)
+
+
+def test_a_plain_pyro_model_is_checked_once_and_may_diverge_afterwards():
+    """A scale of 0, far out on a trajectory, is no error; a target outside of its support is."""
+    x, y = torch.randn(8, 3), torch.randn(8)
+    potential = TracePotential(hierarchy, (x, y))
+    z = potential.from_prior(2)
+    z[0, 0] = -1e4
+    value, _ = potential.value_and_grad(z)
+    assert not torch.isfinite(value[0])
+    assert torch.isfinite(value[1])
+
+    def counts(y):
+        rate = pyro.sample("rate", dist.Gamma(1.0, 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("obs", dist.Poisson(rate), obs=y)
+
+    with pytest.raises(ValueError, match=r"within the support"):
+        TracePotential(counts, (-torch.ones(3),))
 
 
 def test_the_potential_of_a_plain_pyro_model_with_a_hyperprior():

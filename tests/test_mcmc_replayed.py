@@ -7,7 +7,7 @@ import pyro_bnn as pb
 from pyro_bnn.mcmc import _replayed, _steps
 
 from .cases import LIKELIHOODS, PRIORS, small_model
-from .chains import quietly
+from .chains import hierarchy, quietly
 from .tolerances import IDENTITY
 
 START = torch.tensor([[0.3, -0.2], [1.0, 0.5], [-0.7, 0.1]], dtype=torch.float64)
@@ -63,6 +63,15 @@ def test_a_record_gives_the_draws_of_what_was_recorded(likelihood, prior, record
     assert records == [True] * 3
     without_records(monkeypatch)
     assert_equal(found, fitted(model, x, y))
+
+
+def test_a_users_own_pyro_model_is_recorded_too(records, monkeypatch):
+    x = torch.randn(20, 3)
+    y = x.sum(-1)
+    found = fitted(hierarchy, x, y)
+    assert records == [True] * 3
+    without_records(monkeypatch)
+    assert_equal(found, fitted(hierarchy, x, y))
 
 
 @pytest.mark.parametrize("num_chains", [1, 3])

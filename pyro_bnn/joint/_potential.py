@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistributionMixin
@@ -184,6 +185,13 @@ class TracePotential(Potential):
     def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
         super().__init__(find_sites(model, args, {}))
         self._model, self._args = model, args
+        with seeded(0, self.like.device), torch.no_grad():
+            self.value(self.from_prior(1))  # Pyro checks what the model is given, here once
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """U and its gradient; see :meth:`Potential.value_and_grad`. Where a trajectory diverges, there is no error."""
+        with pyro.validation_enabled(False):
+            return super().value_and_grad(z)
 
     def value(self, z: Tensor) -> Tensor:
         """Minus the log joint density of each row, with the Jacobian."""

@@ -17,6 +17,9 @@ from ._tree import Setting, Subtree, Tree, ended, finish, grow, start
 MOST_OPERATIONS = 2000
 """Heuristic: a potential of more operations is not recorded, which takes about a millisecond for each."""
 
+SHORT = 0.01
+"""Size of a step that is taken to see whether a record is right."""
+
 State = tuple[Tree, Subtree, Setting]
 
 
@@ -53,7 +56,9 @@ def one_by_one(value_and_grad: ValueAndGrad, max_size: int, state: State, normal
     if normal.device.type == "cpu":
         for_step, *for_last = (row.clone() for row in log_uniform.unbind())
         first, last = _quick(first, [*state, normal]), _quick(last, [*state, *for_last])
-        step = _quick_step(step, value_and_grad, [*state, for_step])
+        tree, *rest = state
+        short = tree._replace(step=torch.full_like(tree.step, SHORT))
+        step = _quick_step(step, value_and_grad, [short, *rest, for_step])
     return Parts(first, functools.partial(_grow, step), last)
 
 
