@@ -19,6 +19,8 @@ import torch
 from ._results import Row, add_row, cell_of, line_of, read_rows
 from ._split import NUM_TASKS, Learner, Setting, load
 
+PROGRAM = Setting(lr=1e-3, is_decayed=False, first_scale=math.exp(-3), epochs=120, batch_size=None, first_epochs=120)
+
 SETTINGS: dict[str, Setting] = {
     "fine-tuning": Setting(is_bayesian=False, lr=1e-3),
     "forgetful": Setting(remembers=False),
@@ -26,13 +28,13 @@ SETTINGS: dict[str, Setting] = {
     "vcl-coreset": Setting(coreset=40),
     "vcl-natural": Setting(is_natural=True, lr=0.01, first_scale=0.05),
     "joint": Setting(is_joint=True),
-    "vcl-published": Setting(
-        lr=1e-3, is_decayed=False, first_scale=math.exp(-3), epochs=120, batch_size=None, first_epochs=120
-    ),
+    "vcl-published": replace(PROGRAM, is_local=False, num_draws=10),
+    "vcl-published-local": PROGRAM,
 }
 """*forgetful* is *vcl* with the prior N(0, 1) for each task. *vcl-published* has the numbers of the article's program,
 https://github.com/nvcuong/variational-continual-learning, ddm/: batches of all images, 120 steps in all, the first
-task's means at a maximum of the likelihood. For its ten draws of all weights it has one of each unit and image."""
+task's means at a maximum of the likelihood, ten draws of all weights a step. *vcl-published-local* has one draw of each
+unit and image in the place of these ten."""
 
 PUBLISHED = {
     "EWC": 63.1,

@@ -32,6 +32,7 @@ RECIPE = Setting(prior="mixture:0.5,0.1,0.0025", kl_weight="0.05", input_dropout
 
 NATURAL = replace(
     RECIPE,
+    prior="normal:0.1",
     init="network:0.01",
     optimizer="natural:0.999,1",
     lr=0.007,
