@@ -26,6 +26,17 @@ VALIDATION = 0.2
 LEVEL = 0.95
 """Probability of the intervals whose coverage is measured."""
 
+NUTS_SIZES = {
+    "yacht": (500, 10),
+    "energy": (500, 10),
+    "concrete": (2500, 8),
+    "wine-quality-red": (500, 7),
+    "kin8nm": (300, 7),
+    "power-plant": (300, 7),
+}
+"""Draws of each chain after as many of warm-up, and the largest depth of its trees. On concrete the chains agree (see
+docs/results.md); elsewhere they are as long as time allows."""
+
 NUM_JUDGED = 100
 """Number of test inputs at which chains are judged: R-hat and ESS take a millisecond for each."""
 
@@ -121,8 +132,8 @@ class Budget:
     Args:
         steps: Optimisation steps of each fit; also the steps of each chain of SGHMC.
         batch_size: Rows of a step, or all where there are fewer.
-        draws: Draws of each chain of NUTS, after as many of warm-up.
-        depth: Largest depth of its trees.
+        draws: Draws of each chain of NUTS, after as many of warm-up; None is what the data set needs.
+        depth: Largest depth of its trees; None likewise.
         chains: Number of chains of NUTS and SGHMC.
         predictive_draws: Weight draws of predictions, fewer where fewer are stored.
         compile: Compile the sampler.
@@ -130,8 +141,8 @@ class Budget:
 
     steps: int = 3000
     batch_size: int = 1500
-    draws: int = 500
-    depth: int = 9
+    draws: int | None = None
+    depth: int | None = None
     chains: int = 4
     predictive_draws: int = 200
     compile: bool = True
@@ -139,6 +150,11 @@ class Budget:
     def without_nuts(self) -> "Budget":
         """The same with the default sizes of NUTS."""
         return replace(self, draws=Budget.draws, depth=Budget.depth, compile=Budget.compile)
+
+    def of(self, name: str) -> "Budget":
+        """The same with the sizes of NUTS for a data set, where none are given."""
+        draws, depth = NUTS_SIZES[name]
+        return replace(self, draws=self.draws or draws, depth=self.depth or depth)
 
 
 @dataclass(frozen=True)
@@ -165,12 +181,14 @@ class Method(ABC):
         name: Row of the tables, and what `--methods` takes.
         grid: Settings.
         most_searched: Largest number of splits on whose validation rows the grid is searched.
+        most_rows: Largest number of training rows with which it is run.
         tuned_as: The method that the grid is searched with, None being this one.
     """
 
     name: str
     grid: Sequence[Setting] = (Setting(),)
     most_searched: int = 3
+    most_rows: float = math.inf
     tuned_as: "Method | None" = None
 
     @abstractmethod

@@ -99,6 +99,7 @@ class Laplace(NetworkMethod):
 
     name = "Laplace, draws"
     grid = Map.grid
+    most_rows = 2000  # each column of the Hessian is a pass over all rows
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model, point = fit_point(problem, setting, budget, seed)
@@ -190,6 +191,8 @@ class Nuts(NetworkMethod):
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model = make_model(problem, setting.gain, seed)
+        assert budget.draws is not None  # see Budget.of
+        assert budget.depth is not None
         posterior = pb.fit_nuts(
             model,
             problem.x,

@@ -64,8 +64,8 @@ class Lines:
         return self._present().get(self._of(key))
 
     def add(self, row: Row) -> Row:
-        """Write a row to the end of the file."""
-        row = row | self._same
+        """Write a row to the end of the file, with the seed and the budget where it has none."""
+        row = self._same | row
         add_row(self._file, row)
         return row
 
@@ -88,15 +88,17 @@ class Table:
         self.searched = Lines(out / "search.jsonl", ("dataset", "method", "split", "setting"), **same)
 
     def run(self, name: str, method: Method, split: int) -> Row | None:
-        """Fill in a cell; returns None if it was there already."""
+        """Fill in a cell; returns None if it was there already, or has too many rows for the method."""
         key: Row = {"dataset": name, "method": method.name, "split": split}
-        if self.results.get(**key) is not None:
+        problem = Problem.of(load_uci(name, split, root=self._data))
+        if self.results.get(**key) is not None or len(problem.x) > method.most_rows:
             return None
         setting = self.choose(name, method)
-        problem = Problem.of(load_uci(name, split, root=self._data))
-        result, seconds = timed(method, problem, setting, self._budget, 1000 * self._seed + split)
+        budget = self._budget.of(name)
+        result, seconds = timed(method, problem, setting, budget, 1000 * self._seed + split)
         scores = asdict(result) if result else dict.fromkeys(field.name for field in fields(Score))
-        row = self.results.add({**key, **scores, "setting": asdict(setting), "seconds": seconds})
+        found = {"setting": asdict(setting), "budget": asdict(budget), "seconds": seconds}
+        row = self.results.add({**key, **scores, **found})
         (self._out / "tables.md").write_text(report(self.results, self.searched, METHODS))
         return row
 
@@ -119,7 +121,7 @@ class Table:
         if row is None:
             seed = 1000 * self._seed + split
             problem = Problem.of(held_out(load_uci(name, split, root=self._data), seed))
-            result, seconds = timed(method, problem, setting, self._budget, seed)
+            result, seconds = timed(method, problem, setting, self._budget.of(name), seed)
             values = {"log_likelihood": result and result.log_likelihood, "rmse": result and result.rmse}
             row = self.searched.add({**key, **values, "seconds": seconds})
         value = row["log_likelihood"]
@@ -138,7 +140,9 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20, help="the first so many")
     parser.add_argument("--seed", type=int, default=0)
     for name in ("steps", "draws", "depth", "chains"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name), help=f"of {Budget.__name__}")
+        default = getattr(defaults, name)
+        text = "default: by data set" if default is None else "default: %(default)s"
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"of {Budget.__name__}; {text}")
     parser.add_argument("--no-compile", action="store_true", help="sample without a C++ compiler")
     options = parser.parse_args()
     torch.set_num_threads(1)

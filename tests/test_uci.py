@@ -219,6 +219,31 @@ def test_lines_of_another_budget_or_seed_are_left_out_and_those_of_another_progr
     assert lines.add({"split": 7}) == {"split": 7, "seed": 1, "budget": asdict(TINY)} == lines.get(split=7)
 
 
+def test_nuts_has_the_sizes_of_the_data_set_unless_they_are_given_and_rows_say_which(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(uci, "load_uci", lambda name, split, root: small_data())
+    monkeypatch.setattr(
+        uci, "timed", lambda method, problem, setting, budget, seed: (seen.append(budget), (known_score(1.0), 1.0))[1]
+    )
+    for given in (Budget(), Budget(depth=3)):
+        row = uci.Table(tmp_path / str(given.depth), None, given, 0).run("concrete", Map(), 0)
+        draws, depth = _regression.NUTS_SIZES["concrete"]
+        assert (seen[-1].draws, seen[-1].depth) == (draws, given.depth or depth)
+        assert row["budget"] == asdict(seen[-1])
+    assert set(_regression.NUTS_SIZES) == set(NAMES)
+
+
+def test_a_method_is_left_out_where_there_are_more_rows_than_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(uci, "load_uci", lambda name, split, root: small_data())
+    monkeypatch.setattr(uci, "timed", lambda *given: (known_score(1.0), 1.0))
+    method = Map()
+    table = uci.Table(tmp_path, None, TINY, 0)
+    method.most_rows = 29
+    assert table.run("yacht", method, 0) is None
+    method.most_rows = 30
+    assert table.run("yacht", method, 0)["method"] == "MAP"
+
+
 def rows_of(method, *values, dataset="energy", sign=-1):
     scores = [{"split": split, "rmse": v, "log_likelihood": sign * v} for split, v in enumerate(values)]
     return [{"dataset": dataset, "method": method, "r_hat": None, **score} for score in scores]
