@@ -121,6 +121,11 @@ class CarryingPosterior(Posterior):
         median = self.inner.median()
         return median | self._rest(median)
 
+    @torch.no_grad()
+    def centers(self) -> list[Draw]:
+        """See :meth:`Posterior.centers`; with what goes with them."""
+        return [center | self._rest(center) for center in self.inner.centers()]
+
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         """Values of parameters and buffers that go with a draw, by name."""

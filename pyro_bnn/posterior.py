@@ -1,5 +1,6 @@
 """Posteriors, the results of inference: draws of the latent variables, and a status that says what to do next."""
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,6 +112,14 @@ class Posterior(Shown, ABC):
             ValueError: If the posterior has no closed-form median, as a set of draws or an ensemble.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
+
+    def centers(self) -> list[Draw]:
+        """Points around which linearised predictions of draws are made: one point for each draw, in turn.
+
+        Raises:
+            ValueError: If there is none, since the posterior has no median.
+        """
+        return [self.median()]
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -304,6 +313,12 @@ class EnsemblePosterior(Posterior):
     def is_linearised(self) -> bool:
         """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
         return any(member.is_linearised for member in self.members)
+
+    def centers(self) -> list[Draw]:
+        """Those of the members, in the order in which members are drawn from; see :meth:`Posterior.centers`."""
+        each = [member.centers() for member in self.members]
+        rounds = math.lcm(*(len(centers) for centers in each))
+        return [centers[turn % len(centers)] for turn in range(rounds) for centers in each]
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws from each member in turn; see :meth:`Posterior.draws`."""

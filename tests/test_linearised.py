@@ -95,8 +95,8 @@ def test_without_a_median_it_is_refused():
     guide = pb.MeanFieldGuide(model)
     posterior = pb.GuidePosterior(guide)
     stored = chains({name: values[None] for name, values in posterior.sample(3).items()})
-    for without in (pb.EnsemblePosterior([posterior]), stored):
-        with pytest.raises(ValueError, match=r"needs a posterior with a median.* got one of.* pass `linearised=False`"):
+    for without in (pb.EnsemblePosterior([posterior, stored]), stored):
+        with pytest.raises(ValueError, match=r"needs posteriors with a median.* got one of.* pass `linearised=False`"):
             pb.predict(model, without, x, linearised=True, num_samples=1)
     with pytest.raises(ValueError, match="`linearised` must be True or False"):
         pb.predict(model, guide, x, linearised="yes")
@@ -135,5 +135,65 @@ def test_a_whole_network_with_a_gauss_newton_matrix_is_linearised_unless_told_ot
     probs = {flag: pb.predict(model, posterior, x, seed=0, linearised=flag).probs for flag in (None, True, False)}
     assert torch.equal(probs[None], probs[True])
     assert (probs[None] - probs[False]).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="predict with each of its members"):
-        pb.predict(model, pb.EnsemblePosterior([posterior, posterior]), x)
+
+
+def stored_posterior(model, num_draws, seed):
+    """Draws around a center that is random as well."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def shifted(values, *lead):
+        return {k: v + torch.randn(*lead, *v.shape, generator=generator, dtype=v.dtype) for k, v in values.items()}
+
+    center = shifted(pb.auto_delta(model).median())
+    return Stored(shifted(center, num_draws), center)
+
+
+@pytest.mark.parametrize("num_samples", [4, 12])
+def test_an_ensemble_is_linearised_around_each_member_in_turn(num_samples):
+    """A mixture of Laplace approximations; one of the two members has two of its own."""
+    model, x, y = small_model(num_data=6)
+    first, second, third = (stored_posterior(model, 6, seed) for seed in range(3))
+    ensemble = pb.EnsemblePosterior([first, pb.EnsemblePosterior([second, third])])
+    counts = (num_samples // 2, num_samples // 4, num_samples // 4)
+    parts = [
+        pb.predict(model, member, x, num_samples=count, linearised=True).probs * count
+        for member, count in zip((first, second, third), counts, strict=True)
+    ]
+    prediction = pb.predict(model, ensemble, x, y=y, num_samples=num_samples, linearised=True)
+    assert_identical(prediction.probs, sum(parts) / num_samples)
+    assert_identical(prediction.log_density, prediction.probs.gather(1, y[:, None]).log()[:, 0])
+    swapped = [Stored(first.stored, second.center), Stored(second.stored, first.center)]
+    right, wrong = (
+        pb.predict(model, pb.EnsemblePosterior(some), x, num_samples=4, linearised=True).probs
+        for some in ([first, second], swapped)
+    )
+    assert (wrong - right).abs().max() > 1e-3
+
+
+def test_an_ensemble_of_gauss_newton_fits_predicts_the_mean_of_its_members():
+    model, x, y = small_model(num_data=6)
+    members = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        values = {name: value + 0.3 * torch.randn_like(value) for name, value in pb.auto_delta(model).median().items()}
+        members.append(pb.fit_gauss_newton(model, (x, y), at=values))
+    mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=4000, seed=0).probs
+    each = [pb.predict(model, member, x, num_samples=2000, seed=1) for member in members]
+    error = STANDARD_ERRORS * 0.5 * (2 / 4000) ** 0.5  # a probability's standard deviation is at most 0.5
+    assert (mixture - sum(part.probs for part in each) / 2).abs().max() < error
+
+
+def test_members_of_an_ensemble_that_carry_statistics_are_linearised_with_their_own():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+    model, x, _ = small_model(net=net, num_data=6, where="net.[03].*")
+    members = []
+    for seed in range(2):
+        with torch.no_grad():
+            model.network[1].running_mean.add_(1.0)
+        members.append(pb.PinnedPosterior(model, stored_posterior(model, 4, seed)))
+    options = {"num_samples": 4, "linearised": True}
+    each = [pb.predict(model, member, x, **options).probs for member in members]
+    mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=8, linearised=True).probs
+    assert_identical(mixture, sum(each) / 2)
+    assert (each[0] - pb.predict(model, members[0].inner, x, **options).probs).abs().max() > 1e-3

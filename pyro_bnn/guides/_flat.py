@@ -193,8 +193,8 @@ def _are_alike(first: Site, second: Site) -> bool:
 class FlatState(ABC):
     r"""The state of a flat guide during a step: it draws, and turns the network's gradients into those of the guide.
 
-    A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, the network's backward pass, and
-    :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
+    A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
+    pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
 
     Args:
         joint: The model's joint density.
@@ -241,6 +241,13 @@ class FlatState(ABC):
     @abstractmethod
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
         """Draw a value for each site, the input of the network, with a gradient of zero."""
+
+    def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
+        """Look at what is to be differentiated; its backward pass follows.
+
+        Args:
+            loss: Minus the log-likelihood of the last draw, or of a part of its rows, divided by the number of draws.
+        """
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:

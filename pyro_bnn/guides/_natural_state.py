@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
+from ._curvatures import curvatures
 from ._flat import FlatState, RandomParameter, scratch_for
 from ._gradients import DrawGradients
 from ._masks import FlatMask
@@ -61,6 +62,11 @@ class NaturalState(FlatState):
     :math:`S = E[\nabla^2(L - \lambda \log p)] / \lambda`. Several draws, and several processes, average g and
     :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S that comes from the data is divided by its ratio.
 
+    The variance of g enters :math:`u^2`, so that S ends above its optimum by about :math:`\rho\,\mathrm{Var}(g) /
+    (2 \lambda^2)`. For a noise scale, whose g all weights move together, that is a large multiple of it. So latent
+    variables of the likelihood have the second derivative of L itself in the place of :math:`g\,(w - m)\,S`. Outputs do
+    not depend on them, so it takes no pass through the network.
+
     With S = N (h + P/N) this is the method of Shen et al. (2024), with h the Hessian of the mean loss of N rows.
 
     Args:
@@ -94,6 +100,7 @@ class NaturalState(FlatState):
         self._scratch = scratch_for(self._pieces, self._loc)
         self.value = torch.empty_like(self._loc)
         self._product = torch.zeros_like(self._loc) if adds_up else None  # of gradient and deviation
+        self._curvatures = curvatures(joint)
         self.momentum = torch.zeros_like(self._loc)
         """Average M of the gradients, shape (P,)."""
         self.num_updates = 0
@@ -156,18 +163,31 @@ class NaturalState(FlatState):
 
     @torch.enable_grad()
     def _given(self) -> Mapping[str, Tensor]:
-        return self.joint.constrained(self._gradients.leaves(self.value))
+        leaves = self._gradients.leaves(self.value)
+        for curvature in self._curvatures:
+            curvature.begin(leaves)
+        return self.joint.constrained(leaves)
+
+    def observe(self, loss: Tensor) -> None:
+        """Take the second derivatives of the likelihood's variables; see :meth:`FlatState.observe`."""
+        for curvature in self._curvatures:
+            curvature.add(loss)
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         """Add the prior's slope where it is not Gaussian; see :meth:`FlatState.pull_back`."""
         self._gradients.take()
+        for curvature in self._curvatures:
+            part = curvature.part
+            deviations = self.value[part] - self._loc[part]
+            curvature.end(deviations, self._gradients.of(part), self._precision[part])
         terms = [self._divergence(piece, weight) for piece in self._pieces]
         for piece in self._pieces:
             part, gradient = piece.part, self._gradients.of(piece.part)
             self._mask.fill(gradient, 0, part)
             if self._product is not None:
                 torch.sub(self.value[part], self._loc[part], out=self._product[part]).mul_(gradient)
+                self._correct(self._product[part], part)
         return torch.stack(terms).sum() - self._mask.constant
 
     def give_gradients(self) -> None:
@@ -206,6 +226,7 @@ class NaturalState(FlatState):
         product, inverse, *_ = self._scratch[:, : part.stop - part.start]
         if self._product is None:
             torch.sub(self.value[part], self._loc[part], out=product).mul_(self._gradients.of(part))
+            self._correct(product, part)
         else:
             product.copy_(self._product[part])
         factor = product.mul_(rate / self.weight).add_(1 - rate)  # 1 + rho u, until it is squared
@@ -215,6 +236,11 @@ class NaturalState(FlatState):
         if settings.is_bad is not None:
             factor.masked_fill_(settings.is_bad, 1)
         precision.mul_(factor)
+
+    def _correct(self, products: Tensor, part: slice) -> None:
+        """Put second derivatives in the place of Stein's estimates, where they are known."""
+        for curvature in self._curvatures:
+            curvature.add_to(products, part)
 
     def _update_loc(self, piece: Piece, settings: NaturalUpdate) -> None:
         part, density, is_bad = piece.part, piece.density, settings.is_bad

@@ -1,6 +1,6 @@
 """The draws of a prediction: block after block, each of which goes through all batches of rows."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -95,13 +95,14 @@ class Way:
 
     Args:
         constant: Sites that are the same in all draws.
-        center: Point around which the network is made linear in its weights; None takes it as it is.
+        centers: Points around which the network is made linear in its weights, each for one draw, in turn; with none
+            the network is taken as it is.
         keep: Whether to keep the prediction of each draw.
         carried: Path of each of the network's own parameters and buffers of which draws hold values, by name.
     """
 
     constant: Collection[str] = ()
-    center: Draw | None = None
+    centers: Sequence[Draw] = ()
     keep: bool = False
     carried: Mapping[str, str] = field(default_factory=dict)
 
@@ -159,8 +160,8 @@ class Batch(Generic[P]):
             self._take({name: value for name, value in draw.items() if name not in carried})
 
     def _take(self, draw: Draw) -> None:
-        if self._way.center is not None:
-            self._add(self._linearised(draw, self._way.center))
+        if centers := self._way.centers:
+            self._add(self._linearised(draw, centers[self._sum.num_samples % len(centers)]))
             return
         if not self._is_plain or not draw.keys() <= self._names:
             self._add(self._remembered(lambda: self._observation(draw)))

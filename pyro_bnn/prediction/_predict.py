@@ -61,8 +61,9 @@ def predict(
         keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
         linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
-            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`. None asks the posterior: those of :func:`fit_gauss_newton`
-            are meant for it, unless they are of a last layer, and others not. It takes about three times as long.
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; with an ensemble, around that of the member that made the
+            draw. None asks the posterior: those of :func:`fit_gauss_newton` are meant for it, unless they are of a last
+            layer, and others not. It takes about three times as long.
         seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
@@ -93,7 +94,7 @@ def predict(
     _warn_of_shared_network(model, source)
     way = Way(
         constant=source.constants.keys(),
-        center=_center(source) if is_linear else None,
+        centers=_centers(source) if is_linear else (),
         keep=_checks.flag("keep_draws", keep_draws),
         carried=_own_paths(model, source.carried),
     )
@@ -116,16 +117,15 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
         )
 
 
-def _center(posterior: Posterior) -> Draw:
+def _centers(posterior: Posterior) -> list[Draw]:
     try:
-        median = posterior.median()
+        centers = posterior.centers()
     except ValueError as error:
         raise ValueError(
-            "a linearised prediction needs a posterior with a median, around which the network is taken as linear, got "
-            f"one of {posterior.method}; predict with each of its members and take the mean of `probs` (of Gaussians "
-            "fitted by `fit_gauss_newton`, draws that are not linearised predict badly), or pass `linearised=False`."
+            "a linearised prediction needs posteriors with a median, around which the network is taken as linear, got "
+            f"one of {posterior.method}; pass `linearised=False`, or a result of `fit_gauss_newton` or of SVI."
         ) from error
-    return {name: value for name, value in median.items() if name not in posterior.carried}
+    return [{name: value for name, value in center.items() if name not in posterior.carried} for center in centers]
 
 
 def predict_point(

@@ -135,6 +135,7 @@ class DirectStep(GradientStep):
             log_likelihood = self._remembering(given, part)
             loss = -log_likelihood * (share / self._num_draws)
             if loss.requires_grad:  # else the network uses no weight
+                self._state.observe(loss)
                 loss.backward(retain_graph=index < len(parts) - 1)  # of the values, which all parts share
             total = total + share * log_likelihood.detach() if len(parts) > 1 else log_likelihood.detach()
         return total

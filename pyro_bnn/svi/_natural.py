@@ -41,8 +41,9 @@ def natural_gradient(
         m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
 
     The optimum is where the gradients of the ELBO vanish. Other priors than Gaussian ones enter through the gradient of
-    their log-density at w. A step needs two vectors of state, as Adam's on a network without distributions, and no
-    derivative of a scale.
+    their log-density at w. Latent variables of the likelihood, such as a noise scale, have the second derivative of
+    minus the log-likelihood itself in the place of :math:`g\,(w - m)\,S`. A step needs two vectors of state, as Adam's
+    on a network without distributions, and no derivative of a scale.
 
     Args:
         lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step.
