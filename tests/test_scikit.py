@@ -325,5 +325,8 @@ def test_a_table_with_texts_is_refused_with_a_remedy_and_one_without_a_fit_too()
 
 
 def test_a_fit_that_did_not_converge_warns_with_a_remedy():
-    with pytest.warns(UserWarning, match="not converged: .*raise `max_epochs`"):
+    with pytest.warns(UserWarning, match="not converged: .*raise `max_iter`, or `learning_rate` if"):
         pb.BNNRegressor(**{**SHORT, "max_iter": 5}).fit(*curve(20))
+    with pytest.warns(UserWarning, match="R-hat") as found:
+        pb.BNNRegressor(method="nuts", max_iter=5, num_chains=2).fit(*curve(20))
+    assert len(found) == 1

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .. import _checks, nets
 from .._scope import seeded
+from ..fitting import REMEDY
 from ..likelihoods import Likelihood
 from ..model import BayesianModel
 from ..posterior import Posterior
@@ -32,6 +33,9 @@ network of tanh units takes functions of about twice the targets' scale, bent se
 
 DTYPE = torch.float64
 """Tables are small, numpy's numbers are of this type, and Markov chains need it."""
+
+OUR_REMEDY = "raise `max_iter`, or `learning_rate` if the ELBO rises steadily"
+"""That of a fit, in the words of the estimators' arguments."""
 
 LARGEST_SEED = 2**31 - 1
 """Seeds are drawn below this number, as scikit-learn's are."""
@@ -144,7 +148,8 @@ class BNNEstimator(BaseEstimator, ABC):
         fitted = method(task)
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
-            warnings.warn(str(self.posterior_.status), ConvergenceWarning, stacklevel=3)
+            said = str(self.posterior_.status).replace(REMEDY, OUR_REMEDY)
+            warnings.warn(said, ConvergenceWarning, stacklevel=3)
         return self
 
     def _drawn_seed(self) -> int:

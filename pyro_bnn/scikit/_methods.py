@@ -1,6 +1,7 @@
 """Ways to infer, by name. A new one is a function of a task, and one line in `METHODS`."""
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from .. import _checks
 from ..fitting import fit
 from ..guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta
 from ..laplace import fit_laplace
-from ..mcmc import fit_nuts
+from ..mcmc import ConvergenceWarning, fit_nuts
 from ..model import BayesianModel
 from ..posterior import EnsemblePosterior, Posterior
 
@@ -112,19 +113,21 @@ def nuts(task: Task) -> Fitted:
     """Markov chains of exact draws, by the No-U-Turn sampler."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.max_iter is None else task.max_iter
-    posterior = fit_nuts(
-        model,
-        task.x,
-        task.y,
-        num_samples=draws,
-        num_warmup=draws,
-        num_chains=task.num_chains,
-        max_tree_depth=TREE_DEPTH,
-        init=INIT,
-        compile="auto",
-        progress=task.progress,
-        seed=task.seed,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the estimator warns by the status, as of all methods
+        posterior = fit_nuts(
+            model,
+            task.x,
+            task.y,
+            num_samples=draws,
+            num_warmup=draws,
+            num_chains=task.num_chains,
+            max_tree_depth=TREE_DEPTH,
+            init=INIT,
+            compile="auto",
+            progress=task.progress,
+            seed=task.seed,
+        )
     return Fitted(model, posterior, draws)
 
 
