@@ -35,6 +35,10 @@ USED_IN_TESTS = {
         {"pyro_bnn.svi._batches"},
         "The order of the rows is compared with its definition, and fits go through it.",
     ),
+    "tests/test_curvatures.py": (
+        {"pyro_bnn.guides._curvatures", "pyro_bnn.guides._natural_state"},
+        "Second derivatives are taken away, to show what fits are without them; where they go is checked by hand.",
+    ),
     "tests/test_conversion.py": (
         {"pyro_bnn._inputs"},
         "What becomes of arrays, lists and frames is compared with their numbers; fits and predictions use the same.",
