@@ -34,8 +34,8 @@ NUTS_SIZES = {
     "kin8nm": (300, 7),
     "power-plant": (300, 7),
 }
-"""Draws of each chain after as many of warm-up, and the largest depth of its trees. On concrete the chains agree (see
-docs/results.md); elsewhere they are as long as time allows."""
+"""Draws of each chain after as many of warm-up, and the largest depth of its trees. Heuristic: what time
+allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results.md)."""
 
 NUM_JUDGED = 100
 """Number of test inputs at which chains are judged: R-hat and ESS take a millisecond for each."""

@@ -90,8 +90,10 @@ class Table:
     def run(self, name: str, method: Method, split: int) -> Row | None:
         """Fill in a cell; returns None if it was there already, or has too many rows for the method."""
         key: Row = {"dataset": name, "method": method.name, "split": split}
+        if self.results.get(**key) is not None:
+            return None
         problem = Problem.of(load_uci(name, split, root=self._data))
-        if self.results.get(**key) is not None or len(problem.x) > method.most_rows:
+        if len(problem.x) > method.most_rows:
             return None
         setting = self.choose(name, method)
         budget = self._budget.of(name)

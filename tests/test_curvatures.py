@@ -14,16 +14,9 @@ from pyro_bnn.guides import _curvatures, _natural_state
 from pyro_bnn.scale_maps import Precision
 
 from .cases import small_model
+from .test_natural import flat, precise
 
 DECAY = 0.9
-
-
-def precise(model):
-    return pb.MeanFieldGuide(model, init=pb.NetworkInit(0.3), scale_map=Precision())
-
-
-def flat(values):
-    return torch.cat([value.flatten() for value in values.values()])
 
 
 def by_hand(model, guide, x, y, *, kl_weight, num_draws):
@@ -72,7 +65,7 @@ def test_a_step_uses_second_derivatives_of_the_noise_scale(likelihood, options, 
 
     def after_a_step():
         model, x, y = small_model(likelihood=likelihood, num_data=60)
-        guide = precise(model)
+        guide = precise(model, 0.3)
         torch.manual_seed(3)
         expected = by_hand(model, guide, x, y, **options)
         make, execution = pb.natural_gradient(0.05, hessian_decay=DECAY), pb.Execution(num_parts=num_parts)
