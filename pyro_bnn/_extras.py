@@ -1,10 +1,9 @@
 """Packages that are installed only where they are wanted."""
 
 import importlib
-import warnings
 from typing import Any
 
-from ._scope import EXCLUSIVE
+from ._scope import filtered_warnings
 
 
 def optional(module: str, package: str, extra: str) -> Any:
@@ -19,8 +18,7 @@ def optional(module: str, package: str, extra: str) -> Any:
         ImportError: If it is not installed; the message says how to get it.
     """
     try:
-        with EXCLUSIVE, warnings.catch_warnings():  # the filters belong to the process
-            warnings.simplefilter("ignore")
+        with filtered_warnings("ignore"):
             return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f"this needs {package}: pip install 'pyro-bnn[{extra}]'.") from error

@@ -1,6 +1,5 @@
 """Runs of a module with given tensors instead of its own parameters."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
@@ -12,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ._inputs import Inputs, leaves, shapes, versions
 from ._inputs import call as call_network
-from ._scope import EXCLUSIVE
+from ._scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
@@ -317,8 +316,7 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
     """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
-        with EXCLUSIVE, torch.enable_grad(), warnings.catch_warnings():  # the filters belong to the process
-            warnings.filterwarnings("error", message="There is a performance drop")  # then vmap is a loop too
+        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # then vmap is a loop too
             given = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
                 output = run(given, x)

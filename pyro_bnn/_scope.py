@@ -1,13 +1,15 @@
-"""Contexts that change global state and restore it: seeds, train/eval mode, Pyro's parameter store."""
+"""Contexts that change global state and restore it: seeds, train/eval mode, Pyro's parameter store, warnings."""
 
 import os
 import re
 import threading
+import warnings
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, TypeVar
+from contextvars import ContextVar
+from typing import Any, Generic, Literal, TypeVar
 
 import pyro
 import torch
@@ -269,6 +271,37 @@ def short_errors() -> Iterator[None]:
         if original is error:
             raise
         raise original  # noqa: B904  # its own cause, if it has one, is kept
+
+
+@contextmanager
+def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> Iterator[None]:
+    """A context in which warnings whose text begins with a pattern are ignored, or raised.
+
+    The filters belong to the process, so other threads wait: two such contexts that overlap would leave one filter for
+    ever. Short computations only; what a whole fit warns of is :func:`silent_fits`'s affair.
+    """
+    with EXCLUSIVE, warnings.catch_warnings():
+        warnings.filterwarnings(action, message)
+        yield
+
+
+_is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
+
+
+@contextmanager
+def silent_fits() -> Iterator[None]:
+    """A context in which this thread's fits do not warn of how they ended: who opens it tells it from their status."""
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
+
+
+def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> None:
+    """Warn of how a fit ended unless :func:`silent_fits` leaves it to a caller; levels are those of `warnings.warn`."""
+    if not _is_silent.get():
+        warnings.warn(message, category, stacklevel=stacklevel + 1)
 
 
 def is_auxiliary(node: Any) -> bool:

@@ -114,6 +114,10 @@ def test_only_plotting_knows_matplotlib():
     assert importers == {"plotting"}
 
 
+def test_only_one_module_changes_the_filters_of_warnings_which_belong_to_the_process():
+    assert {unit(path) for path in FILES if "catch_warnings" in path.read_text()} == {"_scope"}
+
+
 # --- the program holds no mathematics ---------------------------------------------------------------------------------
 
 MATHEMATICS = {"backward", "grad", "log_prob", "rsample", "kl_divergence", "functional_call", "matmul", "einsum"}

@@ -113,6 +113,10 @@ USED_IN_TESTS = {
         {"pyro_bnn._reuse", "pyro_bnn.prediction._batch"},
         "How much memory is held between two draws shows in no prediction.",
     ),
+    "tests/test_warning_filters.py": (
+        {"pyro_bnn._scope", "pyro_bnn.sgmcmc._fit"},
+        "What two threads do to the process's filters depends on their meeting inside these contexts.",
+    ),
     "tests/test_threads.py": (
         {"pyro_bnn._scope"},
         "Threads use streams of random numbers, and spoil each other without the lock.",

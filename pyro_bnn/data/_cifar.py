@@ -1,6 +1,5 @@
 """CIFAR-10 in the files in which it was published, by torchvision."""
 
-import warnings
 from pathlib import Path
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from .._extras import optional
 from .._files import DamagedFileError
-from .._scope import EXCLUSIVE
+from .._scope import filtered_warnings
 
 __all__ = ["CIFAR10_FILES", "CIFAR10_FOLDER", "read_cifar10"]
 
@@ -32,8 +31,7 @@ def read_cifar10(root: Path, *, is_train: bool) -> tuple[Tensor, Tensor]:
     """
     datasets = optional("torchvision.datasets", "torchvision", "vision")
     try:
-        with EXCLUSIVE, warnings.catch_warnings():  # the filters belong to the process
-            warnings.simplefilter("ignore")  # numpy warns of arrays that were pickled by its first versions
+        with filtered_warnings("ignore"):  # numpy warns of arrays that were pickled by its first versions
             part = datasets.CIFAR10(root, train=is_train, download=False)
     except RuntimeError as error:
         raise DamagedFileError(

@@ -1,7 +1,6 @@
 """UCI data sets for regression, in their published splits."""
 
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._files import DamagedFileError
+from .._scope import filtered_warnings
 from ._missing import MissingDataError
 
 __all__ = ["UCI_SETS", "Regression", "load_uci"]
@@ -87,8 +87,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
     """The numbers in a text file, all of them finite."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # numpy warns of an empty file
+        with filtered_warnings("error"):  # numpy warns of an empty file
             values = np.loadtxt(path, ndmin=ndmin)
     except (ValueError, UserWarning) as error:
         raise DamagedFileError(f"{path} is damaged: {error}; take it from a copy.") from error

@@ -1,8 +1,6 @@
 """Gauss-Newton matrices by laplace-torch."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._extras import optional
-from .._scope import restored
+from .._scope import filtered_warnings, restored
 from ._curvature import Curvature, DiagonalCurvature, FullCurvature, kronecker
 from ._diagonal import acts_by_layers, diagonal_by_layer
 
@@ -75,7 +73,7 @@ def curvature_of(
             'leave it out with `where`, or use structure="diagonal".'
         )
     likelihood = "classification" if noise_scale is None else "regression"
-    with restored(next(net.parameters()).device), _quiet():  # the library may draw, and the filters are global
+    with restored(next(net.parameters()).device), filtered_warnings("ignore"):  # the library may draw, and warn
         fitted = getattr(library(), STRUCTURES[structure])(net, likelihood, backend=_backend(by_layer))
         try:
             fitted.fit(Rows(batches, range(num_data)))
@@ -88,14 +86,6 @@ def curvature_of(
         return kronecker(fitted.H_facs.kfacs, scale)
     matrix = fitted.H.detach().double() * scale
     return FullCurvature(matrix) if structure == "full" else DiagonalCurvature(matrix)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A context without the warnings of other libraries."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 WITH_FACTORS = (nn.Linear, nn.Conv2d)

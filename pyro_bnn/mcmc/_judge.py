@@ -1,12 +1,12 @@
 """From diagnostics to a status."""
 
-import warnings
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from .._inputs import Inputs, as_inputs, leaves, num_rows, take
+from .._scope import warn_of_fit
 from ..model import BayesianModel
 from ..posterior import Status
 from ._diagnostics import ConvergenceWarning, count, diagnose
@@ -56,7 +56,7 @@ def judge(
     what, judged = report.judged
     message = " ".join([f"{done}; {what}: {judged}.", *map(_sentence, report.problems)])
     if report.problems:
-        warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel + 1)
+        warn_of_fit(message, ConvergenceWarning, stacklevel=stacklevel + 1)
     return Status(not report.problems, message)
 
 

@@ -1,6 +1,5 @@
 """Several draws of a small network in one run."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._functional import BatchedNetwork, as_chain, call, ordinary_attention
 from .._inputs import Inputs
-from .._scope import EXCLUSIVE
+from .._scope import filtered_warnings
 from .._tensors import tensors_within
 
 
@@ -41,8 +40,7 @@ def faster(
     if expected.is_meta:  # there are no numbers to compare
         return None
     tolerance = torch.finfo(expected.dtype).eps ** 0.75 * _magnitudes(expected)
-    with EXCLUSIVE, warnings.catch_warnings():  # the filters belong to the process
-        warnings.filterwarnings("error", message="There is a performance drop")  # then vmap is a loop too
+    with filtered_warnings("error", "There is a performance drop"):  # then vmap is a loop too
         for run in (as_chain(net, set(example), x), vectorised):
             if run is None:
                 continue

@@ -1,6 +1,5 @@
 """Outputs of a network made linear in its weights."""
 
-import warnings
 from collections.abc import Collection
 
 import torch
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from .._functional import ordinary_attention
 from .._inputs import Inputs
-from .._scope import EXCLUSIVE
+from .._scope import filtered_warnings
 from ..model import BayesianModel
 from ..posterior import Draw
 
@@ -38,8 +37,7 @@ def linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs,
         return model.output_given({**center, **dict(zip(names, weights, strict=True))}, x)
 
     try:
-        with EXCLUSIVE, warnings.catch_warnings(), ordinary_attention():  # the filters belong to the process
-            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")  # torch warns of itself
+        with filtered_warnings("ignore", "`torch.jit.script` is deprecated"), ordinary_attention():  # torch's own use
             at_point, change, *_ = torch.func.jvp(output, point, moves)
     except ValueError as error:
         if not isinstance(error.__cause__, NotImplementedError):

@@ -1,15 +1,16 @@
 """Networks in which removed weights take neither memory nor time."""
 
+import functools
 import itertools
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import _checks
 from .._copies import copied
+from .._scope import filtered_warnings
 from ..model import BayesianModel, carried_paths
 
 MAX_DENSITY = 0.1
@@ -46,12 +47,16 @@ class SparseLinear(nn.Module):
             raise ValueError(f"`bias` must have shape ({len(weight)},), got {_checks.shape(bias)}.")
         if bias is not None:
             _checks.finite("bias", bias)
-        with _quietly():
-            rows = weight.detach().to_sparse_csr()
+        _use_up_warning()
+        rows = weight.detach().to_sparse_csr()
         self.register_buffer("row_starts", rows.crow_indices().int())
         self.register_buffer("columns", rows.col_indices().int())
         self.register_buffer("values", rows.values())
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _use_up_warning()
+        super().__setstate__(state)
 
     def _rows(self) -> Tensor:
         shape = (self.out_features, self.in_features)
@@ -60,15 +65,13 @@ class SparseLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The matrix in dense form, shape (O, D), for code that reads it."""
-        with _quietly():
-            return self._rows().to_dense()
+        return self._rows().to_dense()
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the layer, shape (..., O), for x of shape (..., D)."""
         if _checks.tensor("x", x).dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
-        with _quietly():
-            output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
+        output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
         output = output.reshape(*x.shape[:-1], self.out_features)
         return output if self.bias is None else output + self.bias
 
@@ -139,9 +142,8 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
             yield layer
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """A context without the warning that torch's sparse matrices are a beta feature."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR", category=UserWarning)
-        yield
+@functools.cache
+def _use_up_warning() -> None:
+    """Let torch say now, where nobody sees it, that its sparse matrices are a beta feature: it says so once."""
+    with filtered_warnings("ignore", "Sparse CSR"):
+        torch.ones(1, 1).to_sparse_csr()

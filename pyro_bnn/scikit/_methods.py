@@ -1,7 +1,6 @@
 """Ways to infer, by name. A new one is a function of a task, and one line in `METHODS`."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -9,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import _checks
+from .._scope import silent_fits
 from ..fitting import fit
 from ..guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta
 from ..laplace import fit_laplace
-from ..mcmc import ConvergenceWarning, fit_nuts
+from ..mcmc import fit_nuts
 from ..model import BayesianModel
 from ..posterior import EnsemblePosterior, Posterior
 
@@ -113,8 +113,7 @@ def nuts(task: Task) -> Fitted:
     """Markov chains of exact draws, by the No-U-Turn sampler."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.max_iter is None else task.max_iter
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the estimator warns by the status, as of all methods
+    with silent_fits():  # the estimator warns by the status, as of all methods
         posterior = fit_nuts(
             model,
             task.x,

@@ -1,6 +1,5 @@
 """Stochastic-gradient MCMC of any model."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,13 +13,13 @@ from torch import Tensor
 from .. import _checks
 from .._checkpointing import Checkpoint
 from .._inputs import Inputs
-from .._scope import Stream
+from .._scope import Stream, silent_fits
 from ..guides import DeltaGuide, Init, MeanFieldGuide, NetworkInit
 from ..joint import Layout, Site, warn_of_learnable
 from ..mcmc import ChainStatistics, MCMCPosterior, judge
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior
-from ..svi import Callback, Data, Execution, PosteriorWarning, count_batches, fit_svi
+from ..svi import Callback, Data, Execution, count_batches, fit_svi
 from ._plans import ConstantSteps, StepSizes
 from ._records import Record, kept_steps, memory_for
 from ._samplers import ChainOptimizer, StochasticGradientSampler
@@ -125,8 +124,7 @@ def fit_sgmcmc(
     with _only_latent(model), _removed_on_failure(file, first):
         for chain, point in enumerate(points):
             record = Record(point, layout.views(draws[chain]), kept)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PosteriorWarning)  # a chain is no fit that ends at a best point
+            with silent_fits():  # a chain is no fit that ends at a best point
                 fitted = fit_svi(
                     model,
                     point,

@@ -1,9 +1,8 @@
 """From a fitted guide to a status."""
 
-import warnings
-
 from torch import nn
 
+from .._scope import warn_of_fit
 from ..guides import has_marginals, problems_of
 from ..history import History
 from ..model import BayesianModel
@@ -36,5 +35,5 @@ def judge(status: Status, guide: nn.Module, model: nn.Module, history: History, 
     problems = problems_of(guide, model)
     if not problems:
         return status
-    warnings.warn("; ".join(problems), PosteriorWarning, stacklevel=stacklevel + 1)
+    warn_of_fit("; ".join(problems), PosteriorWarning, stacklevel=stacklevel + 1)
     return Status(False, " ".join([status.message, *(problem[0].upper() + problem[1:] for problem in problems)]))

@@ -1,7 +1,6 @@
 """A step with one of Pyro's own ELBOs, for any model and guide."""
 
 import copy
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,7 +12,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._scope import own_parameters
+from .._scope import filtered_warnings, own_parameters
 from ..estimators import Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..model import BayesianModel
@@ -80,8 +79,8 @@ class PyroStep(GradientStep):
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         weight = max(weight, SMALLEST_KL_WEIGHT)
         scaled = nullcontext() if weight == 1.0 else _ScaleLatents(weight)
-        with self._contexts[weight >= SMALLEST_DIVISOR], scaled, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
+        quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
+        with self._contexts[weight >= SMALLEST_DIVISOR], scaled, quiet:
             loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
         terms = torch.stack(self._terms(loss, weight))
         return torch.full_like(terms[0], loss), terms

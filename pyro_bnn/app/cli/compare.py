@@ -6,7 +6,6 @@ number, with `reference` ("" for the score of a single method), `method`, `regio
 """
 
 import sys
-import warnings
 from pathlib import Path
 
 from . import options
@@ -36,7 +35,7 @@ def compare(
     """
     options.check_format(picture_format)
     with loading():
-        from ...mcmc import ConvergenceWarning
+        from ..._scope import silent_fits
         from ..folders import creating
         from ..study import RegressionStudy
 
@@ -52,8 +51,7 @@ def compare(
         study = RegressionStudy(
             seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # its message is printed as the status
+        with silent_fits():  # their statuses are printed
             result = study.run(tell)
         picture = study.save(result, folder, picture_format=picture_format)
     output.table(f"\n{result}")

@@ -1,0 +1,122 @@
+"""Filters of warnings, which belong to the process: two fits in two threads leave them as they were, and fits warn."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn import _scope
+from pyro_bnn.sgmcmc import _fit as sgmcmc_fit
+
+NUM_ROWS = 20
+
+
+def make_model():
+    likelihood = pb.GaussianLikelihood(0.1)
+    return pb.BayesianModel(nn.Linear(1, 1), prior=pb.NormalPrior(), likelihood=likelihood, num_data=NUM_ROWS)
+
+
+def filters():
+    """Those of our own warnings: other libraries add theirs when they are imported."""
+    return [entry for entry in warnings.filters if entry[2].__module__.startswith("pyro_bnn")]
+
+
+class Meeting:
+    """Waits in a fit's first epoch until another fit is there, and remembers the filters of that moment."""
+
+    def __init__(self, barrier):
+        self.barrier, self.filters = barrier, None
+
+    def __call__(self, history):
+        if self.filters is None:
+            self.barrier.wait()
+            self.filters = filters()
+
+
+def in_threads(*jobs):
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def chain(meeting, num_epochs):
+    x = torch.linspace(-1, 1, NUM_ROWS)[:, None]
+
+    def run():
+        options = {"sampler": pb.SGHMC(lr=1e-3, momentum=0.5), "num_epochs": num_epochs, "num_samples": 5, "seed": 0}
+        with _scope.silent_fits():
+            pb.fit_sgmcmc(make_model(), (x, 2 * x), callbacks=[meeting], **options)
+
+    return run
+
+
+def test_chains_side_by_side_leave_the_filters_alone():
+    before = filters()
+    meetings = [Meeting(barrier) for barrier in [threading.Barrier(2, timeout=60)] * 2]
+    in_threads(chain(meetings[0], 10), chain(meetings[1], 40))  # the first ends while the second goes on
+    assert filters() == before
+    assert all(meeting.filters == before for meeting in meetings)
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_chains_of_plain_filters_would_not(monkeypatch):
+    """The twin: what `silent_fits` did before, a filter of the process for the time of a fit."""
+
+    class Filtered(warnings.catch_warnings):
+        def __enter__(self):
+            super().__enter__()
+            warnings.simplefilter("ignore", pb.PosteriorWarning)
+
+    before = filters()
+    monkeypatch.setattr(sgmcmc_fit, "silent_fits", Filtered)
+    meetings = [Meeting(barrier) for barrier in [threading.Barrier(2, timeout=60)] * 2]
+    with warnings.catch_warnings():  # pytest's own filters come back
+        in_threads(chain(meetings[0], 10), chain(meetings[1], 40))
+    assert all(meeting.filters != before for meeting in meetings)
+
+
+def test_a_silent_fit_in_one_thread_silences_no_other():
+    """A filter would: it holds for all threads."""
+    inside, told = threading.Event(), threading.Event()
+
+    def silent():
+        with _scope.silent_fits():
+            inside.set()
+            told.wait(60)
+            _scope.warn_of_fit("not shown", UserWarning, stacklevel=1)
+
+    other = threading.Thread(target=silent)
+    other.start()
+    inside.wait(60)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        _scope.warn_of_fit("shown", UserWarning, stacklevel=1)
+        told.set()
+        other.join()
+    assert [str(warning.message) for warning in shown] == ["shown"]
+    assert shown[0].filename == __file__
+
+
+def test_a_filter_ends_with_its_context_and_other_threads_wait_for_it():
+    before, order = list(warnings.filters), []
+
+    def other():
+        started.set()
+        with _scope.filtered_warnings("ignore"):
+            order.append("other")
+
+    started = threading.Event()
+    thread = threading.Thread(target=other)
+    with _scope.filtered_warnings("ignore", "bad"):
+        thread.start()
+        started.wait(60)
+        order.append("first")
+        warnings.warn("bad thing", stacklevel=1)
+    thread.join()
+    assert order == ["first", "other"]
+    assert list(warnings.filters) == before
