@@ -92,7 +92,7 @@ USED_IN_TESTS = {
         "A forged file has a right checksum, and only its content is wrong.",
     ),
     "tests/test_mcmc_replayed.py": (
-        {"pyro_bnn.mcmc._replayed", "pyro_bnn.mcmc._steps"},
+        {"pyro_bnn.mcmc._hmc", "pyro_bnn.mcmc._replayed", "pyro_bnn.mcmc._steps"},
         "Draws from records are compared with those without, for which there is no public option.",
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),

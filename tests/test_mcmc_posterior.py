@@ -285,6 +285,11 @@ def test_chains_that_do_not_move_are_a_problem():
     assert any("did not move" in problem for problem in report.problems)
 
 
+def test_chains_that_never_moved_have_an_infinite_r_hat_and_arviz_says_nothing_of_its_divisions():
+    found = convergence(torch.tensor([-1.0, 1.0, 2.0])[:, None, None].expand(3, 20, 2).clone())
+    assert bool(found.r_hat.isinf().all())
+
+
 @pytest.mark.parametrize(("num_chains", "enough"), [(1, 8), (2, 4)])
 def test_too_few_draws_are_called_that_and_not_constant(num_chains, enough):
     values = torch.randn(num_chains, enough, 3)

@@ -1,10 +1,10 @@
-"""NUTS without a compiler: what torch replays gives the draws of the functions that were recorded."""
+"""NUTS and HMC without a compiler: what torch replays gives the draws of the functions that were recorded."""
 
 import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import _replayed, _steps
+from pyro_bnn.mcmc import _hmc, _replayed, _steps
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly
@@ -151,3 +151,80 @@ def test_data_and_prior_scales_of_each_fit_are_its_own():
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
     first, second = fitted(model, x, y), fitted(model, 2 * x, y)
     assert not all(torch.allclose(first[name], second[name]) for name in first)
+
+
+# --- HMC: only its potential is recorded ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def potentials(monkeypatch):
+    """Whether each potential of HMC was recorded, in turn."""
+    seen = []
+
+    def replayed(value_and_grad, z):
+        run = _replayed.replayed(value_and_grad, z)
+        seen.append(run is not value_and_grad)
+        return run
+
+    monkeypatch.setattr(_hmc, "replayed", replayed)
+    return seen
+
+
+def hamiltonian(model, x, y):
+    options = {"num_samples": 5, "num_warmup": 5, "num_chains": 2, "seed": 0, "dtype": torch.float64}
+    return quietly(pb.fit_mcmc, model, x, y, sampler=pb.HMC(max_steps=8), **options).samples
+
+
+def walk_by_hmc(potential):
+    torch.manual_seed(1)
+    kernel = pb.HMC(6).kernel(potential, START)
+    return [(d.z, d.log_density, d.num_steps) for d in (kernel.draw() for _ in range(20))]
+
+
+@pytest.mark.filterwarnings("ignore:the model's learnable parameters")
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_the_draws_of_hmc_are_those_of_the_potential_that_was_recorded(likelihood, potentials, monkeypatch):
+    model, x, y = small_model(likelihood=likelihood, num_data=6)
+    found = hamiltonian(model, x, y)
+    assert potentials == [True]
+    monkeypatch.setattr(_hmc, "replayed", lambda value_and_grad, z: value_and_grad)
+    assert_equal(found, hamiltonian(model, x, y))
+
+
+def branching(z):
+    sign = 1.0 if float(z.detach().sum()) > 0 else 2.0
+    return sign * 0.5 * z.square().sum(-1), sign * z
+
+
+def leaving(z):
+    values = torch.from_numpy(z.detach().numpy().copy())
+    return 0.5 * values.square().sum(-1), values
+
+
+def long(z):
+    total = z.square().sum(-1)
+    for _ in range(3000):
+        total = total * 1.0
+    return 0.5 * total, z.clone()
+
+
+@pytest.mark.parametrize("potential", [branching, leaving, long])
+def test_hmc_runs_what_cannot_be_recorded_as_it_is(potential, potentials, monkeypatch):
+    found = walk_by_hmc(potential)
+    assert potentials == [False]
+    monkeypatch.setattr(_hmc, "replayed", lambda value_and_grad, z: value_and_grad)
+    assert_equal(found, walk_by_hmc(potential))
+
+
+def test_a_recorded_potential_takes_points_of_any_memory_layout():
+    """As `Kernel.find_step` gives them: one point for all chains."""
+    network = torch.nn.Linear(2, 3).double()
+
+    def potential(z):
+        z = z.detach().requires_grad_()
+        value = network(z.view(-1, 2)).square().sum(-1)
+        return value.detach(), torch.autograd.grad(value.sum(), z)[0]
+
+    run = _replayed.replayed(potential, START)
+    assert run is not potential
+    assert_equal(run(START[:1].expand(3, 2)), potential(START[:1].expand(3, 2)))

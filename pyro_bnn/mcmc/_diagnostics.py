@@ -167,11 +167,12 @@ def convergence(values: Tensor) -> Convergence:
     if is_known and bool(varies.any()):
         chains = values[..., varies].numpy()
         datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
-        results = (
-            arviz.rhat(datasets[0]),
-            arviz.ess(datasets[1], method="bulk"),
-            arviz.ess(datasets[1], method="tail"),
-        )
+        with np.errstate(divide="ignore", invalid="ignore"):  # of chains that never moved R-hat is infinite
+            results = (
+                arviz.rhat(datasets[0]),
+                arviz.ess(datasets[1], method="bulk"),
+                arviz.ess(datasets[1], method="tail"),
+            )
         columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
     r_hat, ess_bulk, ess_tail = columns
     return Convergence(r_hat, ess_bulk, ess_tail, is_known)

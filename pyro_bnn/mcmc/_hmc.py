@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import _checks
 from ._compiled import compiled, explained
 from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad, leapfrog
+from ._replayed import replayed
 from ._traced import traced
 
 
@@ -44,11 +45,11 @@ class HMCKernel(Kernel):
         value_and_grad: The potential.
         z: First points, shape (K, P).
         max_steps: Number of leapfrog steps of the longest trajectory.
-        compile: Compile the potential.
+        compile: Compile the potential. Otherwise it is recorded and replayed, on a CPU, if it can be.
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
-        super().__init__(_compiled(value_and_grad, z) if compile else value_and_grad, z)
+        super().__init__((_compiled if compile else replayed)(value_and_grad, z), z)
         self._z, self._max_steps = z, max_steps
         self._potential, self._gradient = self.value_and_grad(z)
 

@@ -7,15 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._kernel import ValueAndGrad
-from ._replayed import agree, recorded
-from ._traced import traced
+from ._replayed import agree, graph_of, recorded
 from ._tree import Setting, Subtree, Tree, ended, finish, grow, start
-
-MOST_OPERATIONS = 2000
-"""Heuristic: a potential of more operations is not recorded, which takes about a millisecond for each."""
 
 SHORT = 0.01
 """Size of a step that is taken to see whether a record is right."""
@@ -89,33 +84,16 @@ def _step(
 
 def _quick_step(step: Callable[..., Any], value_and_grad: ValueAndGrad, example: Sequence[Any]) -> Callable[..., Any]:
     """A step, replayed if it can be; its potential is recorded first, which leaves autograd out."""
-    z = example[0].proposal
-    try:
-        with _Counter() as counter:
-            value_and_grad(z)
-        if counter.count > MOST_OPERATIONS:
-            return step
-        graph, constants = traced(value_and_grad, [z])
-    except Exception:  # it branches on values, or has another reason; called by itself, it will say so
+    found = graph_of(value_and_grad, example[0].proposal)
+    if found is None:
         return step
+    graph, constants = found
 
     def of_graph(*arguments: Any) -> Any:
         own, rest = arguments[: len(example)], arguments[len(example) :]
         return _step(lambda z: graph(z, *rest), *own)
 
     return _quick(step, example, records=of_graph, constants=constants)
-
-
-class _Counter(TorchDispatchMode):
-    """Counts the operations that are called in its context."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
 
 
 def _quick(
