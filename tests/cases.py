@@ -2,9 +2,11 @@
 
 import functools
 import inspect
+import itertools
 import math
 
 import pyro.distributions as dist
+import pytest
 import torch
 from torch import nn
 
@@ -136,3 +138,14 @@ def small_model(*, prior=None, likelihood="categorical", num_data=20, net=None, 
     )
     x = torch.randn(6, 4)
     return model, x, targets(6)
+
+
+def pairs(first, second, *, daily):
+    """All pairs from two tables as parameters of a test; those without a `daily` member are left to the nightly run.
+
+    What two members have in common with others is tested with these; a pair adds little, and there are many.
+    """
+    return [
+        pytest.param(one, other, marks=() if {one, other} & daily else pytest.mark.nightly)
+        for one, other in itertools.product(first, second)
+    ]

@@ -339,7 +339,7 @@ def test_priors_by_name_from_the_command_line():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["default", "fast", "article"])
+@pytest.mark.parametrize("recipe", ["default", "fast", pytest.param("article", marks=pytest.mark.nightly)])
 def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, recipe):
     run = tmp_path / "run"
     epochs = {"default": 3, "fast": 2, "article": 2}[recipe]

@@ -182,8 +182,15 @@ def test_the_closed_form_is_that_of_torch_and_so_are_its_gradients(prior, scale_
         assert torch.allclose(with_kl - without, flat_gradient, rtol=1e-8, atol=1e-9) == is_right
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "gaussian-latent"])
-@pytest.mark.parametrize("prior", ["laplace", "mixed"])
+@pytest.mark.parametrize(
+    ("prior", "likelihood"),
+    [
+        ("laplace", "categorical"),
+        ("mixed", "gaussian-latent"),
+        pytest.param("laplace", "gaussian-latent", marks=pytest.mark.nightly),
+        pytest.param("mixed", "categorical", marks=pytest.mark.nightly),
+    ],
+)
 def test_closed_and_drawn_divergences_have_the_same_expectation_and_gradients(prior, likelihood):
     """Laplace priors have closed forms for the marginals; mixtures have none, and are drawn beside those that do."""
     model, x, y = small_model(prior={**MORE_PRIORS, "mixed": MIXED}[prior], likelihood=likelihood, num_data=6)

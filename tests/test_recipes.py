@@ -271,7 +271,7 @@ def test_a_new_member_costs_as_many_files_as_is_said_and_gets_the_generic_tests(
     sources = {file: code.decode() for file, code in files(root).items() if re.fullmatch(r"pyro_bnn/.*\.py", file)}
     assert [str(access) for access in accesses(sources)[0] if access.file == recipe.target] == []
     paths = [f"tests/{name}.py" for name in (*recipe.tests, "test_architecture")]
-    outcomes, printed = run(root, recipe.selection, [*paths, recipe.target], "-x", "-m", "not slow")
+    outcomes, printed = run(root, recipe.selection, [*paths, recipe.target], "-x", "-m", "not slow and not nightly")
     assert not [name for name, is_passed in outcomes.items() if not is_passed], printed
     for file in recipe.tests:
         assert [name for at, name in outcomes if at == file and recipe.row in name.partition("[")[2]], file
