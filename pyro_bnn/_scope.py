@@ -274,14 +274,16 @@ def short_errors() -> Iterator[None]:
 
 
 @contextmanager
-def filtered_warnings(action: Literal["ignore", "error"], message: str = "") -> Iterator[None]:
-    """A context in which warnings whose text begins with a pattern are ignored, or raised.
+def filtered_warnings(
+    action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
+) -> Iterator[None]:
+    """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
 
     The filters belong to the process, so other threads wait: two such contexts that overlap would leave one filter for
     ever. Short computations only; what a whole fit warns of is :func:`silent_fits`'s affair.
     """
     with EXCLUSIVE, warnings.catch_warnings():
-        warnings.filterwarnings(action, message)
+        warnings.filterwarnings(action, message, category)
         yield
 
 

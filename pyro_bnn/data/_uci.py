@@ -87,7 +87,7 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
     """The numbers in a text file, all of them finite."""
     try:
-        with filtered_warnings("error"):  # numpy warns of an empty file
+        with filtered_warnings("error", category=UserWarning):  # numpy warns of an empty file
             values = np.loadtxt(path, ndmin=ndmin)
     except (ValueError, UserWarning) as error:
         raise DamagedFileError(f"{path} is damaged: {error}; take it from a copy.") from error
