@@ -13,22 +13,34 @@ from .tolerances import IDENTITY
 START = torch.tensor([[0.3, -0.2], [1.0, 0.5], [-0.7, 0.1]], dtype=torch.float64)
 
 
-@pytest.fixture
-def records(monkeypatch):
-    """Whether each function given to torch was recorded, in turn."""
-    seen = []
+def watched(monkeypatch, module, name):
+    """Whether each function that a module gives to one of `_replayed` was recorded, in turn."""
+    seen, record = [], getattr(_replayed, name)
 
-    def recorded(function, example):
-        run = _replayed.recorded(function, example)
-        seen.append(run is not None)
+    def watching(function, example):
+        run = record(function, example)
+        seen.append(run is not None and run is not function)
         return run
 
-    monkeypatch.setattr(_steps, "recorded", recorded)
+    monkeypatch.setattr(module, name, watching)
     return seen
+
+
+@pytest.fixture
+def records(monkeypatch):
+    """Of NUTS: those of its parts."""
+    return watched(monkeypatch, _steps, "recorded")
+
+
+@pytest.fixture
+def potentials(monkeypatch):
+    """Of HMC: only its potential is recorded."""
+    return watched(monkeypatch, _hmc, "replayed")
 
 
 def without_records(monkeypatch):
     monkeypatch.setattr(_steps, "recorded", lambda function, example: None)
+    monkeypatch.setattr(_hmc, "replayed", lambda value_and_grad, z: value_and_grad)
 
 
 def fitted(model, x, y, **options):
@@ -50,6 +62,24 @@ def assert_equal(a, b):
 
 def normal_potential(z):
     return 0.5 * z.square().sum(-1), z.clone()
+
+
+def branching(z):
+    sign = 1.0 if float(z.detach().sum()) > 0 else 2.0
+    return sign * 0.5 * z.square().sum(-1), sign * z
+
+
+def leaving(z):
+    """Numbers that leave torch and come back are constants of a record."""
+    values = torch.from_numpy(z.detach().numpy().copy())
+    return 0.5 * values.square().sum(-1), values
+
+
+def long(z):
+    total = z.square().sum(-1)
+    for _ in range(3000):
+        total = total * 1.0
+    return 0.5 * total, z.clone()
 
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
@@ -83,22 +113,16 @@ def test_long_chains_agree(num_chains, monkeypatch):
 
 
 def test_a_potential_that_branches_on_values_is_not_recorded(records):
-    def potential(z):
-        sign = 1.0 if float(z.sum()) > 0 else 2.0
-        return sign * 0.5 * z.square().sum(-1), sign * z
-
-    walk(potential)
+    walk(branching)
     assert records == [True] * 2  # those without the potential
 
 
 def test_a_potential_whose_record_is_wrong_elsewhere_runs_as_it_is(records):
-    """Numbers that leave torch and come back are constants of a record."""
     calls = []
 
     def potential(z):
         calls.append(len(z))
-        values = torch.from_numpy(z.detach().numpy().copy())
-        return 0.5 * values.square().sum(-1), values
+        return leaving(z)
 
     found = walk(potential)
     assert records == [True] * 3
@@ -108,14 +132,7 @@ def test_a_potential_whose_record_is_wrong_elsewhere_runs_as_it_is(records):
 
 def test_a_potential_of_many_operations_is_not_recorded(records):
     """Recording takes longer than short chains do."""
-
-    def potential(z):
-        total = z.square().sum(-1)
-        for _ in range(3000):
-            total = total * 1.0
-        return 0.5 * total, z.clone()
-
-    found = walk(potential, num_draws=3)
+    found = walk(long, num_draws=3)
     assert records == [True] * 2
     assert_equal(found, walk(normal_potential, num_draws=3))
 
@@ -123,12 +140,7 @@ def test_a_potential_of_many_operations_is_not_recorded(records):
 def test_without_the_check_a_wrong_record_would_be_used(monkeypatch):
     """The test before this one can fail."""
     monkeypatch.setattr(_steps, "agree", lambda a, b: True)
-
-    def potential(z):
-        values = torch.from_numpy(z.detach().numpy().copy())
-        return 0.5 * values.square().sum(-1), values
-
-    first = walk(potential)
+    first = walk(leaving)
     assert not torch.allclose(first[-1][1], walk(normal_potential)[-1][1])
 
 
@@ -156,20 +168,6 @@ def test_data_and_prior_scales_of_each_fit_are_its_own():
 # --- HMC: only its potential is recorded ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def potentials(monkeypatch):
-    """Whether each potential of HMC was recorded, in turn."""
-    seen = []
-
-    def replayed(value_and_grad, z):
-        run = _replayed.replayed(value_and_grad, z)
-        seen.append(run is not value_and_grad)
-        return run
-
-    monkeypatch.setattr(_hmc, "replayed", replayed)
-    return seen
-
-
 def hamiltonian(model, x, y):
     options = {"num_samples": 5, "num_warmup": 5, "num_chains": 2, "seed": 0, "dtype": torch.float64}
     return quietly(pb.fit_mcmc, model, x, y, sampler=pb.HMC(max_steps=8), **options).samples
@@ -187,32 +185,15 @@ def test_the_draws_of_hmc_are_those_of_the_potential_that_was_recorded(likelihoo
     model, x, y = small_model(likelihood=likelihood, num_data=6)
     found = hamiltonian(model, x, y)
     assert potentials == [True]
-    monkeypatch.setattr(_hmc, "replayed", lambda value_and_grad, z: value_and_grad)
+    without_records(monkeypatch)
     assert_equal(found, hamiltonian(model, x, y))
-
-
-def branching(z):
-    sign = 1.0 if float(z.detach().sum()) > 0 else 2.0
-    return sign * 0.5 * z.square().sum(-1), sign * z
-
-
-def leaving(z):
-    values = torch.from_numpy(z.detach().numpy().copy())
-    return 0.5 * values.square().sum(-1), values
-
-
-def long(z):
-    total = z.square().sum(-1)
-    for _ in range(3000):
-        total = total * 1.0
-    return 0.5 * total, z.clone()
 
 
 @pytest.mark.parametrize("potential", [branching, leaving, long])
 def test_hmc_runs_what_cannot_be_recorded_as_it_is(potential, potentials, monkeypatch):
     found = walk_by_hmc(potential)
     assert potentials == [False]
-    monkeypatch.setattr(_hmc, "replayed", lambda value_and_grad, z: value_and_grad)
+    without_records(monkeypatch)
     assert_equal(found, walk_by_hmc(potential))
 
 

@@ -11,6 +11,8 @@ import pyro_bnn as pb
 from pyro_bnn import _scope
 from pyro_bnn.sgmcmc import _fit as sgmcmc_fit
 
+from .test_threads import at_once
+
 NUM_ROWS = 20
 
 
@@ -36,14 +38,6 @@ class Meeting:
             self.filters = filters()
 
 
-def in_threads(*jobs):
-    threads = [threading.Thread(target=job) for job in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def chain(meeting, num_epochs):
     x = torch.linspace(-1, 1, NUM_ROWS)[:, None]
 
@@ -58,7 +52,7 @@ def chain(meeting, num_epochs):
 def test_chains_side_by_side_leave_the_filters_alone():
     before = filters()
     meetings = [Meeting(barrier) for barrier in [threading.Barrier(2, timeout=60)] * 2]
-    in_threads(chain(meetings[0], 10), chain(meetings[1], 40))  # the first ends while the second goes on
+    at_once([chain(meetings[0], 10), chain(meetings[1], 40)])  # the first ends while the second goes on
     assert filters() == before
     assert all(meeting.filters == before for meeting in meetings)
 
@@ -76,7 +70,7 @@ def test_chains_of_plain_filters_would_not(monkeypatch):
     monkeypatch.setattr(sgmcmc_fit, "silent_fits", Filtered)
     meetings = [Meeting(barrier) for barrier in [threading.Barrier(2, timeout=60)] * 2]
     with warnings.catch_warnings():  # pytest's own filters come back
-        in_threads(chain(meetings[0], 10), chain(meetings[1], 40))
+        at_once([chain(meetings[0], 10), chain(meetings[1], 40)])
     assert all(meeting.filters != before for meeting in meetings)
 
 
