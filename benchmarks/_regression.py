@@ -30,9 +30,9 @@ NUTS_SIZES = {
     "yacht": (500, 10),
     "energy": (500, 10),
     "concrete": (2500, 8),
-    "wine-quality-red": (500, 7),
-    "kin8nm": (300, 7),
-    "power-plant": (300, 7),
+    "wine-quality-red": (1000, 7),
+    "kin8nm": (500, 8),
+    "power-plant": (500, 8),
 }
 """Draws of each chain after as many of warm-up, and the largest depth of its trees. Heuristic: what time
 allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results.md)."""

@@ -70,6 +70,16 @@ USED_IN_TESTS = {
         {"pyro_bnn.mcmc._adaptation"},
         "Step size, mass and windows are compared with their definitions; no fit shows them alone.",
     ),
+    "tests/test_mcmc_blocks.py": (
+        {
+            "pyro_bnn.mcmc._blocks",
+            "pyro_bnn.mcmc._emit",
+            "pyro_bnn.mcmc._native",
+            "pyro_bnn.mcmc._operations",
+            "pyro_bnn.mcmc._traced",
+        },
+        "Potentials in C are compared with torch's; which are written in blocks is seen in time alone.",
+    ),
     "tests/test_mcmc_cache.py": (
         {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._native"},
         "What a user sees of the cache is time. Compilations are counted, and a wrong key must be seen to be wrong.",

@@ -217,7 +217,7 @@ class TracePotential(Potential):
 
 
 def _rowwise_sum(value: Tensor) -> Tensor:
-    return value.flatten(1).sum(-1) if value.dim() > 1 else value
+    return value.sum(tuple(range(1, value.dim()))) if value.dim() > 1 else value
 
 
 def _log_jacobian(site: Site, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:

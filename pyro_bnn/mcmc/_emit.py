@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+from ._blocks import Blocks, blocks_of, row_axis
+
 Index = Sequence[str]
 
 
@@ -208,17 +210,23 @@ class Emitted:
     Args:
         text: Its definition.
         num_scratch: Numbers of memory that it needs.
-        num_products: Numbers of multiplications in its matrix products.
-        results: What the recorded function returns for the example.
+        num_products: Number of multiplications in its matrix products; if it has blocks, of one and of what remains.
+        has_blocks: Whether it goes through the rows of data block by block.
     """
 
     text: str
     num_scratch: int
     num_products: int
-    results: tuple[Tensor, ...]
+    has_blocks: bool
 
 
-Operation = Callable[[Writer, Node, Mapping[Node, Any], Mapping[Node, Any]], Any]
+Values = dict[Node, Any]
+"""The value in C of each node so far; a list of them where it returns several."""
+
+Results = Mapping[Node, Any]
+"""What each node returns for the example."""
+
+Operation = Callable[[Writer, Node, Mapping[Node, Any], Results], Any]
 """Function of the writer, a node, the values in C and the results of the example, by node, that returns a value."""
 
 
@@ -233,31 +241,93 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[o
     Raises:
         UnsupportedError: If there is no such way.
     """
-    recorder, writer = _Recorder(graph), Writer()
+    recorder = _Recorder(graph)
     recorder.run(*example)
-    values: dict[Node, Any] = {}
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    for number, node in enumerate(placeholders):
-        values[node] = in_memory("z" if number == 0 else f"data[{number - 1}]", 0, example[number].shape)
-    for node in graph.graph.nodes:
-        if node.op == "call_function":
-            if node.target not in operations:
-                raise UnsupportedError(str(node.target))
-            value = operations[node.target](writer, node, values, recorder.results)
-            is_shared = isinstance(value, Value) and (_num_uses(node) > 1 or value.size == 1)
-            values[node] = writer.stored(value) if is_shared else value
-        elif node.op not in ("placeholder", "output"):
-            raise UnsupportedError(node.op)
-    outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
-    number, gradient = (values[node] for node in outputs)
+    results, writer = recorder.results, Writer()
+    *nodes, output = graph.graph.nodes
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    rest = nodes[len(placeholders) :]
+    for node in rest:
+        if node.op != "call_function" or node.target not in operations:
+            raise UnsupportedError(str(node.target))
+    arrays = ["z", *(f"data[{number}]" for number in range(len(example) - 1))]
+    inputs = zip(placeholders, arrays, example, strict=True)
+    values: Values = {node: in_memory(name, 0, value.shape) for node, name, value in inputs}
+    blocks = blocks_of(nodes, results)
+    body = _Body(writer, operations)
+    if blocks is None:
+        body.write(rest, values, results)
+    else:
+        body.write(blocks.before, values, results)
+        body.write_blocks(blocks, values, results)
+        body.write(blocks.after, values, results)
+    number, gradient = (values[node] for node in output.args[0])
     writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
     with writer.loops(gradient.shape) as index:
         writer.add(f"gradient[{index[1]}] = {gradient.at(index)};")
     parameters = "const double *restrict z, double *restrict value, double *restrict gradient, double *restrict w"
-    body = "\n".join(f"    {line}" for line in writer.lines)
-    text = f"static void value_and_grad({parameters}, const double *const *data) {{\n{body}\n}}\n"
-    results = tuple(recorder.results[node] for node in outputs)
-    return Emitted(text, writer.num_scratch, writer.num_products, results)
+    lines = "\n".join(f"    {line}" for line in writer.lines)
+    text = f"static void value_and_grad({parameters}, const double *const *data) {{\n{lines}\n}}\n"
+    return Emitted(text, writer.num_scratch, writer.num_products, blocks is not None)
+
+
+class _Body:
+    """Writes operations one after the other.
+
+    Args:
+        writer: Where to.
+        operations: How each operation is written.
+    """
+
+    def __init__(self, writer: Writer, operations: Mapping[object, Operation]) -> None:
+        self._writer, self._operations = writer, operations
+
+    def write(self, nodes: Sequence[Node], values: Values, results: Results) -> None:
+        """Write operations, and add their values to those that there are."""
+        for node in nodes:
+            value = self._operations[node.target](self._writer, node, values, results)
+            is_shared = isinstance(value, Value) and (_num_uses(node) > 1 or value.size == 1)
+            values[node] = self._writer.stored(value) if is_shared else value
+
+    def write_blocks(self, blocks: Blocks, values: Values, results: Results) -> None:
+        """Write operations on rows as a loop over blocks of them and one pass over what remains; add their sums."""
+        writer = self._writer
+        totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
+        for total in totals.values():
+            with writer.loops(total.shape) as index:
+                writer.add(f"{total.at(index)} = 0.0;")
+        for begin, size, count in blocks.passes():
+            first = writer.name("first")
+            own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}
+            cut = {node: _cut(result, blocks.num_rows, size) for node, result in results.items()}
+            writer.add(f"for (long {first} = {begin}; {first} < {begin + size * count}; {first} += {size}) {{")
+            for node in blocks.inside:
+                self.write([node], own, cut)
+                if node in totals:
+                    with writer.loops(totals[node].shape) as index:
+                        writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
+            writer.add("}")
+        values.update(totals)
+
+
+def _rows(value: Any, num_rows: int, first: str, size: int) -> Any:
+    """Some rows of a value, from a first one on; the value itself if it has none."""
+    if not isinstance(value, Value) or (axis := row_axis(value.shape, num_rows)) is None:
+        return value
+    shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
+
+    def at(index: Index) -> str:
+        return value.at([*index[:axis], f"({first} + {index[axis]})", *index[axis + 1 :]])
+
+    return Value(shape, at, value.is_stored)
+
+
+def _cut(result: Any, num_rows: int, size: int) -> Any:
+    """The first rows of a result, which tell their shape and type."""
+    if isinstance(result, tuple | list):
+        return [_cut(part, num_rows, size) for part in result]
+    axis = row_axis(result.shape, num_rows) if isinstance(result, Tensor) else None
+    return result if axis is None else result.narrow(axis, 0, size)
 
 
 def _num_uses(node: Node) -> int:

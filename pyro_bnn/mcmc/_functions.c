@@ -15,6 +15,9 @@ static inline unsigned long long as_bits(double value) {
     return bits;
 }
 
+/* Both values are read in any case: GCC 12 reads wrong ones where only a condition lets it read them. */
+static inline double where_(int condition, double yes, double no) { return condition ? yes : no; }
+
 /* exp(x) = 2^n exp(r) with |r| <= log(2) / 2: returns exp(r) - 1 by its Taylor series, and 2^n. */
 static inline double reduced_expm1(double x, double *power) {
     const double rounding = 6755399441055744.0; /* 1.5 * 2^52: a sum with it is rounded to an integer */

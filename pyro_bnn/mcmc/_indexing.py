@@ -157,7 +157,7 @@ def select_backward(writer: Writer, node: Node, values: Values, results: Values)
 
     def at(index: Index) -> str:
         inside = source.at([*index[:axis], *index[axis + 1 :]])
-        return inside if shape[axis] == 1 else f"({index[axis]} == {number % shape[axis]} ? {inside} : 0.0)"
+        return inside if shape[axis] == 1 else f"where_({index[axis]} == {number % shape[axis]}, {inside}, 0.0)"
 
     return Value(shape, at)
 
@@ -239,6 +239,6 @@ def scatter_add(writer: Writer, node: Node, values: Values, results: Values) -> 
 
     def at(index: Index) -> str:
         row = [*index[:axis], "0", *index[axis + 1 :]]
-        return f"({base.at(index)} + ((long){which.at(row)} == {index[axis]} ? {source.at(row)} : 0.0))"
+        return f"({base.at(index)} + where_((long){which.at(row)} == {index[axis]}, {source.at(row)}, 0.0))"
 
     return Value(shape, at)

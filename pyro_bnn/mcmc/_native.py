@@ -1,6 +1,6 @@
 """The No-U-Turn Sampler in C for small networks, compiled and loaded.
 
-Compiling takes a second. What cannot be written out in C (`_operations.py`), is large, or is on another device than the
+Compiling takes a second. What cannot be written out in C (`_operations.py`), is wide, or is on another device than the
 CPU is left to torch's compiler.
 """
 
@@ -24,6 +24,9 @@ from ._traced import traced
 
 MOST_PRODUCTS = 2**20
 """Heuristic: multiplications per potential from which on matrix products of a library are faster than loops."""
+
+MOST_PRODUCTS_OF_BLOCKS = 2**24
+"""The same for a block of rows: a library goes through all rows at once, in memory and for all chains together."""
 
 MOST_LINES = 5000
 """Heuristic: lines of C from which on compiling takes longer than torch's compiler."""
@@ -97,7 +100,7 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
         max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     Raises:
-        RuntimeError: If the C compiler fails, or its function and torch's differ at the point.
+        RuntimeError: If the C compiler fails, or its function and torch's differ.
     """
     if z.device.type != "cpu" or z.dtype != torch.float64 or os.name != "posix" or _compiler() is None:
         return None
@@ -106,7 +109,8 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
         potential = emitted(function.graph, [z, *function.constants], OPERATIONS)
     except UnsupportedError:
         return None
-    if potential.num_products > MOST_PRODUCTS or potential.text.count("\n") > MOST_LINES:
+    most = MOST_PRODUCTS_OF_BLOCKS if potential.has_blocks else MOST_PRODUCTS
+    if potential.num_products > most or potential.text.count("\n") > MOST_LINES:
         return None
     sizes = {"NUM_WEIGHTS": z.shape[1], "NUM_LEVELS": max(max_tree_depth - 1, 1), "MAX_SIZE": 2**max_tree_depth}
     folder = Path(__file__).parent
@@ -115,15 +119,19 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     parts += [(folder / "_functions.c").read_text(), potential.text, (folder / "_trajectory.c").read_text()]
     data = [_laid_out(constant) for constant in function.constants]
     sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch)
-    for name, own, expected in zip(
-        ("potential", "gradient"), sampler.value_and_grad(z), potential.results, strict=True
-    ):
-        if not torch.allclose(own, expected.reshape(own.shape), rtol=1e-6, atol=1e-6, equal_nan=True):
+    for point in (z, z + 0.1):
+        _require_same(sampler.value_and_grad(point), value_and_grad(point))
+    return sampler
+
+
+def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Raise a `RuntimeError` unless a potential and its gradient in C are those of torch."""
+    for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
+        if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6, equal_nan=True):
             raise RuntimeError(
                 f"the {name} in C must be torch's, got {own.flatten()[:3].tolist()} in place of "
-                f"{expected.flatten()[:3].tolist()}: a fault of this package. Use `compile=False`."
+                f"{theirs.flatten()[:3].tolist()}: a fault of this package, or of the C compiler. Use `compile=False`."
             )
-    return sampler
 
 
 def _compiler() -> str | None:

@@ -1,0 +1,154 @@
+"""Which part of a recorded function goes through the rows of data one by one, so that it may be written block by block.
+
+A likelihood is a sum over rows. Written operation by operation, each result for all rows goes through memory; written
+for a block of rows at a time, all of it stays in the processor's cache.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+ROWS = 256
+"""Rows of a block; heuristic: with 50 units its results take 100 kB each. Fewer than two blocks are written whole."""
+
+VALUELESS = {
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.zeros.default,
+    aten.ones_like.default,
+    aten.new_ones.default,
+    aten.ones.default,
+    aten.full.default,
+    aten.full_like.default,
+    aten.new_full.default,
+}
+"""Operations whose results do not depend on the values of their arguments."""
+
+PICKING = {aten.index.Tensor, aten.index_put.default}
+"""Operations that take or put elements anywhere."""
+
+ALONG = {aten.gather.default, aten.scatter_add.default}
+"""Operations that do so along the axis that is their second argument."""
+
+RESHAPING = {aten.view.default, aten._unsafe_view.default}
+SUMS = {aten.sum.default, aten.sum.dim_IntList}
+PRODUCTS = {aten.mm.default, aten.bmm.default}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The parts of a recorded function.
+
+    Args:
+        num_rows: Number of rows N.
+        before: Operations on the weights alone.
+        inside: Operations on rows, each of which needs no other row.
+        sums: Those of them that sum over the rows.
+        after: What is made of the sums.
+    """
+
+    num_rows: int
+    before: list[Node]
+    inside: list[Node]
+    sums: set[Node]
+    after: list[Node]
+
+    def passes(self) -> Iterator[tuple[int, int, int]]:
+        """First row, number of rows and number of blocks: of the equal ones, and of what remains."""
+        count, rest = divmod(self.num_rows, ROWS)
+        yield 0, ROWS, count
+        if rest:
+            yield count * ROWS, rest, 1
+
+
+def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
+    """The parts of a recorded function; None if it has few rows, or some operation is not known to need one row only.
+
+    An axis is that of the rows if it has their number, which no other axis may have.
+
+    Args:
+        nodes: Its operations and placeholders, the first of which is the point.
+        results: Their results for the example.
+    """
+    point, *constants = [node for node in nodes if node.op == "placeholder"]
+    sizes = {size for node in constants for size in results[node].shape}
+    for num_rows in sorted(sizes - {*results[point].shape}, reverse=True):
+        if num_rows >= 2 * ROWS:
+            found = _parts(nodes, results, num_rows)
+            if found is not None:
+                return found
+    return None
+
+
+def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
+    """The axis of the rows, if there is one.
+
+    Raises:
+        ValueError: If there are several.
+    """
+    axes = [axis for axis, size in enumerate(shape) if size == num_rows]
+    if len(axes) > 1:
+        raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")
+    return axes[0] if axes else None
+
+
+def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) -> Blocks | None:
+    before, inside, after = list[Node](), list[Node](), list[Node]()
+    sums, late, with_rows = set[Node](), set[Node](), set[Node]()
+    for node in nodes:
+        try:
+            axes = [row_axis(tensor.shape, num_rows) for tensor in _tensors(results[node])]
+        except ValueError:
+            return None
+        has_rows = any(axis is not None for axis in axes)
+        if node.op == "placeholder":
+            with_rows |= {node} if has_rows else set()
+            continue
+        sources = [] if node.target in VALUELESS else node.all_input_nodes
+        reads_rows, is_late = any(s in with_rows for s in sources), any(s in late for s in sources)
+        if not has_rows and not reads_rows:
+            (after if is_late else before).append(node)
+            late |= {node} if is_late else set()
+            continue
+        if is_late or not (_is_rowwise(node, results, reads_rows, axes) if has_rows else _is_sum(node)):
+            return None
+        inside.append(node)
+        if has_rows:
+            with_rows.add(node)
+        else:
+            sums.add(node)
+            late.add(node)
+    return Blocks(num_rows, before, inside, sums, after) if sums else None
+
+
+def _is_sum(node: Node) -> bool:
+    """Whether an operation that loses the axis of the rows sums over it."""
+    return node.target in SUMS or node.target in PRODUCTS
+
+
+def _is_rowwise(node: Node, results: Mapping[Node, Any], reads_rows: bool, axes: Sequence[int | None]) -> bool:
+    """Whether an operation whose results have rows makes each of them from the same row of its arguments."""
+    if node.target in VALUELESS or node.target == aten.expand.default:
+        return True
+    if not reads_rows or None in axes or node.target in PICKING:
+        return False
+    if node.target in ALONG:
+        return int(node.args[1]) % results[node].dim() != axes[0]  # type: ignore[arg-type]
+    if node.target in RESHAPING:
+        return _long(results[node].shape) == _long(results[node.all_input_nodes[0]].shape)
+    return True
+
+
+def _long(shape: Iterable[int]) -> list[int]:
+    return [size for size in shape if size > 1]
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    """The tensors of a result that are not empty."""
+    return [each for each in (result if isinstance(result, tuple | list) else [result]) if each.numel()]

@@ -1,0 +1,116 @@
+"""Potentials of many rows are written in C as a loop over blocks of rows, where each row is by itself."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn.joint import network_potential
+from pyro_bnn.mcmc import _blocks
+from pyro_bnn.mcmc._emit import emitted
+from pyro_bnn.mcmc._native import native
+from pyro_bnn.mcmc._operations import OPERATIONS
+from pyro_bnn.mcmc._traced import traced
+
+from .cases import LIKELIHOODS, PRIORS, small_model
+from .chains import quietly
+from .tolerances import IDENTITY
+
+ROWS = 16
+REST = 5
+LEFT_TO_TORCH = ("horseshoe", "horseshoe-per-weight", "mixture-density")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(_blocks, "ROWS", ROWS)
+
+
+def potential_of(num_rows, *, likelihood="gaussian-fixed", **options):
+    model, _, _ = small_model(num_data=num_rows, likelihood=likelihood, **options)
+    x, y = torch.randn(num_rows, 4), LIKELIHOODS[likelihood][2](num_rows)
+    return network_potential(model, x, y, torch.float64, stacklevel=1)
+
+
+def check(potential):
+    """Compare with torch's, and return whether there are blocks."""
+    z = 0.5 * torch.randn(3, sum(site.start.numel() for site in potential.sites))
+    sampler = native(potential.value_and_grad, z[:1], 3)
+    for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
+        torch.testing.assert_close(found, expected, **IDENTITY)
+    function = traced(potential.value_and_grad, [z[:1]])
+    return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).has_blocks
+
+
+WRITTEN = [[name for name in table if name not in LEFT_TO_TORCH] for table in (PRIORS, LIKELIHOODS)]
+
+
+@pytest.mark.filterwarnings("ignore:the model's learnable parameters")
+@pytest.mark.parametrize(("prior", "likelihood"), list(zip(WRITTEN[0], itertools.cycle(WRITTEN[1]))))
+def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
+    assert check(potential_of(3 * ROWS + REST, prior=PRIORS[prior], likelihood=likelihood))
+
+
+@pytest.mark.parametrize("num_rows", [2 * ROWS, 2 * ROWS + 1, 5 * ROWS - 1])
+def test_every_row_is_counted_once(num_rows):
+    assert check(potential_of(num_rows))
+
+
+def test_few_rows_are_written_whole():
+    assert not check(potential_of(2 * ROWS - 1))
+
+
+class Mixing(nn.Module):
+    """A network in whose hidden layer rows meet."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.first, self.last, self.mix = nn.Linear(4, 5), nn.Linear(5, 2), mix
+
+    def forward(self, x):
+        return self.last(self.mix(self.first(x)))
+
+
+MIXING = {
+    "the mean": lambda hidden: hidden - hidden.sum(-2, keepdim=True) / hidden.shape[-2],
+    "the first row": lambda hidden: hidden * hidden.select(-2, 0).unsqueeze(-2),
+    "the next row": lambda hidden: hidden + hidden[..., [*range(1, hidden.shape[-2]), 0], :],
+    "the shape": lambda hidden: hidden.mT.reshape(hidden.shape).relu(),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_where_rows_meet_the_potential_is_written_whole(name):
+    assert not check(potential_of(3 * ROWS, net=Mixing(MIXING[name])))
+
+
+@pytest.mark.parametrize("num_hidden", [3 * ROWS, 9])
+def test_as_many_rows_as_units_or_weights_are_not_mistaken_for_them(num_hidden):
+    net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
+    rows = {3 * ROWS: 3 * ROWS, 9: 4 * 9}[num_hidden]
+    assert not check(potential_of(rows, net=net))
+
+
+@pytest.mark.parametrize("num_hidden", [7, 10])
+@pytest.mark.parametrize("num_rows", [4, 8, 11, 16, 2 * ROWS + 8])
+def test_small_loops_with_conditions_are_right(num_rows, num_hidden):
+    """GCC 12 reads wrong numbers if a condition stands before a read; so all are read first."""
+    net = nn.Sequential(nn.Linear(4, num_hidden), nn.ReLU(), nn.Linear(num_hidden, 2))
+    check(potential_of(num_rows, net=net))
+
+
+def test_a_fit_of_many_rows_is_that_without_blocks(monkeypatch):
+    x = torch.linspace(-1, 1, 4 * ROWS)[:, None]
+    net = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.3), num_data=len(x))
+    options = {"num_samples": 4, "num_warmup": 3, "num_chains": 1, "seed": 0, "compile": True}
+
+    def fitted():
+        return quietly(pb.fit_nuts, model, x, x.sin(), **options).samples
+
+    in_blocks = fitted()
+    monkeypatch.setattr(_blocks, "ROWS", len(x))
+    for name, value in fitted().items():
+        torch.testing.assert_close(in_blocks[name], value, rtol=1e-4, atol=1e-4)
