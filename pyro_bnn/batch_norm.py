@@ -12,7 +12,7 @@ from . import _checks
 from ._inputs import Inputs, as_inputs, num_rows, take
 from ._scope import EXCLUSIVE, Stream, eval_mode
 from .guides import GuidePosterior
-from .model import SITE_PREFIX, BayesianModel, random_paths
+from .model import SITE_PREFIX, BayesianModel, network_values
 from .posterior import Draw, Posterior
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
@@ -122,9 +122,10 @@ class CarryingPosterior(Posterior):
         return median | self._rest(median)
 
     @torch.no_grad()
-    def centers(self) -> list[Draw]:
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """See :meth:`Posterior.centers`; with what goes with them."""
-        return [center | self._rest(center) for center in self.inner.centers()]
+        inner = self.inner.centers(everywhere=everywhere)
+        return [None if center is None else center | self._rest(center) for center in inner]
 
     @abstractmethod
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
@@ -258,13 +259,6 @@ class PinnedPosterior(CarryingPosterior):
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         return self.values
-
-
-def network_values(model: BayesianModel) -> dict[str, Tensor]:
-    """Learned parameters and buffers that the network has now, ``{"net.PATH": value}``."""
-    random = random_paths(model)
-    tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
-    return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:

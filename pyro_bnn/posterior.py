@@ -113,13 +113,18 @@ class Posterior(Shown, ABC):
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
-    def centers(self) -> list[Draw]:
-        """Points around which linearised predictions of draws are made: one point for each draw, in turn.
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
+        """Points around which the network is made linear in its weights for predictions: one for each draw, in turn.
+
+        None stands for a draw that is predicted by the network as it is.
+
+        Args:
+            everywhere: Whether there must be a point also where :attr:`is_linearised` does not ask for it.
 
         Raises:
             ValueError: If there is none, since the posterior has no median.
         """
-        return [self.median()]
+        return [self.median() if everywhere or self.is_linearised else None]
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -314,9 +319,9 @@ class EnsemblePosterior(Posterior):
         """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
         return any(member.is_linearised for member in self.members)
 
-    def centers(self) -> list[Draw]:
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Those of the members, in the order in which members are drawn from; see :meth:`Posterior.centers`."""
-        each = [member.centers() for member in self.members]
+        each = [member.centers(everywhere=everywhere) for member in self.members]
         rounds = math.lcm(*(len(centers) for centers in each))
         return [centers[turn % len(centers)] for turn in range(rounds) for centers in each]
 

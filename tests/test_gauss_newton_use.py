@@ -137,6 +137,16 @@ def test_a_pruned_point_is_refused_and_its_values_are_not():
         assert torch.equal(found[name], value)
 
 
+def test_a_point_that_carries_another_body_is_refused():
+    models = [small_model(num_data=6, where="net.2.*") for _ in range(2)]
+    (model, x, y), (other, _, _) = models
+    pinned = pb.PinnedPosterior(model, pb.auto_delta(model))
+    assert torch.isfinite(torch.tensor(pb.fit_gauss_newton(model, (x, y), at=pinned).log_evidence))
+    for at in (pinned, pinned.median()):
+        with pytest.raises(ValueError, match=r"got one with other values of \['net.0.weight', 'net.0.bias'\]"):
+            pb.fit_gauss_newton(other, (x, y), at=at)
+
+
 def test_a_softmax_is_warned_of():
     model, x, y = small_model(net=nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), num_data=6)
     with pytest.warns(UserWarning, match="Remove the softmax"):

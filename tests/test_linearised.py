@@ -197,3 +197,23 @@ def test_members_of_an_ensemble_that_carry_statistics_are_linearised_with_their_
     mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=8, linearised=True).probs
     assert_identical(mixture, sum(each) / 2)
     assert (each[0] - pb.predict(model, members[0].inner, x, **options).probs).abs().max() > 1e-3
+
+
+class Linear(Stored):
+    """Draws that are meant for the network that is linear around a center."""
+
+    is_linearised = True
+
+
+def test_only_those_members_of_an_ensemble_are_linearised_that_are_meant_for_it():
+    model, x, _ = small_model(num_data=6)
+    plain, other = (stored_posterior(model, 6, seed) for seed in range(2))
+    linear, drawn = Linear(other.stored, other.center), pb.StoredPosterior.of(plain, 6)
+    mixture = pb.predict(model, pb.EnsemblePosterior([drawn, linear]), x, num_samples=12, keep_draws=True).logits
+    for found, member, linearised in ((mixture[::2], drawn, False), (mixture[1::2], other, True)):
+        expected = pb.predict(model, member, x, num_samples=6, keep_draws=True, linearised=linearised).logits
+        torch.testing.assert_close(found, expected)
+    as_it_is = pb.predict(model, other, x, num_samples=6, keep_draws=True, linearised=False).logits
+    assert (mixture[1::2] - as_it_is).abs().max() > 1e-2
+    with pytest.raises(ValueError, match="needs posteriors with a median"):
+        pb.predict(model, pb.EnsemblePosterior([drawn, linear]), x, num_samples=4, linearised=True)

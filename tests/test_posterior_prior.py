@@ -99,6 +99,21 @@ def test_draws_give_the_moments_of_posteriors_without_a_gaussian_guide():
     assert torch.equal(laplace.as_prior(seed=1).scales["net.weight"], laplace.as_prior(seed=1).scales["net.weight"])
 
 
+def test_a_constrained_weight_gives_its_own_moments_not_those_of_its_logarithm():
+    class Positive(pb.Prior):
+        def elementwise(self, name, parameter, module):
+            return dist.LogNormal(parameter.new_zeros(()), 1.0)
+
+    model = model_of(20, Positive())
+    guide = pb.MeanFieldGuide(model)
+    state = {"loc.net.weight": torch.tensor([[1.1]]), "rho.net.weight": guide.scale_map.inverse(torch.tensor([[0.2]]))}
+    guide.load_state_dict(state)
+    found = pb.GuidePosterior(guide).as_prior(num_samples=4000, seed=0)
+    marginal = dist.LogNormal(1.1, 0.2)
+    assert float(found.locations["net.weight"]) == pytest.approx(float(marginal.mean), rel=0.02)
+    assert float(found.scales["net.weight"]) == pytest.approx(float(marginal.stddev), rel=0.1)
+
+
 def test_a_noise_scale_is_no_part_of_it_and_new_layers_get_a_prior_of_their_own():
     likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
     net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))

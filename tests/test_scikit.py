@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
@@ -252,6 +252,14 @@ def test_early_stopping_leaves_rows_out_and_keeps_the_best():
     assert early.model_.num_data == 20
     X, y = random.normal(size=(500, 5)), random.normal(size=500)
     assert early.score(X, y) > late.score(X, y) + 0.5
+
+
+def test_nuts_uses_all_rows_whatever_early_stopping_says():
+    X, y = curve(40)
+    settings = {**SHORT, "method": "nuts", "max_iter": 8, "num_chains": 1}
+    with pytest.warns(ConvergenceWarning):
+        early = pb.BNNRegressor(**settings, early_stopping=True, validation_fraction=0.5).fit(X, y)
+    assert early.model_.num_data == 40
 
 
 def test_one_number_is_one_hidden_layer():

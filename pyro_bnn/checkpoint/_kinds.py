@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from .._records import plain, record
-from ..batch_norm import PinnedPosterior, RefreshedPosterior, network_values
+from ..batch_norm import PinnedPosterior, RefreshedPosterior
 from ..gauss_newton import GaussNewtonPosterior, covariance_from
 from ..guides import GuidePosterior, MeanFieldGuide
 from ..history import History
 from ..joint import Site, coordinates_of, find_sites
 from ..laplace import LaplacePosterior
 from ..mcmc import ChainStatistics, MCMCPosterior
-from ..model import SITE_PREFIX, BayesianModel
+from ..model import SITE_PREFIX, BayesianModel, network_values
 from ..posterior import EnsemblePosterior, Posterior, Status
 from ..stored import StoredPosterior
 from . import _guides

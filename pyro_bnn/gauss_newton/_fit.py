@@ -15,7 +15,7 @@ from .._summary import counted
 from ..guides import GuidePosterior
 from ..joint import Layout
 from ..likelihoods import CategoricalLikelihood, GaussianLikelihood
-from ..model import BayesianModel, Rules, sites_among
+from ..model import BayesianModel, Rules, network_values, sites_among
 from ..posterior import Draw, Posterior, Status
 from ._curvature import Curvature
 from ._data import Data
@@ -201,7 +201,15 @@ def _values(model: BayesianModel, at: Posterior | Mapping[str, Tensor] | None) -
             "pruning, or pass `at.median()` if the zeros are weights like all others."
         )
     values = at.median() if isinstance(at, Posterior) else dict(at)
-    model.check_latents(values)
+    own = network_values(model)
+    others = [name for name in values if name in own and not torch.equal(values[name].to(own[name]), own[name])]
+    if others:
+        raise ValueError(
+            f"`at` must be a point of this network, got one with other values of {others} than the network has; write "
+            "these into the model first, as a fit in it does, or `refresh_batch_norm(model, values, x)` for "
+            "statistics of batch normalisation."
+        )
+    model.check_latents({name: value for name, value in values.items() if name not in own})
     return {name: values[name].detach().to(model.like) for name in model.site_names}
 
 

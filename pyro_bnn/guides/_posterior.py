@@ -104,13 +104,15 @@ class GuidePosterior(Posterior):
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
     ) -> PosteriorPrior:
-        """The weights' marginals as the prior of another model, exact for a Gaussian guide.
+        """The weights' marginals as the prior of another model, exact for weights that the guide makes Gaussian.
 
-        See :meth:`Posterior.as_prior`; a Gaussian guide needs no draws.
+        See :meth:`Posterior.as_prior`; a Gaussian guide needs no draws, unless a weight is constrained, as by a
+        log-normal prior: the guide is Gaussian in its unconstrained value.
         """
-        if not isinstance(self.guide, GaussianGuide):
+        sites = [site for site in getattr(self.guide, "sites", ()) if site.name.startswith(f"{SITE_PREFIX}.")]
+        if not isinstance(self.guide, GaussianGuide) or any(site.transform is not None for site in sites):
             return super().as_prior(otherwise=otherwise, num_samples=num_samples, seed=seed)
-        names = [site.name for site in self.guide.sites if site.name.startswith(f"{SITE_PREFIX}.")]
+        names = [site.name for site in sites]
         locations, scales = self.guide.locations(), self.guide.scales()
         copied = [{name: values[name].detach().clone() for name in names} for values in (locations, scales)]
         return PosteriorPrior(copied[0], copied[1], otherwise)

@@ -152,8 +152,8 @@ def network_potential(
         first, again = (potential.value(potential.start[None]) for _ in range(2))
     if bool((first != again).any()) and bool(first.isfinite().all()):
         raise ValueError(
-            "the model gives different densities for the same weights, so it is random, as with dropout that stays on, "
-            "but a fixed density is needed; remove the random layers."
+            "the model gives different densities for the same weights, so it is random, as with dropout that stays on "
+            "or a `pyro.sample` of the network's own, but a fixed density is needed; remove what is random."
         )
     return potential
 

@@ -36,7 +36,7 @@ PICKING = {aten.index.Tensor, aten.index_put.default}
 ALONG = {aten.gather.default, aten.scatter_add.default}
 """Operations that do so along the axis that is their second argument."""
 
-RESHAPING = {aten.view.default, aten._unsafe_view.default}
+RESHAPING = {aten.view.default, torch.ops.aten._unsafe_view.default}
 SUMS = {aten.sum.default, aten.sum.dim_IntList}
 PRODUCTS = {aten.mm.default, aten.bmm.default}
 

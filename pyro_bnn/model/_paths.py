@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
+from torch import Tensor
+
 from ._model import BayesianModel
 from ._selection import SITE_PREFIX
 
@@ -10,6 +12,13 @@ from ._selection import SITE_PREFIX
 def random_paths(model: BayesianModel) -> set[str]:
     """Names in the network of all random parameters; tied weights have several."""
     return {path for paths in model.parameter_paths.values() for path in paths}
+
+
+def network_values(model: BayesianModel) -> dict[str, Tensor]:
+    """Learned parameters and buffers that the network has now, ``{"net.PATH": value}``."""
+    random = random_paths(model)
+    tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
+    return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
 
 
 def own_paths(model: BayesianModel) -> dict[str, str]:

@@ -95,14 +95,14 @@ class Way:
 
     Args:
         constant: Sites that are the same in all draws.
-        centers: Points around which the network is made linear in its weights, each for one draw, in turn; with none
-            the network is taken as it is.
+        centers: Points around which the network is made linear in its weights, each for one draw, in turn; where it is
+            None, or if there are none, the network is taken as it is.
         keep: Whether to keep the prediction of each draw.
         carried: Path of each of the network's own parameters and buffers of which draws hold values, by name.
     """
 
     constant: Collection[str] = ()
-    centers: Sequence[Draw] = ()
+    centers: Sequence[Draw | None] = ()
     keep: bool = False
     carried: Mapping[str, str] = field(default_factory=dict)
 
@@ -160,10 +160,11 @@ class Batch(Generic[P]):
             self._take({name: value for name, value in draw.items() if name not in carried})
 
     def _take(self, draw: Draw) -> None:
-        if centers := self._way.centers:
-            self._add(self._linearised(draw, centers[self._sum.num_samples % len(centers)]))
+        centers = self._way.centers
+        if centers and (center := centers[self._sum.num_samples % len(centers)]) is not None:
+            self._add(self._linearised(draw, center))
             return
-        if not self._is_plain or not draw.keys() <= self._names:
+        if centers or not self._is_plain or not draw.keys() <= self._names:
             self._add(self._remembered(lambda: self._observation(draw)))
             return
         if self._is_first and not self._draws:

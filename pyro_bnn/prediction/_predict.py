@@ -62,8 +62,8 @@ def predict(
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
         linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
             outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; with an ensemble, around that of the member that made the
-            draw. None asks the posterior: those of :func:`fit_gauss_newton` are meant for it, unless they are of a last
-            layer, and others not. It takes about three times as long.
+            draw. None asks the posterior, or each member: those of :func:`fit_gauss_newton` are meant for it, unless
+            they are of a last layer, and others not. It takes about three times as long.
         seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
@@ -91,10 +91,11 @@ def predict(
         return source.draws(count, x)
 
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
+    centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
     _warn_of_shared_network(model, source)
     way = Way(
         constant=source.constants.keys(),
-        centers=_centers(source) if is_linear else (),
+        centers=centers,
         keep=_checks.flag("keep_draws", keep_draws),
         carried=_own_paths(model, source.carried),
     )
@@ -117,15 +118,20 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
         )
 
 
-def _centers(posterior: Posterior) -> list[Draw]:
+def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
+    """The points of :meth:`Posterior.centers`, without what draws carry."""
     try:
-        centers = posterior.centers()
+        centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:
         raise ValueError(
             "a linearised prediction needs posteriors with a median, around which the network is taken as linear, got "
             f"one of {posterior.method}; pass `linearised=False`, or a result of `fit_gauss_newton` or of SVI."
         ) from error
-    return [{name: value for name, value in center.items() if name not in posterior.carried} for center in centers]
+    carried = posterior.carried
+    return [
+        None if center is None else {name: value for name, value in center.items() if name not in carried}
+        for center in centers
+    ]
 
 
 def predict_point(

@@ -24,7 +24,7 @@ from ..posterior import Posterior
 from ..prediction import predict
 from ..priors import FanInNormalPrior, Prior
 from ..uncertainty import Prediction
-from ._methods import Task, make_method
+from ._methods import WITHOUT_VALIDATION, Task, make_method
 from ._standard import standard_units
 
 GAIN = 2.0
@@ -160,7 +160,7 @@ class BNNEstimator(BaseEstimator, ABC):
     def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows to fit, and rows for early stopping or None."""
         rows = np.arange(num_rows)
-        if not _checks.flag("early_stopping", self.early_stopping):
+        if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
             return rows, None
         share = _checks.between_zero_and_one("validation_fraction", self.validation_fraction)
         train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)

@@ -130,6 +130,9 @@ def nuts(task: Task) -> Fitted:
     return Fitted(model, posterior, draws)
 
 
+WITHOUT_VALIDATION = frozenset({"nuts"})
+"""Methods that have no use for rows that are set aside, and so get them all."""
+
 METHODS: dict[str, Method] = {"svi": svi, "nuts": nuts, "laplace": laplace, "ensemble": ensemble}
 """Each method by the name that `method=` takes."""
 
