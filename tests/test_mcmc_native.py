@@ -78,6 +78,31 @@ def test_potentials_and_gradients_are_those_of_torch(name):
             torch.testing.assert_close(found, expected, **IDENTITY)
 
 
+ACTIVATIONS = {
+    "silu": nn.SiLU(),
+    "gelu": nn.GELU(),
+    "elu": nn.ELU(),
+    "elu of other constants": nn.ELU(0.4),
+    "selu": nn.SELU(),
+    "celu": nn.CELU(0.6),
+    "leaky relu": nn.LeakyReLU(),
+    "leaky relu of another slope": nn.LeakyReLU(0.3),
+    "relu6": nn.ReLU6(),
+    "hardtanh": nn.Hardtanh(-0.3, 0.4),
+    "softplus": nn.Softplus(),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_their_slopes_are_those_of_torch(name):
+    potential = potential_of(net=lambda: nn.Sequential(nn.Linear(4, 7), ACTIVATIONS[name], nn.Linear(7, 3)))
+    sampler = native(potential.value_and_grad, start(potential), 3)
+    for scale in (1, 30):
+        z = scale * start(potential, 5)
+        for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
+            torch.testing.assert_close(found, expected, **IDENTITY)
+
+
 ELEMENTARY = {
     "exp": torch.exp,
     "expm1": torch.expm1,

@@ -107,4 +107,14 @@ static inline double softplus_(double x) { return x > 20.0 ? x : log1p_(exp_(x))
 
 static inline double softplus_slope_(double x) { return x > 20.0 ? 1.0 : sigmoid_(x); }
 
+static inline double silu_slope_(double x) {
+    const double s = sigmoid_(x);
+    return s * (1.0 + x * (1.0 - s));
+}
+
+/* Phi(x), and the slope of x Phi(x) */
+static inline double normal_cdf_(double x) { return 0.5 * (1.0 + erf(x * 0.7071067811865476)); }
+
+static inline double gelu_slope_(double x) { return normal_cdf_(x) + x * exp_(-0.5 * x * x) * 0.3989422804014327; }
+
 static inline double sign_(double x) { return x > 0.0 ? 1.0 : x < 0.0 ? -1.0 : x; }

@@ -2,6 +2,7 @@
 
 import operator
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,8 +47,11 @@ def _value(argument: Any, values: Values) -> Value:
     return constant(argument, ())
 
 
-def _elementwise(text: str, *, is_slow: bool = False) -> Operation:
-    """An operation on elements, `{0}`, `{1}` and so on in the text; what is slow is computed once, and in a loop."""
+def _elementwise(text: str, *, is_slow: bool = False, usual: Sequence[float] = ()) -> Operation:
+    """An operation on elements, `{0}`, `{1}` and so on in the text; what is slow is computed once, and in a loop.
+
+    Arguments that are left out at the end have their usual values.
+    """
     num_read = 1 + max(int(number) for number in re.findall(r"{(\d)}", text))
 
     def write(writer: Writer, node: Node, values: Values, results: Values) -> Value:
@@ -56,7 +60,8 @@ def _elementwise(text: str, *, is_slow: bool = False) -> Operation:
         shape = shape_of(node, results)
         if not results[node].is_floating_point() and results[node].dtype != torch.bool:
             raise UnsupportedError(f"{node.target} of {results[node].dtype}")
-        own = [_value(argument, values) for argument in arguments(node)[:num_read]]
+        given = arguments(node)[:num_read]
+        own = [_value(argument, values) for argument in (*given, *usual[len(given) - num_read + len(usual) :])]
         own = [writer.stored(part) if text.count(f"{{{i}}}") > 1 else part for i, part in enumerate(own)]
         parts = [broadcast(part, shape) for part in own]
         value = Value(shape, lambda index: f"({text.format(*(part.at(index) for part in parts))})")
@@ -98,6 +103,17 @@ def _with_usual(operation: Operation, *usual: object) -> Operation:
         num_values = sum(isinstance(argument, Node) for argument in own)
         if own[num_values:] != usual[: len(own) - num_values]:
             raise UnsupportedError(f"{node.target} with {own[num_values:]}")
+        return operation(writer, node, values, results)
+
+    return write
+
+
+def _of_argument(operation: Operation) -> Operation:
+    """A derivative that a flag tells whether it is given the function's argument or, in place, its result."""
+
+    def write(writer: Writer, node: Node, values: Values, results: Values) -> Any:
+        if any(argument is True for argument in arguments(node)):
+            raise UnsupportedError(f"{node.target} of a result")
         return operation(writer, node, values, results)
 
     return write
@@ -255,6 +271,21 @@ OPERATIONS: dict[object, Operation] = {
     aten.threshold_backward.default: _elementwise("where_({1} <= {2}, 0.0, {0})"),
     aten.tanh_backward.default: _elementwise("{0} * (1.0 - {1} * {1})"),
     aten.sigmoid_backward.default: _elementwise("{0} * (1.0 - {1}) * {1}"),
+    aten.silu.default: _elementwise("{0} * sigmoid_({0})", is_slow=True),
+    aten.silu_backward.default: _elementwise("{0} * silu_slope_({1})", is_slow=True),
+    aten.gelu.default: _elementwise("{0} * normal_cdf_({0})", is_slow=True),
+    aten.gelu_backward.default: _elementwise("{0} * gelu_slope_({1})", is_slow=True),
+    aten.elu.default: _elementwise(
+        "where_({0} > 0.0, {2} * {0}, {1} * {2} * expm1_({3} * {0}))", is_slow=True, usual=(1.0, 1.0, 1.0)
+    ),
+    aten.celu.default: _elementwise("where_({0} > 0.0, {0}, {1} * expm1_({0} / {1}))", is_slow=True, usual=(1.0,)),
+    aten.elu_backward.default: _of_argument(
+        _elementwise("{0} * {2} * where_({5} > 0.0, 1.0, {1} * {3} * exp_({3} * {5}))", is_slow=True)
+    ),
+    aten.leaky_relu.default: _elementwise("where_({0} > 0.0, {0}, {1} * {0})", usual=(0.01,)),
+    aten.leaky_relu_backward.default: _of_argument(_elementwise("where_({1} > 0.0, {0}, {2} * {0})")),
+    aten.hardtanh.default: _elementwise("where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))", usual=(-1.0, 1.0)),
+    aten.hardtanh_backward.default: _elementwise("where_({1} <= {2} || {1} >= {3}, 0.0, {0})"),
     aten.pow.Tensor_Scalar: _power,
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _sum),
     aten.logsumexp.default: _logsumexp,
