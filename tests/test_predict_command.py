@@ -87,12 +87,16 @@ def test_predictions_are_those_of_the_library_in_the_targets_units(pyro_bnn, pla
         torch.testing.assert_close(found, value.double(), rtol=1e-5, atol=1e-4)
 
 
-def test_a_density_in_other_units_is_that_of_the_standardised_target_over_the_scale():
+UNITS = [([5.0, -1.0], [10.0, 0.5]), ([11.0, 0.0], [1.0, 1.0]), ([0.0, 0.0], [1.0, 2.0]), ([0.0, 0.0], [1.0, 1.0])]
+
+
+@pytest.mark.parametrize(("means", "scales"), UNITS)
+def test_a_density_in_other_units_is_that_of_the_standardised_target_over_the_scale(means, scales):
     x, y = torch.randn(6, 3), torch.randn(6, 2)
     likelihood = pb.GaussianLikelihood(0.3)
     model = pb.BayesianModel(torch.nn.Linear(3, 2), prior=pb.NormalPrior(), likelihood=likelihood, num_data=6)
     prediction = pb.predict(model, pb.MeanFieldGuide(model), x, y=y, num_samples=4, keep_draws=True, seed=0)
-    target = Target("y", [], [5.0, -1.0], [10.0, 0.5])
+    target = Target("y", [], means, scales)
     own = in_units(prediction, target)
     draws = torch.distributions.Normal(  # by hand: p(y) = mean over draws of the product over outputs
         torch.tensor(target.mean) + torch.tensor(target.scale) * prediction.components.loc,
@@ -101,8 +105,23 @@ def test_a_density_in_other_units_is_that_of_the_standardised_target_over_the_sc
     by_hand = draws.log_prob(own.targets).sum(-1).logsumexp(0) - np.log(4)
     torch.testing.assert_close(own.log_density, by_hand)
     torch.testing.assert_close(own.log_prob(own.targets), by_hand)
-    assert not torch.allclose(prediction.log_density, by_hand)  # without the Jacobian it is another number
+    has_jacobian = scales[0] * scales[1] != 1
+    assert torch.allclose(prediction.log_density, by_hand) != has_jacobian  # without it, it is another number
+    torch.testing.assert_close(own.mean, draws.mean.mean(0))
+    torch.testing.assert_close(own.targets, torch.tensor(means) + torch.tensor(scales) * y)
     torch.testing.assert_close(own.total, draws.variance.mean(0) + draws.mean.var(0))
+
+
+def test_targets_of_standard_deviation_one_are_predicted_around_their_mean(pyro_bnn, tmp_path):  # noqa: F811
+    rows = [[index % 2, repr(10.0 + 2 * (index % 2))] for index in range(20)]
+    table, run, out = write_table(tmp_path / "t.csv", rows, ("x", "y")), tmp_path / "run", tmp_path / "out.csv"
+    assert pyro_bnn("train", table, "--target", "y", "--test-fraction", 0, "--out", run, *QUICK)[0] == 0
+    target = runs.read_facts(run).target
+    assert (target.mean, target.scale) == ([11.0], [1.0])
+    assert pyro_bnn("predict", run, table, "--out", out)[0] == 0
+    for row, (_, y) in zip(predictions_in(out), rows, strict=True):
+        assert abs(float(row["mean"]) - float(y)) < 2
+        assert float(row["lower_95"]) < float(row["mean"]) < float(row["upper_95"])
 
 
 def test_intervals_of_several_levels_contain_each_other(pyro_bnn, place):  # noqa: F811

@@ -42,6 +42,11 @@ class Target:
         """Number of classes, or of numbers."""
         return len(self.classes) or len(self.mean)
 
+    @property
+    def is_as_given(self) -> bool:
+        """Whether the network predicts it in its own units: nothing is subtracted, and it is divided by 1."""
+        return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
+
     def standardized(self, y: np.ndarray) -> Tensor:
         """Numbers as the network predicts them.
 

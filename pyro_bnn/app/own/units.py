@@ -24,7 +24,7 @@ def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPred
         prediction: The prediction, of shape (N, O).
         target: The target, with mean and scale of each output.
     """
-    if prediction.mean.dim() != 2 or all(scale == 1 for scale in target.scale):
+    if prediction.mean.dim() != 2 or target.is_as_given:
         return prediction
     mean, scale = (prediction.mean.new_tensor(part, dtype=torch.double) for part in (target.mean, target.scale))
 
