@@ -137,6 +137,16 @@ ARRAYS = {
         (),
         "`x_test` in",
     ),
+    "fewer test targets": (
+        {"x_train": X, "y_train": X[:, :2], "x_test": X, "y_test": X[:, 0]},
+        (),
+        "must have shape (N, 2), as in training, got (20,); give every row the targets of training",
+    ),
+    "more test targets": (
+        {"x_train": X, "y_train": X[:, 0], "x_test": X, "y_test": X[:, :2]},
+        (),
+        "must have shape (N,) or (N, 1), as in training, got (20, 2)",
+    ),
     "target": ({"x": X, "y": X[:, 0]}, ("--target", "y"), "`target` goes with tables only"),
 }
 

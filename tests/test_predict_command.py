@@ -252,3 +252,15 @@ def test_images_are_predicted_from_arrays(pyro_bnn, tmp_path):  # noqa: F811
     np.savez(path, x=images[:, :5])
     code, _, err = pyro_bnn("predict", run, path)
     assert (code, "must hold images of shape (N, 8, 8), got float32 of shape (4, 5, 8)" in err) == (2, True)
+
+
+def test_rows_with_fewer_targets_than_the_run_are_refused(pyro_bnn, tmp_path):  # noqa: F811
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    data, run, new, out = (tmp_path / name for name in ("data.npz", "run", "new.npz", "out.csv"))
+    np.savez(data, x=x, y=np.stack([x[:, 0], 100 + x[:, 1]], 1))
+    assert pyro_bnn("train", data, "--out", run, *QUICK)[0] == 0
+    np.savez(new, x=x, y=x[:, :1])
+    code, _, err = pyro_bnn("predict", run, new, "--out", out)
+    assert (code, "must have shape (N, 2), as in training, got (20, 1)" in err, out.exists()) == (2, True, False)
+    np.savez(new, x=x)
+    assert pyro_bnn("predict", run, new, "--out", out)[0] == 0  # targets are not needed

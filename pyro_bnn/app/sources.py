@@ -136,7 +136,8 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         raise ValueError(f"the run was not trained on arrays, but {path} holds some.")
     else:
         encoding, target = facts.arrays, facts.target
-    sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown)) for a, b in ((x, y), test)]
+    named = (("y", x, y), ("y_test", *test))
+    sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
     found = Facts(array_checksum(arrays), len(x), len(test[0]), encoding.shape, target, None, encoding)
     return Dataset(*sets[0], *sets[1], found)
 
@@ -164,10 +165,17 @@ def _parts(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | N
     return found[0], found[1] if len(found) > 1 else None
 
 
-def _array_targets(target: Target, y: np.ndarray, shown: str) -> Tensor:
+def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:
     if target.is_class:
         return target.encoded([*array_labels(y, shown)], shown) if len(y) else torch.zeros(0, dtype=torch.int64)
-    return target.standardized(numeric_targets(y, shown))
+    numbers = numeric_targets(y, shown)
+    if numbers.shape[1] != target.size:
+        expected = "(N,) or (N, 1)" if target.size == 1 else f"(N, {target.size})"
+        raise ValueError(
+            f"`{name}` in {shown} must have shape {expected}, as in training, got {y.shape}; give every row the targets of "
+            f"training, or leave `{name}` out."
+        )
+    return target.standardized(numbers)
 
 
 # --- new runs ---------------------------------------------------------------------------------------------------------
