@@ -209,7 +209,10 @@ def test_features_are_chosen(pyro_bnn, table, tmp_path):  # noqa: F811
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["vectors", "images", "targets", "given test rows", "integers for numbers"])
+KINDS = ["vectors", "images", "targets", "given test rows", "test rows beside x", "integers for numbers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
     numbers = np.random.default_rng(0)
     x = numbers.normal(size=(60, 4, 4) if kind == "images" else (60, 3)).astype(np.float32)
@@ -221,6 +224,8 @@ def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
         arrays["y"], options = np.round(10 * score).astype(int), ("--likelihood", "gaussian")
     if kind == "given test rows":
         arrays = {"x_train": x[:40], "y_train": score[:40] > 0, "x_test": x[40:], "y_test": score[40:] > 0}
+    if kind == "test rows beside x":
+        arrays = {"x": x[:40], "y": score[:40] > 0, "x_test": x[40:], "y_test": score[40:] > 0}
     path, run, out = tmp_path / "data.npz", tmp_path / "run", tmp_path / "out.csv"
     np.savez(path, **arrays)
     code, said, err = pyro_bnn("train", path, "--out", run, *QUICK, *options)
@@ -231,6 +236,7 @@ def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
     assert f"y of {20 if 'test' in kind else 12} test rows" in said
     code, _, err = pyro_bnn("predict", run, path, "--out", out, "--num-samples", 5)
     assert code == 0, err
+    assert ("Predicted are the rows of `x`, not those of `x_test`." in err) == (kind == "test rows beside x")
     names = predictions_in(out)[0].keys()
     assert ("mean_1" in names) == (kind == "targets")
     assert ("p(up)" in names) == (kind in ("vectors", "images"))

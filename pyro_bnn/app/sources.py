@@ -147,22 +147,32 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 def _parts(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
     """Training rows, and test rows if there are some."""
-    for names in (("x_train", "y_train"), ("x", "y")):
-        if all(name in arrays for name in names):
-            break
-    else:
-        raise ValueError(f"{shown} must hold arrays x and y, or x_train and y_train, but it holds {listed([*arrays])}.")
-    pairs = [names] if names == ("x", "y") or "x_test" not in arrays else [names, ("x_test", "y_test")]
     found = []
-    for x, y in pairs:
-        if y not in arrays:
-            raise ValueError(f"{shown} holds {x!r} but no {y!r}; add it, or leave {x!r} out.")
+    for x, y in _pairs(arrays, shown):
         if len(arrays[x]) != len(arrays[y]):
             raise ValueError(
                 f"`{x}` and `{y}` in {shown} must have as many rows, got {len(arrays[x])} and {len(arrays[y])}."
             )
         found.append((arrays[x], arrays[y]))
     return found[0], found[1] if len(found) > 1 else None
+
+
+def _pairs(arrays: Mapping[str, np.ndarray], shown: str) -> list[tuple[str, str]]:
+    """Names of the arrays of training rows, and of test rows if there are some."""
+    whole, training, testing = ("x", "y"), ("x_train", "y_train"), ("x_test", "y_test")
+    if any(name in arrays for name in whole) and any(name in arrays for name in training):
+        raise ValueError(
+            f"{shown} holds {listed([*arrays])}: the rows to train on are x and y, or x_train and y_train; leave one "
+            "pair out."
+        )
+    names = training if "x_train" in arrays else whole
+    if any(name not in arrays for name in names):
+        raise ValueError(f"{shown} must hold arrays x and y, or x_train and y_train, but it holds {listed([*arrays])}.")
+    given = [name for name in testing if name in arrays]
+    if len(given) == 1:
+        other = next(name for name in testing if name not in given)
+        raise ValueError(f"{shown} holds {given[0]!r} but no {other!r}; add it, or leave {given[0]!r} out.")
+    return [names, testing] if given else [names]
 
 
 def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:
@@ -308,7 +318,8 @@ def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
     if target is not None and len(target) != len(x):
         raise ValueError(f"`x` and `y` in {shown} must have as many rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
-    return Sample(x, y, [*range(1, len(x) + 1)], {})
+    notes = ("Predicted are the rows of `x`, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
+    return Sample(x, y, [*range(1, len(x) + 1)], {}, notes)
 
 
 def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:
