@@ -163,6 +163,36 @@ def test_huge_whole_numbers_are_numbers():
     assert numbers_of("n", ["1" + 30 * "0", "2"], "t.csv").tolist() == [1e30, 2.0]
 
 
+@pytest.mark.parametrize(("separator", "ending"), [(";", ".csv"), ("\t", ".tsv")])
+def test_decimal_commas_are_read_as_numbers_and_said(pyro_bnn, tmp_path, separator, ending):  # noqa: F811
+    rows, runs_of = houses(), {}
+    with_commas = [[cell.replace(".", ",") if isinstance(cell, str) else cell for cell in row] for row in rows]
+    for name, cells in (("points", rows), ("commas", with_commas)):
+        table = write_table(tmp_path / f"{name}{ending}", cells, NAMES, separator)
+        out = trained(pyro_bnn, table, tmp_path / name)
+        assert ("Commas in 'area', 'price' are decimal commas: 1,5 is read as 1.5." in out) == (name == "commas")
+        runs_of[name] = runs.read_facts(tmp_path / name)
+    assert runs_of["commas"].table == runs_of["points"].table
+    assert runs_of["commas"].target == runs_of["points"].target
+    out = tmp_path / "out.csv"
+    means = []
+    for name in ("points", "commas"):  # either form of new rows, whatever that of the run
+        code, _, err = pyro_bnn("predict", tmp_path / "commas", tmp_path / f"{name}{ending}", "--out", out, "--force")
+        assert (code, "Scores of 60 rows" in err) == (0, True)
+        means.append([row["mean"] for row in predictions_in(out)])
+    assert means[0] == means[1]
+
+
+def test_commas_in_codes_and_between_thousands_are_no_decimal_commas():
+    found = numbers_of("c", ["1,5", "2", None, "-3,5e2"], "t.csv", allows_commas=True)
+    np.testing.assert_array_equal(found, [1.5, 2.0, np.nan, -350.0])
+    assert numbers_of("c", ["1,5", "2,5"], "t.csv") is None  # of a table that commas separate
+    assert numbers_of("c", ["a,1", "b,2"], "t.csv", allows_commas=True) is None
+    for other in ("2.5", "1.234,5", "many"):
+        with pytest.raises(ValueError, match=f"numbers with decimal commas, but also cells such as '{other}'; write"):
+            numbers_of("c", ["1,5", "2,5", other], "t.csv", allows_commas=True)
+
+
 def config_of(pyro_bnn, table, run, *options):  # noqa: F811
     trained(pyro_bnn, table, run, *options)
     return runs.load_config(run)

@@ -1,6 +1,6 @@
 """The data of runs, from wherever they are: image sets, tables, arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from . import images
 from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, read_arrays
-from .own.columns import labels_of, learned_features, numbers_of
+from .own.columns import has_decimal_commas, labels_of, learned_features, numbers_of
 from .own.reading import Table, listed, read_table
 from .own.splitting import split_rows
 from .own.table import TableEncoding, checksum, complete_rows, feature_names
@@ -81,19 +81,25 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
             for name in names
             if _counts_rows(table, name)
         ]
+        notes += _noted_commas(table, names if is_class else used)
         encoding = TableEncoding(features)
         target = _learned_target(config, table, training)
     elif facts.table is None:
         raise ValueError(f"the run was not trained on a table, but {path} is one.")
     else:
         encoding, target = facts.table, facts.target
-    x, y = encoding.inputs(table), target.encoded(texts, shown)
+    x, y = encoding.inputs(table), target.encoded(texts, shown, allows_commas=table.allows_commas)
     found = Facts(checksum(table, used), len(training), len(testing), [encoding.width], target, encoding, None)
     return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes))
 
 
+def _noted_commas(table: Table, names: Sequence[str]) -> list[str]:
+    found = [name for name in names if table.allows_commas and has_decimal_commas(table.column(name))]
+    return [f"Commas in {listed(found)} are decimal commas: 1,5 is read as 1.5."] if found else []
+
+
 def _counts_rows(table: Table, name: str) -> bool:
-    numbers = numbers_of(name, table.column(name), table.shown)
+    numbers = numbers_of(name, table.column(name), table.shown, allows_commas=table.allows_commas)
     return numbers is not None and len(numbers) > 2 and bool((np.diff(numbers) == 1).all())
 
 
@@ -101,7 +107,7 @@ def _learned_target(config: RunConfig, table: Table, training: list[int]) -> Tar
     texts = table.column(config.target)
     if config.likelihood == "categorical":
         return learned_classes(config.target, labels_of(texts), table.shown)
-    numbers = numbers_of(config.target, texts, table.shown)
+    numbers = numbers_of(config.target, texts, table.shown, allows_commas=table.allows_commas)
     if numbers is None:
         raise ValueError(
             f"the target {config.target!r} in {table.shown} holds texts such as {next(filter(None, texts))!r}, and "
@@ -182,8 +188,8 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
     if numbers.shape[1] != target.size:
         expected = "(N,) or (N, 1)" if target.size == 1 else f"(N, {target.size})"
         raise ValueError(
-            f"`{name}` in {shown} must have shape {expected}, as in training, got {y.shape}; give every row the targets of "
-            f"training, or leave `{name}` out."
+            f"`{name}` in {shown} must have shape {expected}, as in training, got {y.shape}; give every row the "
+            f"targets of training, or leave `{name}` out."
         )
     return target.standardized(numbers)
 
@@ -216,7 +222,8 @@ def first_look(config: RunConfig) -> Look:
     path = Path(config.dataset)
     if config.kind == "table":
         table = read_table(path)
-        return Look(*guessed(config.target, table.column(config.target), table.shown), len(table))
+        texts = table.column(config.target)
+        return Look(*guessed(config.target, texts, table.shown, allows_commas=table.allows_commas), len(table))
     (x, y), _ = _parts(read_arrays(path), str(path))
     if y.dtype.kind == "f":
         reason = "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
@@ -297,7 +304,8 @@ def _table_sample(
     y = None
     if config.target in table.columns:
         try:
-            y = facts.target.encoded(table.column(config.target), table.shown)
+            texts = table.column(config.target)
+            y = facts.target.encoded(texts, table.shown, allows_commas=table.allows_commas)
         except ValueError as error:  # targets are not needed
             notes.append(f"No scores: {error}")
     names = keep or tuple(name for name in config.ignore if name in table.columns)

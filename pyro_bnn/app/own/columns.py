@@ -8,7 +8,16 @@ import numpy as np
 
 from .reading import Table, Texts, listed
 
-__all__ = ["MOST_CATEGORIES", "Feature", "is_whole", "labels_of", "learned_features", "missing_rows", "numbers_of"]
+__all__ = [
+    "MOST_CATEGORIES",
+    "Feature",
+    "has_decimal_commas",
+    "is_whole",
+    "labels_of",
+    "learned_features",
+    "missing_rows",
+    "numbers_of",
+]
 
 MOST_CATEGORIES = 100
 """Heuristic: a column with more different texts is an identifier or free text, of which nothing is learned."""
@@ -20,6 +29,9 @@ FEW = 10
 """Heuristic: in a table of so few rows, texts that all differ may still be categories."""
 
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([ T].*)?|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})( .*)?")
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+(,[0-9]+)?([eE][+-]?[0-9]+)?")
+"""A number as it is written where the comma is the decimal point."""
+
 TRUTH = {"true": "True", "false": "False"}
 """How truth values are written, whatever the case of their letters."""
 
@@ -73,7 +85,7 @@ class Feature:
                 if index is not None:
                     inputs[row, index] = 1.0
             return inputs
-        numbers = numbers_of(self.name, texts, table.shown)
+        numbers = numbers_of(self.name, texts, table.shown, allows_commas=table.allows_commas)
         if numbers is None:
             raise ValueError(
                 f"column {self.name!r} of {table.shown} must hold numbers, as in training, but holds texts such as "
@@ -97,12 +109,20 @@ def missing_rows(table: Table, names: Sequence[str]) -> list[int]:
     return [row for row in range(len(table)) if any(cells[row] is None for cells in columns)]
 
 
-def numbers_of(name: str, texts: Texts, shown: str) -> np.ndarray | None:
+def numbers_of(name: str, texts: Texts, shown: str, *, allows_commas: bool = False) -> np.ndarray | None:
     """The cells as numbers, NaN for missing ones; None if they are texts.
+
+    Args:
+        name: Name of the column, for messages.
+        texts: The cells.
+        shown: Where they are from, for messages.
+        allows_commas: Whether numbers may have decimal commas; if one has, a point is no part of a number.
 
     Raises:
         ValueError: If a number is infinite, or if most cells are numbers and some are not.
     """
+    if allows_commas and has_decimal_commas(texts):
+        texts = _with_points(name, texts, shown)
     cells = ["nan" if text is None else text for text in texts]
     try:
         numbers = np.array(cells, dtype=object).astype(float)
@@ -122,6 +142,24 @@ def numbers_of(name: str, texts: Texts, shown: str) -> np.ndarray | None:
             f"numbers or empty cells, or leave the column out by --ignore {name}."
         )
     return None
+
+
+def has_decimal_commas(texts: Texts) -> bool:
+    """Whether most cells are numbers as they are written with decimal commas, and one of them has such a comma."""
+    cells = [text for text in texts if text is not None]
+    numbers = [text for text in cells if DECIMAL_COMMA.fullmatch(text)]
+    return len(numbers) > MOSTLY * len(cells) and any("," in text for text in numbers)
+
+
+def _with_points(name: str, texts: Texts, shown: str) -> Texts:
+    """Cells with decimal commas, with points in their place."""
+    other = next((text for text in texts if text is not None and not DECIMAL_COMMA.fullmatch(text)), None)
+    if other is not None:
+        raise ValueError(
+            f"column {name!r} of {shown} holds numbers with decimal commas, but also cells such as {other!r}; write "
+            "them all in one way, as 1234,5 or as 1234.5."
+        )
+    return [None if text is None else text.replace(",", ".") for text in texts]
 
 
 def _is_number(text: str) -> bool:
@@ -160,7 +198,7 @@ def learned_features(table: Table, names: Sequence[str], training: Sequence[int]
     features, constant = [], []
     for name in names:
         texts = table.column(name)
-        numbers = numbers_of(name, texts, table.shown)
+        numbers = numbers_of(name, texts, table.shown, allows_commas=table.allows_commas)
         if numbers is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 mean, scale = float(numbers[training].mean()), float(numbers[training].std())

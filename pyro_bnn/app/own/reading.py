@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ class Table:
     Args:
         shown: Where it is from, for messages.
         columns: The cells of each column by its name; all columns are of one length.
+        allows_commas: Whether numbers may have decimal commas, as where commas do not separate cells.
     """
 
     shown: str
     columns: Mapping[str, Texts]
+    allows_commas: bool = False
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -59,7 +61,7 @@ class Table:
 
     def rows(self, numbers: Sequence[int]) -> "Table":
         """The table with some of its rows, by their numbers from 0."""
-        return Table(self.shown, {name: [cells[i] for i in numbers] for name, cells in self.columns.items()})
+        return replace(self, columns={name: [cells[i] for i in numbers] for name, cells in self.columns.items()})
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
@@ -85,7 +87,8 @@ def read_table(path: str | Path) -> Table:
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
         raise ValueError(f"{path} is no file; pass a table in a file, such as table.csv.")
-    header, rows = _parquet(path) if path.suffix.lower() in PARQUET else _separated(path)
+    is_parquet = path.suffix.lower() in PARQUET
+    header, rows, separator = (*_parquet(path), "") if is_parquet else _separated(path)
     names = [name.strip() for name in header]
     columns: dict[str, Texts] = {}
     for number, (name, cells) in enumerate(zip(names, rows, strict=True), 1):
@@ -97,7 +100,7 @@ def read_table(path: str | Path) -> Table:
         if name in columns:
             raise ValueError(f"{path} has two columns {name!r}; give them different names.")
         columns[name] = texts
-    table = Table(str(path), columns)
+    table = Table(str(path), columns, allows_commas=separator not in ("", ","))
     if not len(table):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
     return table
@@ -113,11 +116,14 @@ def _counts_rows(texts: Texts) -> bool:
     return any(all(text == str(i) for i, text in enumerate(texts, first)) for first in (0, 1))
 
 
-def _separated(path: Path) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The header and the columns of a text file."""
+def _separated(path: Path) -> tuple[list[str], list[tuple[str, ...]], str]:
+    """The header and the columns of a text file, and what separates its cells."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(_lines(path, file))
+            first, num_blank = _first_line(path, file)
+            separator = _separator(path, first)
+            reader = csv.reader(_chained(first, file), delimiter=separator, skipinitialspace=True)
+            lines = list(_lines(path, reader, num_blank))
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} is no text in UTF-8 (byte {error.object[error.start]:#04x} cannot be read); save it as UTF-8."
@@ -129,19 +135,25 @@ def _separated(path: Path) -> tuple[list[str], list[tuple[str, ...]]]:
     header, *rows = lines
     if all(_is_number(cell) for cell in header):
         raise ValueError(f"{path} has no names of columns: its first line holds numbers; put a line of names above it.")
-    return header, list(zip(*rows, strict=True)) if rows else [() for _ in header]
+    return header, list(zip(*rows, strict=True)) if rows else [() for _ in header], separator
 
 
-def _lines(path: Path, file: Any) -> Iterator[list[str]]:
-    """The lines of a text file as lists of cells, all of one length."""
+def _first_line(path: Path, file: Any) -> tuple[str, int]:
+    """The first line that is not blank, and the number of blank ones before it."""
     first, num_blank = file.readline(), 0
     while first and not first.strip():
         first, num_blank = file.readline(), num_blank + 1
     if "\0" in first:
         raise ValueError(f"{path} is no text: it holds bytes of value 0; save it as text in UTF-8.")
-    counts = {separator: first.count(separator) for separator in SEPARATORS}
-    separator = "\t" if path.suffix.lower() == ".tsv" else max(counts, key=counts.__getitem__)
-    reader = csv.reader(_chained(first, file), delimiter=separator, skipinitialspace=True)
+    return first, num_blank
+
+
+def _separator(path: Path, first: str) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else max(SEPARATORS, key=first.count)
+
+
+def _lines(path: Path, reader: Any, num_blank: int) -> Iterator[list[str]]:
+    """The lines of a text file as lists of cells, all of one length."""
     num_cells = None
     for cells in reader:
         if not any(cell.strip() for cell in cells) and len(cells) < 2:

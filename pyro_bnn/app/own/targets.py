@@ -55,15 +55,20 @@ class Target:
         """
         return torch.tensor((y - np.array(self.mean)) / np.array(self.scale), dtype=torch.get_default_dtype())
 
-    def encoded(self, texts: Texts, shown: str) -> Tensor:
+    def encoded(self, texts: Texts, shown: str, *, allows_commas: bool = False) -> Tensor:
         """The cells of a column as targets of the network: labels, shape (N,), or numbers, shape (N, 1).
+
+        Args:
+            texts: The cells.
+            shown: Where they are from, for messages.
+            allows_commas: Whether numbers may have decimal commas.
 
         Raises:
             ValueError: If one is missing, is no number, or is a class that training did not have.
         """
         _require_all(self.name, texts, shown)
         if not self.is_class:
-            return self.standardized(_numbers(self.name, texts, shown)[:, None])
+            return self.standardized(_numbers(self.name, texts, shown, allows_commas)[:, None])
         place = {name: index for index, name in enumerate(self.classes)}
         labels = labels_of(texts)
         others = sorted({*labels} - {*self.classes})
@@ -84,8 +89,8 @@ def _require_all(name: str, texts: Texts, shown: str) -> None:
         )
 
 
-def _numbers(name: str, texts: Texts, shown: str) -> np.ndarray:
-    numbers = numbers_of(name, texts, shown)
+def _numbers(name: str, texts: Texts, shown: str, allows_commas: bool) -> np.ndarray:
+    numbers = numbers_of(name, texts, shown, allows_commas=allows_commas)
     if numbers is None:
         raise ValueError(
             f"the target {name!r} in {shown} must hold numbers for this likelihood, but holds texts such as "
@@ -94,14 +99,14 @@ def _numbers(name: str, texts: Texts, shown: str) -> np.ndarray:
     return numbers
 
 
-def guessed(name: str, texts: Texts, shown: str) -> tuple[str, str]:
+def guessed(name: str, texts: Texts, shown: str, *, allows_commas: bool = False) -> tuple[str, str]:
     """The likelihood that a target's cells suggest, and a sentence that says why.
 
     Texts, truth values and few different whole numbers are classes; other numbers are numbers.
     """
     values = {text for text in texts if text is not None}
     count = f"{len(values)} different {'value' if len(values) == 1 else 'values'}"
-    if numbers_of(name, texts, shown) is None:
+    if numbers_of(name, texts, shown, allows_commas=allows_commas) is None:
         return "categorical", f"Target {name!r} holds texts ({count}): classification."
     if is_whole(texts) and len(values) <= MOST_GUESSED_CLASSES:
         return (
