@@ -150,13 +150,42 @@ def test_rows_without_the_target_or_with_other_columns_are_predicted(pyro_bnn, p
 
 
 @pytest.mark.parametrize(
-    ("cell", "message"), [("dear", "No scores: column 'price'"), ("", "No scores: the target 'price' in")]
+    ("num_rows", "message"), [(5, "No scores: column 'price'"), (2, "No scores: the target 'price' in")]
 )
-def test_targets_that_cannot_be_used_are_not_needed(pyro_bnn, place, cell, message):  # noqa: F811
-    rows, out = new_rows(place / "new.csv", price=cell), place / "out.csv"
+def test_targets_that_cannot_be_used_are_not_needed(pyro_bnn, place, num_rows, message):  # noqa: F811
+    rows, out = new_rows(place / "new.csv", num_rows, price="dear"), place / "out.csv"
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", out)
     assert (code, message in err, "Scores of" in err) == (0, True, False)
-    assert len(predictions_in(out)) == 5
+    assert len(predictions_in(out)) == num_rows
+
+
+@pytest.mark.parametrize(("options", "chunk"), [((), 2000), (("--drop-missing",), 1)])
+def test_rows_that_lack_the_target_are_predicted_and_the_others_scored(
+    pyro_bnn,  # noqa: F811
+    place,
+    monkeypatch,
+    options,
+    chunk,
+):
+    monkeypatch.setattr("pyro_bnn.app.reports.predictions.CHUNK", chunk)
+    rows, others, out = new_rows(place / "new.csv", price=""), place / "others.csv", place / "out.csv"
+    lines = rows.read_text().splitlines()
+    others.write_text("\n".join([*lines[:2], *lines[3:]]))
+    found = {}
+    for path in (rows, others):
+        code, text, err = pyro_bnn("predict", place / "run", path, "--out", out, "--force", "--json", *options)
+        assert (code, "Scores of 4 rows: rmse" in err) == (0, True)
+        assert ("Rows without the target 'price' are predicted, but not scored: 1." in err) == (path == rows)
+        found[path] = (json.loads(text), predictions_in(out))
+    assert [len(predictions) for _, predictions in found.values()] == [5, 4]
+    assert found[rows][0]["scores"] == pytest.approx(found[others][0]["scores"], rel=1e-5)
+
+
+def test_no_scores_are_told_where_no_row_has_the_target(pyro_bnn, place):  # noqa: F811
+    rows = write_table(place / "new.csv", [[*row[:-1], ""] for row in houses(3)])
+    code, out, err = pyro_bnn("predict", place / "run", rows)
+    assert (code, out.count("\n"), "Scores of" in err) == (0, 4, False)
+    assert f"No scores: no row of {rows} has the target 'price'." in err
 
 
 def test_results_as_json(pyro_bnn, place):  # noqa: F811

@@ -241,7 +241,8 @@ class Sample:
 
     Args:
         x: Inputs, shape (N, ...).
-        y: Targets; None if the file has none.
+        y: Targets; None if the file has none. They are 0 in rows that lack one.
+        has_target: Whether each row has a target, shape (N,); None if all have one, or none has.
         rows: Number of each row in its file, from 1.
         kept: Columns of the file that are copied beside the predictions.
         notes: Sentences for the user on what was done to the rows.
@@ -252,6 +253,14 @@ class Sample:
     rows: list[int]
     kept: Mapping[str, list[str]]
     notes: tuple[str, ...] = ()
+    has_target: Tensor | None = None
+
+    @property
+    def num_scored(self) -> int:
+        """Number of rows with a target."""
+        if self.y is None:
+            return 0
+        return len(self.y) if self.has_target is None else int(self.has_target.sum())
 
 
 def read_sample(
@@ -270,7 +279,7 @@ def read_sample(
         facts: What its folder says of its data.
         path: A table for a run on a table, else arrays: ``x``, or ``x_test``, with ``y`` or ``y_test`` if it is there.
         keep: Columns of a table that are copied beside the predictions.
-        drop_missing: Whether rows of a table that lack a value are left out.
+        drop_missing: Whether rows of a table that lack a value to predict from are left out. A target may be missing.
         allow_unseen: Whether cells may hold categories that training did not have.
 
     Raises:
@@ -301,16 +310,34 @@ def _table_sample(
             "by --allow-unseen."
         )
     notes += [f"Categories that training did not have count as none of those it had: {said}."] if unseen else []
-    y = None
-    if config.target in table.columns:
-        try:
-            texts = table.column(config.target)
-            y = facts.target.encoded(texts, table.shown, allows_commas=table.allows_commas)
-        except ValueError as error:  # targets are not needed
-            notes.append(f"No scores: {error}")
+    y, has_target, said_of_targets = _known_targets(facts.target, config.target, table)
     names = keep or tuple(name for name in config.ignore if name in table.columns)
     kept = {name: [text or "" for text in table.column(name)] for name in names}
-    return Sample(facts.table.inputs(table), y, [row + 1 for row in rows], kept, tuple(notes))
+    x, numbers = facts.table.inputs(table), [row + 1 for row in rows]
+    return Sample(x, y, numbers, kept, (*notes, *said_of_targets), has_target)
+
+
+def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor | None, list[str]]:
+    """The targets of new rows, which of the rows have one, and what is to be said; targets are not needed."""
+    if name not in table.columns:
+        return None, None, []
+    texts = table.column(name)
+    known = [row for row, text in enumerate(texts) if text is not None]
+    if not known:
+        return None, None, [f"No scores: no row of {table.shown} has the target {name!r}."]
+    try:
+        found = target.encoded([texts[row] for row in known], table.shown, allows_commas=table.allows_commas)
+    except ValueError as error:
+        return None, None, [f"No scores: {error}"]
+    if len(known) == len(texts):
+        return found, None, []
+    y, has_target = found.new_zeros(len(texts), *found.shape[1:]), torch.zeros(len(texts), dtype=torch.bool)
+    y[known], has_target[known] = found, True
+    return (
+        y,
+        has_target,
+        [f"Rows without the target {name!r} are predicted, but not scored: {len(texts) - len(known)}."],
+    )
 
 
 def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:

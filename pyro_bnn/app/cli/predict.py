@@ -39,7 +39,7 @@ def predict(
     Of numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (what is not known of
     the weights), and intervals, in the units of the target. Of classes: the most probable one, the probability of
     each, and the entropy and its two parts, in nats. Rows keep their order; the first column is the number of the row.
-    If the rows have the target, the scores are told too.
+    If rows have the target, their scores are told too.
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
@@ -73,7 +73,7 @@ def predict(
     for note in sample.notes:
         typer.echo(note, err=True)
     if scores:
-        typer.echo(f"Scores of {len(sample.x)} rows: {_listed(scores)}.", err=True)
+        typer.echo(f"Scores of {sample.num_scored} rows: {_listed(scores)}.", err=True)
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
     output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)

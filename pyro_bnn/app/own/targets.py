@@ -85,7 +85,7 @@ def _require_all(name: str, texts: Texts, shown: str) -> None:
     if missing:
         raise ValueError(
             f"the target {name!r} in {shown} lacks {len(missing)} of {len(texts)} values, the first in row "
-            f"{missing[0]}; leave those rows out by --drop-missing."
+            f"{missing[0]}; fill them in, or leave those rows out."
         )
 
 

@@ -53,7 +53,7 @@ def write_predictions(
         seed: Seed of the draws.
 
     Returns:
-        Mean scores over the rows, if their targets are known; else empty.
+        Mean scores over the rows whose targets are known; empty if there are none.
     """
     writer = csv.writer(file, lineterminator="\n")
     totals: dict[str, float] = {}
@@ -74,9 +74,10 @@ def write_predictions(
         numbers = sample.rows[part]
         kept = [cells[part] for cells in sample.kept.values()]
         writer.writerows(zip(numbers, *kept, *columns.values(), strict=True))
-        if sample.y is not None:
-            for name, value in _additive(scores_of(prediction, target)).items():
-                totals[name] = totals.get(name, 0.0) + value * len(numbers) / len(sample.x)
+        scored = prediction if sample.has_target is None else prediction[sample.has_target[part]]
+        if sample.y is not None and len(scored):
+            for name, value in _additive(scores_of(scored, target)).items():
+                totals[name] = totals.get(name, 0.0) + value * len(scored) / sample.num_scored
     if "mse" in totals:
         totals = {"rmse": totals.pop("mse") ** 0.5, **totals}
     return totals
