@@ -50,7 +50,7 @@ TABLES = {
         "lacks values in column 'rooms', in 1 of 20 rows (the first is row 4)",
     ),
     "missing target": (edited(3, "price", "NA"), (), "lacks values in column 'price'"),
-    "missing column": (with_column("empty", iter([""] * 20)), (), "has no value in column 'empty'; leave it out by"),
+    "missing column": (with_column("empty", iter([""] * 20)), (), "has no value in column 'empty'; fill some in, or"),
     "infinite": (edited(5, "area", "inf"), (), "column 'area' of"),
     "infinite target": (edited(5, "price", "-inf"), (), "holds an infinite number in row 6"),
     "too large": (edited(5, "area", "1e308"), ("--test-fraction", 0), "holds too large numbers; divide them"),

@@ -124,6 +124,31 @@ def test_targets_of_standard_deviation_one_are_predicted_around_their_mean(pyro_
         assert float(row["lower_95"]) < float(row["mean"]) < float(row["upper_95"])
 
 
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["", ""], "has no value in column 'rooms'; fill some in, or train without the column (pyro-bnn train"),
+        (["", "3"], "leave those rows out by --drop-missing, or train without the column (pyro-bnn train --ignore"),
+        (["3", "many", "4"], "make them numbers or empty cells, or train without the column (pyro-bnn train"),
+    ],
+)
+def test_remedies_name_options_that_there_are(pyro_bnn, place, cells, message):  # noqa: F811
+    rows = [[*row[:1], cell, *row[2:]] for row, cell in zip(houses(), cells, strict=False)]
+    code, _, err = pyro_bnn("predict", place / "run", write_table(place / "new.csv", rows))
+    assert (code, message in err) == (2, True), err
+    command = err[err.index("pyro-bnn train") :].rstrip(").\n").split()
+    assert command == ["pyro-bnn", "train", "--ignore", "rooms"]
+    assert err.count("--ignore") == 1
+
+
+def test_rows_that_all_lack_some_value_are_refused_with_the_columns(pyro_bnn, place):  # noqa: F811
+    first, second = houses(2)
+    rows = write_table(place / "new.csv", [["", *first[1:]], [second[0], "", *second[2:]]])
+    code, _, err = pyro_bnn("predict", place / "run", rows, "--drop-missing")
+    assert (code, "lacks a value; fill some in, or train without the columns" in err) == (2, True)
+    assert "(pyro-bnn train --ignore area,rooms)" in err
+
+
 def test_intervals_of_several_levels_contain_each_other(pyro_bnn, place):  # noqa: F811
     rows, out = new_rows(place / "new.csv"), place / "out.csv"
     assert pyro_bnn("predict", place / "run", rows, "--out", out, "--level", ".5,.9", "--keep", "city")[0] == 0

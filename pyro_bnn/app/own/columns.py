@@ -1,6 +1,7 @@
 """Columns of a table as numbers: what kind each one is, and how its cells become inputs of a network."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ __all__ = [
     "learned_features",
     "missing_rows",
     "numbers_of",
+    "training_without",
 ]
 
 MOST_CATEGORIES = 100
@@ -139,9 +141,15 @@ def numbers_of(name: str, texts: Texts, shown: str, *, allows_commas: bool = Fal
     if sum(are_numbers) > MOSTLY * len(are_numbers):
         raise ValueError(
             f"column {name!r} of {shown} holds numbers, but also texts such as {_first_text(texts)!r}; make them "
-            f"numbers or empty cells, or leave the column out by --ignore {name}."
+            f"numbers or empty cells, or {training_without([name])}."
         )
     return None
+
+
+def training_without(names: Sequence[str]) -> str:
+    """The remedy for columns that cannot be used, for messages of all commands: only `train` has this option."""
+    columns = "the columns" if len(names) > 1 else "the column"
+    return f"train without {columns} (pyro-bnn train --ignore {shlex.quote(','.join(names))})"
 
 
 def has_decimal_commas(texts: Texts) -> bool:

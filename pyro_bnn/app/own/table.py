@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .columns import Feature, missing_rows
+from .columns import Feature, missing_rows, training_without
 from .reading import Table, listed
 
 __all__ = ["TableEncoding", "checksum", "complete_rows", "feature_names"]
@@ -83,19 +83,19 @@ def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> list[int
     empty = [name for name in names if all(text is None for text in table.column(name))]
     if empty:
         raise ValueError(
-            f"{table.shown} has no value in {'columns' if len(empty) > 1 else 'column'} {listed(empty)}; leave "
-            f"{'them' if len(empty) > 1 else 'it'} out by --ignore {','.join(empty)}."
+            f"{table.shown} has no value in {'columns' if len(empty) > 1 else 'column'} {listed(empty)}; fill some in, "
+            f"or {training_without(empty)}."
         )
     lacking = missing_rows(table, names)
+    where = [name for name in names if any(text is None for text in table.column(name))]
     if lacking and not drop:
-        where = [name for name in names if any(text is None for text in table.column(name))]
         raise ValueError(
             f"{table.shown} lacks values in {'columns' if len(where) > 1 else 'column'} {listed(where)}, in "
             f"{len(lacking)} of {len(table)} rows (the first is row {lacking[0] + 1}); fill them in, leave those rows "
-            f"out by --drop-missing, or the columns by --ignore."
+            f"out by --drop-missing, or {training_without(where)}."
         )
     if len(lacking) == len(table):
-        raise ValueError(f"every row of {table.shown} lacks a value; leave columns out by --ignore.")
+        raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
     incomplete = {*lacking}
     return [row for row in range(len(table)) if row not in incomplete]
 
