@@ -1,5 +1,6 @@
 """`pyro-bnn predict`: a line for each row, in its order."""
 
+import csv
 import json
 import shutil
 
@@ -157,6 +158,22 @@ def test_intervals_of_several_levels_contain_each_other(pyro_bnn, place):  # noq
         assert ends == sorted(ends)
         assert row["city"] in ("Rome", "Oslo", "Lima")
         assert "id" not in row
+
+
+def test_a_copied_column_that_is_named_like_a_prediction_gets_another_name(pyro_bnn, place):  # noqa: F811
+    names = (*NAMES, "mean", "row", "mean (input)")
+    rows = write_table(place / "new.csv", [[*row, "a", f"r{i}", "b"] for i, row in enumerate(houses(3))], names)
+    out, plain = place / "out.csv", place / "plain.csv"
+    assert pyro_bnn("predict", place / "run", rows, "--out", plain)[0] == 0
+    assert pyro_bnn("predict", place / "run", rows, "--out", out, "--keep", "mean,row,mean (input)")[0] == 0
+    with out.open() as file:
+        header = next(csv.reader(file))
+    assert header[:5] == ["row", "mean (input) (input)", "row (input)", "mean (input)", "mean"]
+    assert len({*header}) == len(header)
+    for found, expected in zip(predictions_in(out), predictions_in(plain), strict=True):
+        assert expected.items() <= found.items()
+        copied = [found[name] for name in ("mean (input) (input)", "row (input)", "mean (input)")]
+        assert copied == ["a", f"r{int(found['row']) - 1}", "b"]
 
 
 def test_the_training_file_is_not_needed(pyro_bnn, place):  # noqa: F811

@@ -103,7 +103,8 @@ Level = Annotated[
 KeepColumns = Annotated[
     str | None,
     typer.Option(
-        help="Columns of the table to copy beside the predictions, such as an identifier.",
+        help="Columns of the table to copy beside the predictions, such as an identifier. One that is named like a "
+        "prediction, such as mean, gets the ending (input).",
         show_default="those that training ignored",
     ),
 ]

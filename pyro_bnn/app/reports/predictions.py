@@ -1,7 +1,7 @@
 """Predictions of new rows as a table: what is expected of each, how uncertain it is, and why."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TextIO
 
 import torch
@@ -19,6 +19,9 @@ __all__ = ["write_predictions"]
 
 CHUNK = 2000
 """Rows that are predicted at once; all have the same weight draws."""
+
+COPIED = " (input)"
+"""Ending of a copied column whose name is that of a prediction."""
 
 EVERY_DIGIT = ".9g"
 """Nine digits tell all single-precision numbers apart."""
@@ -40,7 +43,8 @@ def write_predictions(
     For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd`` (what
     is not known of the weights), whose squares add up; and the ends of the intervals. All are in the target's units.
     With several targets, each name ends with the target's number from 0. For classes: the most probable class, the
-    probability of each, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats.
+    probability of each, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats. A copied column with
+    one of these names gets the ending `` (input)``.
 
     Args:
         file: The file.
@@ -70,7 +74,7 @@ def write_predictions(
         )
         columns = _columns(prediction, target, levels)
         if start == 0:
-            writer.writerow(["row", *sample.kept, *columns])
+            writer.writerow(["row", *_kept_names(sample.kept, {"row", *columns}), *columns])
         numbers = sample.rows[part]
         kept = [cells[part] for cells in sample.kept.values()]
         writer.writerows(zip(numbers, *kept, *columns.values(), strict=True))
@@ -81,6 +85,18 @@ def write_predictions(
     if "mse" in totals:
         totals = {"rmse": totals.pop("mse") ** 0.5, **totals}
     return totals
+
+
+def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
+    """Names of the copied columns, which are told from the program's own."""
+    taken, found = {*own, *names}, []
+    for name in names:
+        new = name
+        while new in own or (new != name and new in taken):
+            new += COPIED
+        taken.add(new)
+        found.append(new)
+    return found
 
 
 def _additive(scores: dict[str, float]) -> dict[str, float]:
