@@ -193,6 +193,41 @@ def test_commas_in_codes_and_between_thousands_are_no_decimal_commas():
             numbers_of("c", ["1,5", "2,5", other], "t.csv", allows_commas=True)
 
 
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["1_1", "12_1"], None),  # codes, though Python reads 11 and 121
+        (["1e5", "-.5", "2."], [1e5, -0.5, 2.0]),
+        (["\uff11\uff12", "\uff13"], [12.0, 3.0]),  # full width
+        (["0x10", "1 000"], None),
+    ],
+)
+def test_what_is_a_number(cells, numbers):
+    found = numbers_of("c", cells, "t.csv")
+    assert (None if found is None else found.tolist()) == numbers
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("1_1", "holds numbers, but also texts such as '1_1'"),
+        ("-nan", "holds numbers, but also texts such as '-nan'"),
+        ("Infinity", "holds an infinite number in row 3"),
+    ],
+)
+def test_cells_among_numbers_that_are_none_are_named(cell, message):
+    with pytest.raises(ValueError, match=message):
+        numbers_of("c", ["1", "2", cell], "t.csv")
+
+
+def test_codes_with_underscores_are_categories(pyro_bnn, tmp_path):  # noqa: F811
+    rows = [[["1_1", "12_1", "1_2"][i % 3], *row[1:]] for i, row in enumerate(houses())]
+    table = write_table(tmp_path / "t.csv", rows, ("1_0", *NAMES[1:]))
+    trained(pyro_bnn, table, tmp_path / "run")
+    code = runs.read_facts(tmp_path / "run").table.features[0]
+    assert (code.name, code.categories) == ("1_0", ["12_1", "1_1", "1_2"])
+
+
 def config_of(pyro_bnn, table, run, *options):  # noqa: F811
     trained(pyro_bnn, table, run, *options)
     return runs.load_config(run)

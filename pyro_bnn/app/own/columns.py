@@ -1,5 +1,6 @@
 """Columns of a table as numbers: what kind each one is, and how its cells become inputs of a network."""
 
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .reading import Table, Texts, listed
+from .reading import Table, Texts, listed, number_in
 
 __all__ = [
     "MOST_CATEGORIES",
@@ -125,19 +126,15 @@ def numbers_of(name: str, texts: Texts, shown: str, *, allows_commas: bool = Fal
     """
     if allows_commas and has_decimal_commas(texts):
         texts = _with_points(name, texts, shown)
-    cells = ["nan" if text is None else text for text in texts]
-    try:
-        numbers = np.array(cells, dtype=object).astype(float)
-    except ValueError:
-        numbers = None
-    if numbers is not None:
+    numbers = np.array([math.nan if text is None else number_in(text) for text in texts])
+    are_numbers = [not lost for text, lost in zip(texts, np.isnan(numbers), strict=True) if text is not None]
+    if all(are_numbers):
         infinite = np.flatnonzero(np.isinf(numbers))
         if len(infinite):
             raise ValueError(
                 f"column {name!r} of {shown} holds an infinite number in row {infinite[0] + 1}; mend or remove it."
             )
         return numbers
-    are_numbers = [_is_number(text) for text in texts if text is not None]
     if sum(are_numbers) > MOSTLY * len(are_numbers):
         raise ValueError(
             f"column {name!r} of {shown} holds numbers, but also texts such as {_first_text(texts)!r}; make them "
@@ -170,16 +167,8 @@ def _with_points(name: str, texts: Texts, shown: str) -> Texts:
     return [None if text is None else text.replace(",", ".") for text in texts]
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _first_text(texts: Texts) -> str:
-    return next(text for text in texts if text is not None and not _is_number(text))
+    return next(text for text in texts if text is not None and math.isnan(number_in(text)))
 
 
 def is_whole(texts: Texts) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TABLES", "Table", "read_table"]
+__all__ = ["TABLES", "Table", "number_in", "read_table"]
 
 SEPARATED, PARQUET = (".csv", ".tsv", ".txt"), (".parquet",)
 TABLES = (*SEPARATED, *PARQUET)
@@ -62,6 +62,22 @@ class Table:
     def rows(self, numbers: Sequence[int]) -> "Table":
         """The table with some of its rows, by their numbers from 0."""
         return replace(self, columns={name: [cells[i] for i in numbers] for name, cells in self.columns.items()})
+
+
+def number_in(text: str, otherwise: float = math.nan) -> float:
+    """The number that a text is, or what to take otherwise.
+
+    Python's ``1_000`` is none, but a code; nor is ``nan``, with or without a sign.
+
+    Example:
+        >>> [number_in(text, 0.0) for text in ("-2.5e3", "1_1", "+nan")]
+        [-2500.0, 0.0, 0.0]
+    """
+    try:
+        number = otherwise if "_" in text else float(text)
+    except ValueError:
+        return otherwise
+    return otherwise if math.isnan(number) else number
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
@@ -133,7 +149,7 @@ def _separated(path: Path) -> tuple[list[str], list[tuple[str, ...]], str]:
     if not lines:
         raise ValueError(f"{path} is empty; pass a table with a line of names and a line for each row.")
     header, *rows = lines
-    if all(_is_number(cell) for cell in header):
+    if all(math.isfinite(number_in(cell)) for cell in header):
         raise ValueError(f"{path} has no names of columns: its first line holds numbers; put a line of names above it.")
     return header, list(zip(*rows, strict=True)) if rows else [() for _ in header], separator
 
@@ -171,13 +187,6 @@ def _chained(first: str, rest: Any) -> Iterator[str]:
     if first:
         yield first
     yield from rest
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _parquet(path: Path) -> tuple[list[str], list[list[str]]]:

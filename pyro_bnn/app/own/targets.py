@@ -1,5 +1,6 @@
 """The target of a run: classes or numbers, the likelihood that fits it, and its units."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .columns import MOST_CATEGORIES, is_whole, labels_of, numbers_of
-from .reading import Texts
+from .reading import Texts, number_in
 
 __all__ = ["MOST_GUESSED_CLASSES", "Target", "guessed", "learned_classes", "learned_numbers"]
 
@@ -135,10 +136,7 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
 
 def _order(label: str) -> tuple[float, str]:
     """Numbers before texts, in their order."""
-    try:
-        return float(label), label
-    except ValueError:
-        return float("inf"), label
+    return number_in(label, math.inf), label
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
