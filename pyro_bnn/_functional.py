@@ -185,7 +185,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
             raise
         raise ValueError(
             f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: "
-            f"{_first_line(error)}; give `x` the shape and type that the first layer takes."
+            f"{_first_line(error)}; {_remedy(error, x)}."
         ) from error
     except ValueError as error:
         if not str(error).startswith(ONE_ROW):
@@ -208,6 +208,12 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
+
+
+def _remedy(error: Exception, x: Inputs) -> str:
+    if "type" in str(error) and not any(leaf.is_floating_point() for leaf in leaves(x)):
+        return "give floats to a layer of numbers, 1.0 for 1 or `x.float()`: whole numbers stay whole, for embeddings"
+    return "give `x` the shape and type that the first layer takes"
 
 
 def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

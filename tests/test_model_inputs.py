@@ -26,6 +26,24 @@ def test_wrong_shape_of_x_names_what_the_first_layer_takes():
 
 
 @pytest.mark.parametrize(
+    "layer", [nn.Linear(2, 1), nn.Sequential(nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 1, 2), nn.Flatten())]
+)
+def test_whole_numbers_for_a_layer_of_numbers_are_refused_with_the_remedy(layer):
+    model = pb.BayesianModel(layer, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=2)
+    guide = pb.MeanFieldGuide(model)
+    with pytest.raises(ValueError, match=r"torch.int64.*; give floats to a layer of numbers, 1.0 for 1 or"):
+        pb.predict(model, guide, [[1, 2], [3, 4]], num_samples=2)
+    assert pb.predict(model, guide, [[1.0, 2.0], [3.0, 4.0]], num_samples=2).mean.shape == (2, 1)
+
+
+def test_an_index_beyond_an_embedding_gets_no_remedy_for_layers_of_numbers():
+    net = nn.Sequential(nn.Embedding(3, 1), nn.Flatten(), nn.Linear(2, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=2)
+    with pytest.raises(ValueError, match=r"out of range.*; give `x` the shape and type that the first layer takes"):
+        pb.predict(model, pb.MeanFieldGuide(model), [[1, 2], [2, 3]], num_samples=2)
+
+
+@pytest.mark.parametrize(
     ("likelihood", "y", "message"),
     [
         (
