@@ -1,6 +1,7 @@
 """Settings are checked whole when they are read, and all that is wrong with them is said in one sentence."""
 
 import json
+import re
 from dataclasses import fields, replace
 
 import pytest
@@ -63,6 +64,16 @@ def test_a_bad_value_is_refused_wherever_it_comes_from(name, value):
     assert "\n" not in said
     with pytest.raises(ValueError, match=r"\.$"):
         replace(DIGITS, **{name: tuple(value) if isinstance(value, list) else value}).check()
+
+
+def test_every_likelihood_that_the_message_names_is_accepted():
+    table = replace(DIGITS, dataset="t.csv", target="y", hold_out=(), validation=0, inputs="raw")
+    with pytest.raises(ValueError, match="unknown likelihood 'normal'; choose ") as refused:
+        replace(table, likelihood="normal").check()
+    names = re.findall(r"\w+", re.sub(r"\[.*?\]|,| or ", " ", str(refused.value).partition("choose")[2]))
+    assert names == ["categorical", "gaussian", "heteroscedastic", "mixture", "poisson"]
+    for name in names:
+        replace(table, likelihood=name).check()
 
 
 @pytest.mark.parametrize(

@@ -266,10 +266,14 @@ def _fraction(name: str, value: Any) -> None:
 
 
 def _likelihood(spec: str) -> None:
-    from ..likelihoods import make_likelihood  # late: loads torch
+    from ..likelihoods import LIKELIHOODS, likelihoods_in_words, make_likelihood  # late: loads torch
 
-    if spec.startswith("bernoulli"):
+    name = spec.partition(":")[0]
+    if name == "bernoulli":
         raise ValueError("two classes are predicted by --likelihood categorical")
+    if name not in LIKELIHOODS:
+        taken = likelihoods_in_words(other for other in LIKELIHOODS if other != "bernoulli")
+        raise ValueError(f"unknown likelihood {spec!r}; choose {taken}")
     make_likelihood(spec)
 
 

@@ -1,6 +1,6 @@
 """Likelihoods by name, for places where a text is natural: the command line, and estimators for tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyro.distributions as dist
@@ -45,11 +45,20 @@ LIKELIHOODS: dict[str, LikelihoodChoice] = {
 }
 """Each likelihood by the name that is typed for it. Bernoulli has one output for two classes, categorical one each."""
 
-LIKELIHOOD_CHOICES = " or ".join(
-    ", ".join(name + (f"[:{choice.number}]" if choice.number else "") for name, choice in LIKELIHOODS.items()).rsplit(
-        ", ", 1
-    )
-)
+
+def likelihoods_in_words(names: Iterable[str]) -> str:
+    """Names of likelihoods in a sentence, with the numbers that they take.
+
+    Example:
+        >>> likelihoods_in_words(["categorical", "gaussian"])
+        'categorical or gaussian[:SCALE]'
+    """
+    numbers = {name: LIKELIHOODS[name].number for name in names}
+    written = [name + (f"[:{number}]" if number else "") for name, number in numbers.items()]
+    return " or ".join(", ".join(written).rsplit(", ", 1))
+
+
+LIKELIHOOD_CHOICES = likelihoods_in_words(LIKELIHOODS)
 """All of them in a sentence."""
 
 
