@@ -10,7 +10,7 @@ from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 
-from . import _construction, _from_start, _growth, _natural, _prediction
+from . import _construction, _from_start, _growth, _leapfrog, _natural, _prediction
 from ._measure import Cell, Contender, Row, alternate, at_least, at_most, in_new_process, within
 from ._peers import PEERS, check
 from ._steps import (
@@ -279,6 +279,12 @@ def _others(options: Options) -> Iterator[Row]:
         detail = f"{times} {ours['again']:.1f} s; largest difference of the answers {z:.1f} standard errors"
         return Cell([ours["seconds"] / theirs["seconds"]], detail=detail)
 
+    def leapfrog(device: str, num_rows: int) -> Cell:
+        count = 8 if options.quick else 40
+        return alternate(
+            _leapfrog.Compiled(num_rows, count), _leapfrog.ByHand(num_rows, 5 * count), 1 if options.quick else 5
+        )
+
     def importing(device: str) -> Cell:
         seconds = [in_new_process("_measure:import_seconds") for _ in range(1 if options.quick else 7)]
         return Cell(seconds, " s", "in processes of their own, after `import torch, pyro`")
@@ -292,4 +298,7 @@ def _others(options: Options) -> Iterator[Row]:
             title = f"NUTS from start to end, {kind}, 4 chains of 500 + 500, ours / NumPyro's time, {cores}"
             measure = functools.partial(from_start, kind=kind, num_cores=num_cores)
             yield Row(title, measure, at_most(1), on=("cpu",))
+    for num_rows in (600,) if options.quick else (1500, 6000):
+        title = f"NUTS, a leapfrog step of one of 4 chains, 8-50-1 on {num_rows} rows / density and gradient by hand"
+        yield Row(title, functools.partial(leapfrog, num_rows=num_rows), at_most(1), on=("cpu",))
     yield Row("import pyro_bnn, after torch and pyro", importing, at_most(0.3, " s"), on=("cpu",))
