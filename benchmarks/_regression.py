@@ -32,7 +32,7 @@ NUTS_SIZES = {
     "concrete": (2500, 8),
     "wine-quality-red": (1000, 7),
     "kin8nm": (500, 8),
-    "power-plant": (500, 8),
+    "power-plant": (300, 7),
 }
 """Draws of each chain after as many of warm-up, and the largest depth of its trees. Heuristic: what time
 allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results.md)."""

@@ -16,11 +16,11 @@ from pyro_bnn.mcmc._traced import traced
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import quietly
+from .test_mcmc_native import WRITTEN
 from .tolerances import IDENTITY
 
 ROWS = 16
 REST = 5
-LEFT_TO_TORCH = ("horseshoe", "horseshoe-per-weight", "mixture-density")
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +42,6 @@ def check(potential):
         torch.testing.assert_close(found, expected, **IDENTITY)
     function = traced(potential.value_and_grad, [z[:1]])
     return emitted(function.graph, [z[:1], *function.constants], OPERATIONS).has_blocks
-
-
-WRITTEN = [[name for name in table if name not in LEFT_TO_TORCH] for table in (PRIORS, LIKELIHOODS)]
 
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
@@ -86,11 +83,10 @@ def test_where_rows_meet_the_potential_is_written_whole(name):
     assert not check(potential_of(3 * ROWS, net=Mixing(MIXING[name])))
 
 
-@pytest.mark.parametrize("num_hidden", [3 * ROWS, 9])
-def test_as_many_rows_as_units_or_weights_are_not_mistaken_for_them(num_hidden):
+@pytest.mark.parametrize(("num_rows", "num_hidden"), [(3 * ROWS, 3 * ROWS), (4 * 9, 9)])
+def test_as_many_rows_as_units_or_weights_are_not_mistaken_for_them(num_rows, num_hidden):
     net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
-    rows = {3 * ROWS: 3 * ROWS, 9: 4 * 9}[num_hidden]
-    assert not check(potential_of(rows, net=net))
+    assert not check(potential_of(num_rows, net=net))
 
 
 @pytest.mark.parametrize("num_hidden", [7, 10])
