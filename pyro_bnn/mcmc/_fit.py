@@ -67,15 +67,15 @@ def fit_mcmc(
         init: What the chains' starts are drawn from: the prior (None), the Gaussians of an :class:`~pyro_bnn.Init`, or
             another posterior, such as that of a fit.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
-        compile: Compile the sampler, which needs a C compiler. NUTS of a small network in float64 on a CPU, with few
-            or many rows, is written out in C, compiled in about a second, and runs as many chains at a time as torch
-            has threads (`torch.set_num_threads`), on which the draws do not depend. All else goes to torch's compiler,
-            which takes some ten seconds and runs the chains in one thread. Either is done once in a process for each network, kind
-            of prior and likelihood, and number of rows, and by torch also for each number of chains: other data, prior
-            scales, seeds and numbers of draws start at once. The draws of chains in C are others than those of the
-            uncompiled sampler, which share their random numbers; torch's differ by rounding. ``"auto"`` compiles only
-            what is written out in C, if there is a C compiler: then draws depend on the machine. What is not compiled
-            is recorded and replayed on a CPU, with the same draws.
+        compile: Compile the sampler, which needs a C compiler. NUTS of a small network in float64 on a CPU, with few or
+            many rows, is written out in C, compiled in about a second, and runs as many chains at a time as torch has
+            threads (`torch.set_num_threads`), on which the draws do not depend. All else goes to torch's compiler,
+            which takes some ten seconds and runs the chains in one thread. Either is done once in a process for each
+            network, kind of prior and likelihood, and number of rows, and by torch also for each number of chains:
+            other data, prior scales, seeds and numbers of draws start at once. The draws of chains in C are others than
+            those of the uncompiled sampler, which share their random numbers; torch's differ by rounding. ``"auto"``
+            compiles only what is written out in C, if there is a C compiler: then draws depend on the machine. What is
+            not compiled is recorded and replayed on a CPU, with the same draws.
         progress: Show a progress bar.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.
