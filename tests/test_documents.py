@@ -44,7 +44,7 @@ EXAMPLES = {
     ),
     "transformer.py": (
         ["--texts", "200", "--epochs", "10"],
-        r"point +[4-6]\d\.\d% +[12]\.\d+ +0\.(1[5-9]|[23]\d)\d .*\nposterior +[4-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
+        r"point +[3-6]\d\.\d% +[12]\.\d+ +0\.(1[2-9]|[23]\d)\d .*\nposterior +[3-6]\d\.\d% +[01]\.\d+ +0\.(0\d|10)\d ",
     ),
     "svi_script.py": (
         ["--steps", "120"],
