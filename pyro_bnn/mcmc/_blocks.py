@@ -86,6 +86,11 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
     return None
 
 
+def axis_of(axis: Any, num_axes: int) -> int:
+    """The number of an axis, which may have been counted from the end."""
+    return int(axis) % num_axes
+
+
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
     """The axis of the rows, if there is one.
 
@@ -139,7 +144,7 @@ def _is_rowwise(node: Node, results: Mapping[Node, Any], reads_rows: bool, axes:
     if not reads_rows or None in axes or node.target in PICKING:
         return False
     if node.target in ALONG:
-        return int(node.args[1]) % results[node].dim() != axes[0]  # type: ignore[arg-type]
+        return axis_of(node.args[1], results[node].dim()) != axes[0]
     if node.target in RESHAPING:
         return _long(results[node].shape) == _long(results[node.all_input_nodes[0]].shape)
     return True

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ._blocks import axis_of
 from ._emit import Index, Operation, UnsupportedError, Value, Writer, broadcast, without
 
 Values = Mapping[Node, Any]
@@ -28,10 +29,6 @@ def view(indices: Callable[[Node, tuple[int, ...], Index], Index]) -> Operation:
         return Value(shape, lambda index: source.at(indices(node, source.shape, index)), source.is_stored)
 
     return write
-
-
-def axis_of(axis: Any, num_axes: int) -> int:
-    return int(axis) % num_axes
 
 
 def same(writer: Writer, node: Node, values: Values, results: Values) -> Value:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ._blocks import axis_of
 from ._emit import Operation, UnsupportedError, Value, Writer, broadcast, constant, order, without
 from ._indexing import (
     Values,
     arguments,
-    axis_of,
     cat,
     expand,
     gather,

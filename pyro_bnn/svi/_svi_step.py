@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
-from pyro.nn import PyroModule
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,7 +17,7 @@ from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
-from ..model import SITE_PREFIX, BayesianModel, random_paths, rest_frozen
+from ..model import BayesianModel, declared_names, random_paths, rest_frozen
 from ._arguments import Arguments, Batch
 from ._direct import DirectStep
 from ._execution import Execution
@@ -336,15 +335,8 @@ def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
     """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
     ours = ("net.", "prior.", "likelihood.")
     missing = [name for name in model.latent_names if name not in drawn]
-    known = {*model.latent_names, *_sampled_by_network(model)}
+    known = {*model.latent_names, *declared_names(model)}
     foreign = sorted(name for name in drawn if name.startswith(ours) and name not in known)
     if missing or foreign:
         problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
         raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
-
-
-def _sampled_by_network(model: BayesianModel) -> set[str]:
-    """Names of variables that the network draws itself by Pyro's `PyroSample`."""
-    modules = [(path, module) for path, module in model.network.named_modules() if isinstance(module, PyroModule)]
-    paths = [(SITE_PREFIX, path, name) for path, module in modules for name in module._pyro_samples]
-    return {".".join(filter(None, parts)) for parts in paths}
