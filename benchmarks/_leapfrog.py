@@ -44,7 +44,7 @@ class Compiled:
             warnings.simplefilter("ignore", pb.ConvergenceWarning)  # few draws
             posterior = pb.fit_mcmc(
                 self._model,
-                *self._data,
+                self._data,
                 sampler=sampler,
                 num_samples=half,
                 num_warmup=half,

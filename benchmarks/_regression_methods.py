@@ -195,8 +195,7 @@ class Nuts(NetworkMethod):
         assert budget.depth is not None
         posterior = pb.fit_nuts(
             model,
-            problem.x,
-            problem.y,
+            (problem.x, problem.y),
             num_samples=budget.draws,
             num_warmup=budget.draws,
             num_chains=budget.chains,

@@ -50,7 +50,7 @@ class Ours(Sampler):
         sampler = CountingNUTS(lengths.max_tree_depth)
         posterior = pb.fit_mcmc(
             _problem.model(),
-            *_problem.data(),
+            _problem.data(),
             sampler=sampler,
             num_samples=lengths.num_samples,
             num_warmup=lengths.num_warmup,

@@ -122,7 +122,7 @@ def save_and_load(folder: Path) -> None:
 def sample(folder: Path, *, compile: bool = False) -> None:
     """Two short chains of NUTS, and their predictions."""
     own, (x, y) = model(), data()
-    chains = pb.fit_nuts(own, x, y, num_samples=10, num_warmup=10, num_chains=2, max_tree_depth=4, compile=compile)
+    chains = pb.fit_nuts(own, (x, y), num_samples=10, num_warmup=10, num_chains=2, max_tree_depth=4, compile=compile)
     pb.predict(own, chains, x)
 
 

@@ -53,7 +53,7 @@ def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: arg
     run = functools.partial(
         pb.fit_nuts,
         model,
-        *data,
+        data,
         num_samples=options.draws,
         num_warmup=options.draws,
         num_chains=8,

@@ -47,7 +47,7 @@ def curve(options: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], dict[str,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
         lengths = {"num_chains": 8, "num_warmup": options.draws, "num_samples": options.draws, "max_tree_depth": 7}
-        nuts = pb.fit_nuts(model, x, y, progress=True, seed=options.seed, **lengths)
+        nuts = pb.fit_nuts(model, (x, y), progress=True, seed=options.seed, **lengths)
     print(nuts.status, flush=True)
     predict = functools.partial(pb.predict, model, x=GRID, seed=options.seed)
     predictions = {"NUTS": predict(nuts).as_regression(), "mean-field": predict(mean_field).as_regression()}

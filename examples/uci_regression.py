@@ -92,7 +92,7 @@ def nuts(options: Options, *xy: torch.Tensor) -> Fit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # one short chain; its status says so
         start = pb.NetworkInit(scale=0.02)
-        posterior = pb.fit_nuts(model, *xy, init=start, compile=options.compile, seed=options.seed, **lengths)
+        posterior = pb.fit_nuts(model, xy, init=start, compile=options.compile, seed=options.seed, **lengths)
     return model, posterior
 
 
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="optimisation steps of each fit")
     parser.add_argument("--draws", type=int, default=100, help="draws of NUTS, after equally many of warm-up")
     parser.add_argument("--kl-weight", type=float, default=0.1, help="KL weight of the mean-field fit; 1 is the ELBO")
-    parser.add_argument("--compile", action="store_true", help="compile the sampler (needs a C++ compiler)")
+    parser.add_argument("--compile", action="store_true", help="draw in C (needs a C compiler)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 

@@ -21,7 +21,7 @@ def quietly(fit, *args, **kwargs):
 
 
 def fit_briefly(model, x, y, **kwargs):
-    return quietly(pb.fit_nuts, model, x, y, num_samples=4, num_warmup=4, num_chains=2, **kwargs)
+    return quietly(pb.fit_nuts, model, (x, y), num_samples=4, num_warmup=4, num_chains=2, **kwargs)
 
 
 def hierarchy(x, y):

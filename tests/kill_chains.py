@@ -39,7 +39,8 @@ def sample(sampler: str, path: Path | None, compile: bool = False) -> pb.MCMCPos
     problem = Problem()
     return quietly(
         pb.fit_mcmc,
-        *(problem.model, problem.x, problem.y),
+        problem.model,
+        (problem.x, problem.y),
         sampler=SAMPLERS[sampler],
         num_samples=100,
         num_warmup=60,

@@ -71,7 +71,7 @@ class Simulation:
         """NUM_DRAWS draws of every replication, three apart, where autocorrelations are below 0.05."""
         model = self.model(**wrong)
         lengths = {"num_samples": NUM_DRAWS, "num_warmup": 150, "num_chains": 3, "max_tree_depth": 6}
-        posterior = pb.fit_nuts(model, self.x, self.y, seed=SEED, **lengths)
+        posterior = pb.fit_nuts(model, (self.x, self.y), seed=SEED, **lengths)
         return posterior.sample(NUM_DRAWS)
 
 

@@ -138,8 +138,8 @@ def draws(sampler, model, x, y, num_samples=4):
     fit_quietly = functools.partial(quietly, pb.fit_mcmc, num_warmup=2, num_chains=2, seed=0)
     if any(True for _ in model.parameters()):
         with pytest.warns(UserWarning, match="stay at their present values"):
-            return fit_quietly(model, x, y, sampler=sampler, num_samples=num_samples).sample(8, seed=0)
-    return fit_quietly(model, x, y, sampler=sampler, num_samples=num_samples).sample(8, seed=0)
+            return fit_quietly(model, (x, y), sampler=sampler, num_samples=num_samples).sample(8, seed=0)
+    return fit_quietly(model, (x, y), sampler=sampler, num_samples=num_samples).sample(8, seed=0)
 
 
 def sampled(sampler, **kwargs):

@@ -162,7 +162,7 @@ def test_samplers_infer_scales_too(prior, sampler, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pb.ConvergenceWarning)
         warnings.filterwarnings("ignore", message="the model's learnable parameters .* stay at their present values")
-        chains = pb.fit_mcmc(model, x, y, sampler=sampler, num_samples=20, num_warmup=10, num_chains=2, seed=0)
+        chains = pb.fit_mcmc(model, (x, y), sampler=sampler, num_samples=20, num_warmup=10, num_chains=2, seed=0)
     assert set(chains.sample(4)) == set(model.latent_names)
     nll = pb.predict(model, chains, x, y=y, seed=0).nll
     assert math.isfinite(nll)

@@ -135,7 +135,7 @@ def test_chains_and_laplace(kind):
         model, x, y = problem(kind)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pb.ConvergenceWarning)  # of five draws
-            chains = pb.fit_nuts(model, x, y, num_samples=5, num_warmup=5, num_chains=2, max_tree_depth=3, seed=0)
+            chains = pb.fit_nuts(model, (x, y), num_samples=5, num_warmup=5, num_chains=2, max_tree_depth=3, seed=0)
         laplace = pb.fit_laplace(model, x, y)
         prediction = pb.predict(model, chains, x, y=y)
         return [*chains.samples.values(), laplace.log_evidence, *laplace.median().values(), prediction.mean]

@@ -66,7 +66,7 @@ ALL_SAMPLERS = {**SAMPLERS, "one's own": (Langevin(), 6000)}
 def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
     """Chains of a conjugate regression, and their weights, shape (K, S, P)."""
     lengths = {"num_samples": num_samples, "num_warmup": num_warmup}
-    posterior = quietly(pb.fit_mcmc, problem.model, problem.x, problem.y, sampler=sampler, seed=seed, **lengths)
+    posterior = quietly(pb.fit_mcmc, problem.model, (problem.x, problem.y), sampler=sampler, seed=seed, **lengths)
     return posterior, posterior.samples["net.weight"].flatten(2)
 
 
@@ -129,7 +129,7 @@ def test_every_prior_can_be_sampled_from(prior):
     """The potential is compared with Pyro's in `test_joint.py`; here chains start, move and are kept."""
     model, x, y = small_model(prior=PRIORS[prior], likelihood="gaussian-latent", num_data=6)
     short = {"num_samples": 10, "num_warmup": 20, "num_chains": 2, "max_tree_depth": 3}
-    samples = quietly(pb.fit_nuts, model, x, y, **short, seed=0).samples
+    samples = quietly(pb.fit_nuts, model, (x, y), **short, seed=0).samples
     assert set(samples) == set(model.latent_names)
     for values in samples.values():
         assert values.shape[:2] == (2, 10)
@@ -146,7 +146,7 @@ def test_nuts_beats_a_skewed_constrained_posterior():
         likelihood=pb.GaussianLikelihood(dist.HalfNormal(2.0)),
         num_data=7,
     )
-    posterior = pb.fit_nuts(model, torch.zeros(7, 1), y, num_samples=600, num_warmup=300, seed=0)
+    posterior = pb.fit_nuts(model, (torch.zeros(7, 1), y), num_samples=600, num_warmup=300, seed=0)
     draws = posterior.samples["likelihood.scale"].unsqueeze(-1)
 
     def moments(power):
@@ -168,7 +168,7 @@ def test_a_mixture_prior_without_data_is_sampled_as_it_is():
     model = pb.BayesianModel(
         nn.Linear(1, 1, bias=False), prior=prior, likelihood=pb.GaussianLikelihood(1.0), num_data=1
     )
-    posterior = pb.fit_nuts(model, torch.zeros(1, 1), torch.zeros(1, 1), num_warmup=300, num_samples=1000, seed=1)
+    posterior = pb.fit_nuts(model, (torch.zeros(1, 1), torch.zeros(1, 1)), num_warmup=300, num_samples=1000, seed=1)
     mixture = pb.distributions.ScaleMixtureNormal(0.4, 1.5, 0.3)
     assert_from(posterior.samples["net.weight"], mixture.cdf)
     other = pb.distributions.ScaleMixtureNormal(0.4, 1.5, 1.0)
@@ -185,7 +185,7 @@ def test_a_plain_pyro_model_with_a_hyperprior():
         weight = pyro.sample("weight", dist.Normal(0.0, spread).expand([3]).to_event(1))
         pyro.sample("obs", dist.Normal(weight, 1.0).to_event(1), obs=y)
 
-    posterior = quietly(pb.fit_nuts, model, y, y, num_samples=200, num_warmup=100, num_chains=2, seed=0)
+    posterior = quietly(pb.fit_nuts, model, (y, y), num_samples=200, num_warmup=100, num_chains=2, seed=0)
     spread = posterior.samples["spread"].unsqueeze(-1)
 
     def density(s):  # y_i ~ N(0, s^2 + 1)
@@ -217,7 +217,7 @@ def test_fit_nuts_is_fit_mcmc_with_nuts():
     problem = Problem()
     lengths = {"num_samples": 6, "num_warmup": 20, "num_chains": 3, "target_accept": 0.6, "init": pb.NetworkInit()}
     settings = {**lengths, "dtype": torch.float32, "seed": 5}
-    data = problem.model, problem.x, problem.y
+    data = problem.model, (problem.x, problem.y)
     short = quietly(pb.fit_nuts, *data, max_tree_depth=2, **settings)
     long = quietly(pb.fit_mcmc, *data, sampler=pb.NUTS(max_tree_depth=2), **settings)
     assert torch.equal(short.samples["net.weight"], long.samples["net.weight"])
@@ -238,13 +238,13 @@ def test_chains_start_where_they_are_told():
     for init in (pb.NetworkInit(scale=1e-6), pb.GuidePosterior(guide)):
         with pytest.warns(pb.ConvergenceWarning):
             posterior = pb.fit_nuts(
-                problem.model, problem.x, problem.y, num_samples=4, num_warmup=0, max_tree_depth=1, init=init, seed=0
+                problem.model, (problem.x, problem.y), num_samples=4, num_warmup=0, max_tree_depth=1, init=init, seed=0
             )
         first = posterior.samples["net.weight"][:, 0]
         distances = (first - problem.model.initial_value("net.weight")).flatten(1).norm(dim=1)
         assert (distances < 1.0).all()
     with pytest.raises(ValueError, match="`init` must be an Init"):
-        pb.fit_nuts(problem.model, problem.x, problem.y, init="prior")
+        pb.fit_nuts(problem.model, (problem.x, problem.y), init="prior")
 
 
 class Nowhere(pb.Init):
@@ -281,7 +281,7 @@ def test_data_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="class labels"):
         fit_briefly(model, x, y + 5)
     with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 4"):
-        pb.fit_nuts(model, x, y, num_samples=2)
+        pb.fit_nuts(model, (x, y), num_samples=2)
     with pytest.raises(ValueError, match="no start with a finite density"):
         fit_briefly(model, x, y, init=Nowhere())
 
@@ -289,13 +289,13 @@ def test_data_that_do_not_fit_are_refused():
 def test_arguments_that_make_no_sense_are_refused():
     model, x, y = small_model(num_data=6)
     with pytest.raises(ValueError, match="`dtype` must be"):
-        pb.fit_nuts(model, x, y, dtype=torch.float16)
-    with pytest.raises(ValueError, match="`compile=True` needs a BayesianModel"):
-        pb.fit_nuts(hierarchy, x, y, compile=True)
+        pb.fit_nuts(model, (x, y), dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"`data` must be the tuple of the model's arguments, .* got Tensor"):
+        pb.fit_nuts(hierarchy, x)
     with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
-        pb.fit_nuts(model, x, y)
+        pb.fit_nuts(model, (x, y))
     with pytest.raises(ValueError, match=r"`x` must be a tensor, an array, .* got NoneType"):
-        pb.fit_nuts(model, None, y)
+        pb.fit_nuts(model, (None, y))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_arguments_that_make_no_sense_are_refused():
 def test_samplers_that_make_no_sense_are_refused(sampler, message):
     problem = Problem()
     with pytest.raises(ValueError, match=message):
-        pb.fit_mcmc(problem.model, problem.x, problem.y, sampler=sampler())
+        pb.fit_mcmc(problem.model, (problem.x, problem.y), sampler=sampler())
 
 
 def test_warnings_point_to_the_caller():
@@ -318,7 +318,7 @@ def test_warnings_point_to_the_caller():
     for fit in (pb.fit_nuts, functools.partial(pb.fit_mcmc, sampler=pb.HMC(2))):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            fit(model, x, y, num_samples=4, num_warmup=4)
+            fit(model, (x, y), num_samples=4, num_warmup=4)
         assert {warning.category for warning in caught} == {UserWarning, pb.ConvergenceWarning}
         assert {warning.filename for warning in caught} == {__file__}
 
@@ -333,7 +333,7 @@ def test_divergences_and_short_chains_are_told_with_a_remedy():
     data = torch.zeros(1)
     with pytest.warns(pb.ConvergenceWarning, match=r"divergent trajectories.*target_accept"):
         posterior = pb.fit_nuts(
-            funnel, data, data, num_samples=60, num_warmup=60, num_chains=2, target_accept=0.3, seed=2
+            funnel, (data, data), num_samples=60, num_warmup=60, num_chains=2, target_accept=0.3, seed=2
         )
     assert not posterior.status
     assert "sample longer" in posterior.status.message

@@ -41,8 +41,7 @@ def test_short_warm_ups_end_with_a_step_that_works(num_warmup):
     posterior = quietly(
         pb.fit_nuts,
         problem.model,
-        problem.x,
-        problem.y,
+        (problem.x, problem.y),
         num_samples=20,
         num_warmup=num_warmup,
         max_tree_depth=4,

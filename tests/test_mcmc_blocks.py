@@ -16,7 +16,6 @@ from pyro_bnn.mcmc._traced import traced
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import quietly
-from .test_mcmc_native import WRITTEN
 from .tolerances import IDENTITY
 
 ROWS = 16
@@ -45,7 +44,7 @@ def check(potential):
 
 
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
-@pytest.mark.parametrize(("prior", "likelihood"), list(zip(WRITTEN[0], itertools.cycle(WRITTEN[1]))))
+@pytest.mark.parametrize(("prior", "likelihood"), list(zip(PRIORS, itertools.cycle(LIKELIHOODS))))
 def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
     assert check(potential_of(3 * ROWS + REST, prior=PRIORS[prior], likelihood=likelihood))
 
@@ -104,7 +103,7 @@ def test_a_fit_of_many_rows_is_that_without_blocks(monkeypatch):
     options = {"num_samples": 4, "num_warmup": 3, "num_chains": 1, "seed": 0, "compile": True}
 
     def fitted():
-        return quietly(pb.fit_nuts, model, x, x.sin(), **options).samples
+        return quietly(pb.fit_nuts, model, (x, x.sin()), **options).samples
 
     in_blocks = fitted()
     monkeypatch.setattr(_blocks, "ROWS", len(x))

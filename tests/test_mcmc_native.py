@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import network_potential
+from pyro_bnn.joint import TracePotential, network_potential
 from pyro_bnn.mcmc import _native
 from pyro_bnn.mcmc._native import native
 from pyro_bnn.mcmc._native_kernel import NativeKernel
@@ -43,17 +44,12 @@ NETS = {
     "wide": lambda: nn.Sequential(nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 19), nn.ReLU(), nn.Linear(19, 3)),
     "without a hidden layer": lambda: nn.Linear(4, 3),
 }
-LEFT_TO_TORCH = ("horseshoe", "horseshoe-per-weight", "mixture-density")
-"""Members of the tables with operations that are not written in C."""
-
-WRITTEN = [[name for name in table if name not in LEFT_TO_TORCH] for table in (PRIORS, LIKELIHOODS)]
 CASES = {
     **{
         f"{prior}, {likelihood}": {"prior": PRIORS[prior], "likelihood": likelihood}
-        for prior, likelihood in zip(WRITTEN[0], itertools.cycle(WRITTEN[1]))
+        for prior, likelihood in zip(PRIORS, itertools.cycle(LIKELIHOODS))
     },
     **{f"network {name}": {"net": net} for name, net in NETS.items()},
-    **{name: {"prior": PRIORS[name]} if name in PRIORS else {"likelihood": name} for name in LEFT_TO_TORCH},
 }
 
 
@@ -70,12 +66,9 @@ def start(potential, num_chains=1):
 @pytest.mark.parametrize("name", CASES)
 def test_potentials_and_gradients_are_those_of_torch(name):
     potential = potential_of(**CASES[name])
-    sampler = native(potential.value_and_grad, start(potential), 3)
-    assert (sampler is None) == (name in LEFT_TO_TORCH)
-    if sampler is not None:
-        z = start(potential, 5)
-        for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
-            torch.testing.assert_close(found, expected, **IDENTITY)
+    sampler, z = native(potential.value_and_grad, start(potential), 3), start(potential, 5)
+    for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
+        torch.testing.assert_close(found, expected, **IDENTITY)
 
 
 ACTIVATIONS = {
@@ -215,7 +208,7 @@ def three_threads():
 def fitted(**options):
     problem = Problem()
     options = {"num_samples": 30, "num_warmup": 60, "num_chains": 3, "seed": 4, "compile": True, **options}
-    return quietly(pb.fit_nuts, problem.model, problem.x, problem.y, **options)
+    return quietly(pb.fit_nuts, problem.model, (problem.x, problem.y), **options)
 
 
 def test_a_fit_on_several_threads_is_that_on_one_and_is_resumed(three_threads, tmp_path):
@@ -229,10 +222,10 @@ def test_a_fit_on_several_threads_is_that_on_one_and_is_resumed(three_threads, t
     assert equal(longer, fitted(resume=tmp_path / "one"))
 
 
-def test_a_run_that_was_compiled_in_another_way_is_refused():
+def test_a_run_that_was_drawn_in_another_way_is_refused():
     kernel, eager = kernel_in_c(normal_potential), pb.NUTS().kernel(normal_potential, START)
     for one, other in ((kernel, eager), (eager, kernel)):
-        with pytest.raises(ValueError, match="compiled in another way"):
+        with pytest.raises(ValueError, match="one of the two runs draws in C"):
             one.restore(other.state())
 
 
@@ -265,43 +258,119 @@ def test_other_numbers_share_what_is_compiled(monkeypatch):
     assert len(texts) == 2
 
 
-def test_a_function_in_c_that_is_not_that_of_torch_is_refused(monkeypatch):
-    aten = torch.ops.aten
-    wrong = {**_native.OPERATIONS, aten.mul.Tensor: _native.OPERATIONS[aten.add.Tensor]}
-    monkeypatch.setattr(_native, "OPERATIONS", wrong)
-    with pytest.raises(RuntimeError, match="the potential in C must be torch's, got "):
-        native(normal_potential, START[:1], 6)
+# --- what is not drawn in C says why ----------------------------------------------------------------------------------
 
 
-def test_what_the_c_compiler_says_is_told(monkeypatch):
-    monkeypatch.setattr(_native, "FLAGS", ("--no-such-option",))
-    monkeypatch.setattr(_native, "_kept", type(_native._kept)())
-    with pytest.raises(RuntimeError, match=r"the C compiler failed .*no-such-option"):
-        fitted()
+class Cumulative(nn.Module):
+    def forward(self, x):
+        return x.cumsum(-1)
 
 
-def test_auto_compiles_to_c_or_not_at_all(monkeypatch):
-    assert equal(fitted(compile="auto"), fitted())
-    eager = fitted(compile=False)
-    assert equal(fitted(compile="auto", dtype=torch.float32), fitted(compile=False, dtype=torch.float32))
+def cumulative():
+    """A model whose network has an operation that is not written in C."""
+    return small_model(net=nn.Sequential(nn.Linear(4, 3), Cumulative()), num_data=6)
+
+
+def wide():
+    """A model whose density takes 2 x 6 x 512 x 512 multiplications and more."""
+    return small_model(net=nn.Sequential(nn.Linear(4, 512), nn.Linear(512, 512), nn.Linear(512, 3)), num_data=6)
+
+
+def without_compiler(monkeypatch):
     monkeypatch.setattr(_native, "_compiler", lambda: None)
-    assert equal(fitted(compile="auto"), eager)
 
 
-def test_auto_goes_on_without_a_compiler_that_fails_and_says_so(monkeypatch):
+def failing_compiler(monkeypatch):
+    monkeypatch.setenv("CC", "/bin/false")
+    monkeypatch.setattr(_native, "_kept", type(_native._kept)())
+
+
+def complaining_compiler(monkeypatch):
     monkeypatch.setattr(_native, "FLAGS", ("--no-such-option",))
     monkeypatch.setattr(_native, "_kept", type(_native._kept)())
-    with pytest.warns(UserWarning, match=r"the chains run uncompiled, which is slow: the C compiler failed"):
-        chains = fitted(compile="auto")
-    assert equal(chains, fitted(compile=False))
 
 
-def test_auto_leaves_other_pyro_models_as_they_are():
-    x, y = torch.randn(20, 3), torch.randn(20)
-    options = {"num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
-    assert equal(
-        quietly(pb.fit_nuts, hierarchy, x, y, **options),
-        quietly(pb.fit_nuts, hierarchy, x, y, compile="auto", **options),
-    )
+def wrong_operation(monkeypatch):
+    aten = torch.ops.aten
+    monkeypatch.setitem(_native.OPERATIONS, aten.mul.Tensor, _native.OPERATIONS[aten.add.Tensor])
+
+
+def regression():
+    problem = Problem()
+    return problem.model, problem.x, problem.y
+
+
+CLOSED = {
+    "no compiler": (regression, {}, without_compiler, r"there is no C compiler \(`CC`, cc, gcc or clang\)"),
+    "a compiler that fails": (
+        regression,
+        {},
+        failing_compiler,
+        r"the C compiler failed with exit status 1 \(/bin/false ",
+    ),
+    "a compiler that complains": (regression, {}, complaining_compiler, r"the C compiler failed .*no-such-option"),
+    "single precision": (
+        regression,
+        {"dtype": torch.float32},
+        None,
+        "C computes in torch.float64, and the dtype is torch",
+    ),
+    "an operation": (
+        cumulative,
+        {},
+        None,
+        r"the density has an operation that is not written in C \(aten.cumsum.default\)",
+    ),
+    "a wide network": (
+        wide,
+        {},
+        None,
+        r"the density takes [\d,]+ multiplications, over 1,048,576, which torch does faster",
+    ),
+    "wrong numbers": (
+        regression,
+        {},
+        wrong_operation,
+        r"the (potential|gradient) in C begins with .* where torch's begins",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_what_is_not_drawn_in_c_is_refused_or_drawn_in_torch_and_says_why(name, monkeypatch):
+    make, options, change, message = CLOSED[name]
+    model, x, y = make()
+    options = {"num_samples": 4, "num_warmup": 1, "num_chains": 1, "max_tree_depth": 2, "seed": 0, **options}
+    if change is not None:
+        change(monkeypatch)
+    with pytest.raises(ValueError, match=f"(?s)^`compile=True` draws in C, but {message}"):
+        pb.fit_nuts(model, (x, y), compile=True, **options)
+    found = quietly(pb.fit_nuts, model, (x, y), compile="auto", **options)
+    assert re.match(f"(?s)replayed: {message}", found.path)
+    eager = quietly(pb.fit_nuts, model, (x, y), **options)
+    assert eager.path == "replayed: `compile` is False"
+    assert equal(found, eager)
+
+
+def test_chains_in_c_say_so_at_the_prompt_and_in_their_file(tmp_path):
+    problem, found = Problem(), fitted(compile="auto")
+    assert found.path == "C"
+    assert "draws: C" in repr(found)
+    pb.save_posterior(tmp_path / "chains", problem.model, found)
+    assert pb.load_posterior(tmp_path / "chains", problem.model).path == "C"
+    assert equal(found, fitted())
+
+
+def test_a_pyro_model_of_ones_own_is_drawn_in_c_from_the_same_density():
+    x = torch.randn(20, 3)
+    potential = TracePotential(hierarchy, (x, x.sum(-1)))
+    sampler, z = native(potential.value_and_grad, start(potential), 3), start(potential, 5)
+    for found, expected in zip(sampler.value_and_grad(z), potential.value_and_grad(z), strict=True):
+        torch.testing.assert_close(found, expected, **IDENTITY)
+    options = {"num_samples": 4, "num_warmup": 4, "num_chains": 2, "seed": 0}
+    assert quietly(pb.fit_nuts, hierarchy, (x, x.sum(-1)), compile=True, **options).path == "C"
+
+
+def test_other_values_of_compile_are_refused():
     with pytest.raises(ValueError, match=r'`compile` must be True, False or "auto", got \'always\''):
-        pb.fit_nuts(hierarchy, x, y, compile="always")
+        fitted(compile="always")

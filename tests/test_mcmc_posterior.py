@@ -29,7 +29,7 @@ def fitted():
     x = torch.randn(20, 4)
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
     model = pb.BayesianModel(small_net(), prior=pb.NormalPrior(1.0), likelihood=pb.CategoricalLikelihood(), num_data=20)
-    posterior = quietly(pb.fit_nuts, model, x, y, num_samples=50, num_warmup=50, num_chains=2, seed=0)
+    posterior = quietly(pb.fit_nuts, model, (x, y), num_samples=50, num_warmup=50, num_chains=2, seed=0)
     return model, x, y, posterior
 
 
@@ -227,7 +227,7 @@ def test_chains_of_another_model_are_refused(fitted):
         with pytest.raises(ValueError, match="belongs to another model"):
             use()
     with pytest.raises(ValueError, match="the start belongs to another model"):
-        pb.fit_nuts(other, torch.zeros(20, 4).float(), torch.arange(20) % 3, init=posterior)
+        pb.fit_nuts(other, (torch.zeros(20, 4).float(), torch.arange(20) % 3), init=posterior)
     with pytest.raises(ValueError, match=r"`x` is torch\.float64"):
         posterior.diagnostics(model, x.double())
     with pytest.raises(ValueError, match="cannot take `x`"):
@@ -256,7 +256,7 @@ def test_diagnostics_are_those_of_arviz(fitted):
 def test_one_chain_is_judged_by_its_halves():
     problem = Problem()
     posterior = quietly(
-        pb.fit_nuts, problem.model, problem.x, problem.y, num_samples=200, num_warmup=100, num_chains=1, seed=0
+        pb.fit_nuts, problem.model, (problem.x, problem.y), num_samples=200, num_warmup=100, num_chains=1, seed=0
     )
     assert "1 chain of 200 draws" in posterior.status.message
     assert 0.99 < posterior.diagnostics().latents.worst_r_hat < 1.1
@@ -303,7 +303,7 @@ def test_too_few_draws_are_called_that_and_not_constant(num_chains, enough):
 def test_a_status_says_that_there_are_too_few_draws():
     model, x, y = small_model(num_data=6)
     with pytest.warns(pb.ConvergenceWarning, match=r"too few draws for R-hat\. There are too few draws to judge"):
-        chain = pb.fit_nuts(model, x, y, num_samples=5, num_warmup=5, num_chains=1, seed=0)
+        chain = pb.fit_nuts(model, (x, y), num_samples=5, num_warmup=5, num_chains=1, seed=0)
     assert "constant" not in chain.status.message
 
 

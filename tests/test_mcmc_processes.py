@@ -42,20 +42,20 @@ def share_chains(rank, folder):
     def fit(name, **options):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            posterior = pb.fit_nuts(problem.model, problem.x, problem.y, **{**CHAINS, **options})
+            posterior = pb.fit_nuts(problem.model, (problem.x, problem.y), **{**CHAINS, **options})
         statistics = posterior.statistics
         tensors = [*posterior.samples.values(), statistics.num_steps, statistics.step_size, statistics.inverse_mass]
         seen[name] = tensors, posterior.status.message, len(caught)
 
     def refused(name, x, **options):
         try:
-            pb.fit_nuts(problem.model, x, problem.y, **{**CHAINS, **options})
+            pb.fit_nuts(problem.model, (x, problem.y), **{**CHAINS, **options})
         except ValueError as error:
             seen[name] = str(error)
 
     def interrupted(name, **options):
         with pytest.raises(pb.Interrupted) as caught:
-            pb.fit_nuts(problem.model, problem.x, problem.y, **{**CHAINS, **options})
+            pb.fit_nuts(problem.model, (problem.x, problem.y), **{**CHAINS, **options})
         seen[name] = str(caught.value)
 
     torch.manual_seed(rank)
@@ -98,4 +98,4 @@ def test_processes_share_the_chains_and_all_have_all_of_them(tmp_path):
         assert f"the state is in {tmp_path}/long.{rank}-of-2." in seen[rank]["interrupted"]
         assert f"`resume='{tmp_path}/long'`" in seen[rank]["interrupted"]
         assert "`num_chains` must be at least the number of processes, 2, got 1" in seen[rank]["too few"]
-        assert "`x` must be the same in all processes" in seen[rank]["shards"]
+        assert "`data` must be the same in all processes" in seen[rank]["shards"]

@@ -55,7 +55,7 @@ WARMUP = 50
 def problem_fit(sampler, problem=None, **options):
     problem = problem or Problem()
     options = {"num_samples": 6, "num_warmup": WARMUP, "num_chains": 2, "seed": 4, **options}
-    return quietly(pb.fit_mcmc, problem.model, problem.x, problem.y, sampler=sampler, **options)
+    return quietly(pb.fit_mcmc, problem.model, (problem.x, problem.y), sampler=sampler, **options)
 
 
 def assert_same(one, other):
@@ -106,15 +106,16 @@ def test_resumed_chains_are_to_the_bit_those_of_an_uninterrupted_run(name, tmp_p
     assert not torch.equal(problem_fit(Mortal(sampler), seed=5).samples["net.weight"], whole.samples["net.weight"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "deaths"), [(torch.float64, [20, 25]), (torch.float32, [20, 40])])
-def test_resumed_compiled_chains_are_to_the_bit_those_of_an_uninterrupted_compiled_run(dtype, deaths, tmp_path):
-    """In C, and in single precision by torch's compiler."""
-
+def test_resumed_chains_in_c_are_bit_for_bit_those_of_an_uninterrupted_run(tmp_path):
     def fit(deaths, **options):
-        return problem_fit(Mortal(SAMPLERS["NUTS"], deaths), compile=True, dtype=dtype, **options)
+        return problem_fit(Mortal(SAMPLERS["NUTS"], deaths), compile=True, **options)
 
-    assert_same(fit([]), interrupted(fit, tmp_path / "run", deaths))
+    assert_same(fit([]), interrupted(fit, tmp_path / "run", [20, 25]))
+
+
+def test_a_finished_run_that_is_resumed_says_how_it_was_computed(tmp_path):
+    first = problem_fit(SAMPLERS["NUTS"], checkpoint=tmp_path / "run")
+    assert problem_fit(SAMPLERS["NUTS"], resume=tmp_path / "run").path == first.path == "replayed: `compile` is False"
 
 
 def test_a_plain_pyro_model_is_gone_on_with_too(tmp_path):
@@ -123,7 +124,7 @@ def test_a_plain_pyro_model_is_gone_on_with_too(tmp_path):
 
     def fit(deaths, **options):
         options = {"num_samples": 4, "num_warmup": 6, "num_chains": 2, "seed": 0, **options}
-        return quietly(pb.fit_mcmc, hierarchy, x, y, sampler=Mortal(pb.NUTS(4), deaths), **options)
+        return quietly(pb.fit_mcmc, hierarchy, (x, y), sampler=Mortal(pb.NUTS(4), deaths), **options)
 
     assert_same(fit([]), interrupted(fit, tmp_path / "run", [9]))
 
@@ -198,7 +199,7 @@ def changed(**changes):
     model = changes.pop("model", problem.model)
     sampler = changes.pop("sampler", pb.NUTS(3))
     options = {"num_samples": 6, "num_warmup": 5, "num_chains": 2, "seed": 4, **changes}
-    return lambda **more: quietly(pb.fit_mcmc, model, x, y, sampler=sampler, **options, **more)
+    return lambda **more: quietly(pb.fit_mcmc, model, (x, y), sampler=sampler, **options, **more)
 
 
 def test_a_file_of_another_run_is_refused_by_name(tmp_path):
@@ -214,8 +215,8 @@ def test_a_file_of_another_run_is_refused_by_name(tmp_path):
     )
     other, _, _ = small_model(num_data=len(x), likelihood="gaussian-latent", net=torch.nn.Linear(3, 1))
     rows = [
-        (changed(x=x), "is of another `x`"),
-        (changed(y=problem.y + 1), "is of another `y`"),
+        (changed(x=x), "is of another `data`"),
+        (changed(y=problem.y + 1), "is of another `data`"),
         (changed(model=wider), "the posterior density differs"),
         (changed(model=other), "is of another `model`"),
         (changed(sampler=pb.NUTS(4)), r"has sampler='NUTS\(max_tree_depth=3\)', got 'NUTS\(max_tree_depth=4\)'"),
@@ -285,13 +286,13 @@ def test_threads_do_not_change_each_others_chains():
 
     def network(index, sampler, **options):
         problem = problems[index]
-        return pb.fit_mcmc(problem.model, problem.x, problem.y, sampler=SAMPLERS[sampler], **short, **options)
+        return pb.fit_mcmc(problem.model, (problem.x, problem.y), sampler=SAMPLERS[sampler], **short, **options)
 
     fits = [
         lambda: network(0, "NUTS", seed=0, num_chains=2),
         lambda: network(0, "HMC", seed=1, num_chains=2),
         lambda: network(1, "NUTS", seed=2, num_chains=3),
-        lambda: pb.fit_nuts(hierarchy, x, x.sum(1), num_samples=4, num_warmup=4, max_tree_depth=2, seed=3),
+        lambda: pb.fit_nuts(hierarchy, (x, x.sum(1)), num_samples=4, num_warmup=4, max_tree_depth=2, seed=3),
     ]
 
     def side_by_side():

@@ -337,7 +337,7 @@ def test_two_modes_are_found(method):
         assert posterior.history.path == "direct"
     else:
         settings = {"num_samples": 20, "num_warmup": 60, "num_chains": 2, "max_tree_depth": 5}
-        posterior = pb.fit_nuts(model, x, y, compile=method != "nuts", seed=0, **settings)
+        posterior = pb.fit_nuts(model, (x, y), compile=method != "nuts", seed=0, **settings)
     prediction = pb.predict(model, posterior, torch.zeros(1, 1), num_samples=40, seed=0, keep_draws=True)
     at_mode, between = prediction.log_prob(torch.tensor([-2.0, 0.0])[:, None, None]).exp().flatten()
     assert at_mode > 0.3

@@ -50,7 +50,7 @@ def ours():
         num_data=len(x),
     )
     lengths = {"num_samples": NUM_SAMPLES, "num_warmup": NUM_WARMUP, "num_chains": NUM_CHAINS}
-    return model, pb.fit_nuts(model, x, y, max_tree_depth=MAX_DEPTH, compile=True, seed=SEED, **lengths)
+    return model, pb.fit_nuts(model, (x, y), max_tree_depth=MAX_DEPTH, compile=True, seed=SEED, **lengths)
 
 
 @functools.cache

@@ -43,7 +43,7 @@ def test_other_outputs_are_not(last):
 def test_samplers_warn_too():
     model, x, y = of_last([nn.Softmax(-1)])
     with pytest.warns(UserWarning, match="Remove the softmax"):
-        pb.fit_nuts(model, x, y, num_chains=1, num_warmup=4, num_samples=4)
+        pb.fit_nuts(model, (x, y), num_chains=1, num_warmup=4, num_samples=4)
 
 
 @pytest.mark.parametrize("num_particles", [1, 3])

@@ -175,7 +175,7 @@ def test_predictions_of_a_network_are_those_of_nuts():
     likelihood = pb.CategoricalLikelihood()
     model = pb.BayesianModel(small_net(), prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=20)
     start = pb.NormalInit(loc_scale=1.0)
-    nuts = quietly(pb.fit_nuts, model, x, y, num_samples=200, num_warmup=100, num_chains=2, init=start, seed=0)
+    nuts = quietly(pb.fit_nuts, model, (x, y), num_samples=200, num_warmup=100, num_chains=2, init=start, seed=0)
 
     def predicted(posterior):
         """Probability of the first class, shape (K, S, N)."""
@@ -203,7 +203,7 @@ def test_with_all_rows_a_regression_is_that_of_nuts():
     """Means and second moments of the line at the data, and of the noise's logarithm; a colder chain has others."""
     model, x, y = noisy_line()
     start = pb.NormalInit(loc_scale=0.5)
-    nuts = quietly(pb.fit_nuts, model, x, y, num_samples=150, num_warmup=80, num_chains=2, init=start, seed=0)
+    nuts = quietly(pb.fit_nuts, model, (x, y), num_samples=150, num_warmup=80, num_chains=2, init=start, seed=0)
 
     def moments(posterior):
         """Shape (K, S, M)."""

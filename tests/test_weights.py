@@ -169,7 +169,7 @@ def test_the_density_for_samplers_is_that_of_the_exact_posterior():
 def test_nuts_ours_and_pyros_run_on_weighted_data():
     problem = WeightedRegression()
     posterior = pb.fit_nuts(
-        problem.model, problem.x, problem.targets, num_chains=2, num_warmup=60, num_samples=60, seed=0
+        problem.model, (problem.x, problem.targets), num_chains=2, num_warmup=60, num_samples=60, seed=0
     )
     draws = posterior.samples["net.weight"].reshape(-1, 2)
     spread = torch.linalg.inv(problem.precision).diagonal().sqrt()

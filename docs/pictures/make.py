@@ -227,8 +227,7 @@ def trust(out: Path, quick: bool) -> None:
         warnings.simplefilter("ignore", pb.ConvergenceWarning)  # printed as the status
         chains = pb.fit_nuts(
             model,
-            x,
-            y,
+            (x, y),
             num_samples=num_draws,
             num_warmup=num_draws,
             num_chains=2 if quick else 4,

@@ -108,7 +108,7 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
-    chains = pb.fit_nuts(model, x, y, num_samples=150, num_warmup=150, max_tree_depth=7, seed=0)
+    chains = pb.fit_nuts(model, (x, y), num_samples=150, num_warmup=150, max_tree_depth=7, seed=0)
 print(chains.status)
 
 # %%

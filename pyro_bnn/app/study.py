@@ -96,8 +96,7 @@ class RegressionStudy:
         """The posterior of NUTS, with which all others are compared."""
         return fit_nuts(
             self.model,
-            self.x,
-            self.y,
+            (self.x, self.y),
             num_samples=self.num_draws,
             num_warmup=self.num_draws,
             compile=self.compile,

@@ -102,6 +102,7 @@ class Chains:
     statistics: ChainStatistics
     status: Status
     sampler: str
+    path: str
 
 
 @dataclass
@@ -175,7 +176,7 @@ def tagged(posterior: Posterior) -> Tagged:
             posterior.seconds,
         )
     elif isinstance(posterior, MCMCPosterior):
-        content = Chains(posterior.samples, posterior.statistics, posterior.status, posterior.sampler)
+        content = Chains(posterior.samples, posterior.statistics, posterior.status, posterior.sampler, posterior.path)
     else:
         raise ValueError(
             f"a posterior of type {type(posterior).__name__} cannot be saved; save draws of it, or make it one of "
@@ -299,7 +300,7 @@ def _chains(saved: Chains, target: Target) -> MCMCPosterior:
     check_statistics(saved.statistics, lead, size)
     device = torch.device("cpu") if target.model is None else target.model.device
     samples = {name: value.to(device) for name, value in saved.samples.items()}
-    return MCMCPosterior(samples, saved.statistics, saved.status, sampler=saved.sampler)
+    return MCMCPosterior(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
 
 
 KINDS: dict[str, tuple[type, Callable[[Any, Target], Posterior]]] = {

@@ -33,12 +33,17 @@ VALUELESS = {
 PICKING = {aten.index.Tensor, aten.index_put.default}
 """Operations that take or put elements anywhere."""
 
-ALONG = {aten.gather.default, aten.scatter_add.default}
-"""Operations that do so along the axis that is their second argument."""
+ALONG = {
+    aten.gather.default: 1,
+    aten.scatter_add.default: 1,
+    aten._log_softmax.default: 1,
+    aten._log_softmax_backward_data.default: 2,
+}
+"""Operations that use other elements along one axis, and which of their arguments is that axis."""
 
 RESHAPING = {aten.view.default, torch.ops.aten._unsafe_view.default}
 SUMS = {aten.sum.default, aten.sum.dim_IntList}
-PRODUCTS = {aten.mm.default, aten.bmm.default}
+PRODUCTS = {aten.mm.default, aten.bmm.default, aten.mv.default}
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ def _is_rowwise(node: Node, results: Mapping[Node, Any], reads_rows: bool, axes:
     if not reads_rows or None in axes or node.target in PICKING:
         return False
     if node.target in ALONG:
-        return axis_of(node.args[1], results[node].dim()) != axes[0]
+        return axis_of(node.args[ALONG[node.target]], results[node].dim()) != axes[0]
     if node.target in RESHAPING:
         return _long(results[node].shape) == _long(results[node.all_input_nodes[0]].shape)
     return True

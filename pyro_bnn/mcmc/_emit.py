@@ -16,12 +16,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from ._blocks import Blocks, blocks_of, row_axis
+from ._traced import UnsupportedError
 
 Index = Sequence[str]
-
-
-class UnsupportedError(Exception):
-    """A recorded function has an operation that cannot be written out."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +236,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[o
         operations: How each operation is written.
 
     Raises:
-        UnsupportedError: If there is no such way.
+        UnsupportedError: If an operation has no such way; the message names it.
     """
     recorder = _Recorder(graph)
     recorder.run(*example)
@@ -345,6 +342,7 @@ VIEWS = {
     aten.alias.default,
     aten.detach.default,
     aten.clone.default,
+    aten.lift_fresh_copy.default,
     aten.expand.default,
     aten.unsqueeze.default,
     aten.squeeze.dim,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,21 +29,20 @@ from ._statistics import ChainStatistics
 
 def fit_mcmc(
     model: Callable[..., object],
-    x: Inputs,
-    y: Tensor,
+    data: tuple[Any, ...],
     *,
     sampler: Sampler,
     num_samples: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
-    target_accept: float = TARGET_ACCEPT,
     init: Start = None,
+    target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
     progress: bool = False,
-    seed: int | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
+    seed: int | None = None,
 ) -> MCMCPosterior:
     r"""Draws from the exact posterior, by Markov chains.
 
@@ -55,44 +55,45 @@ def fit_mcmc(
     own, whose name ends in its rank. The draws depend on the seed and the number of processes.
 
     Args:
-        model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model called as ``model(x, y)``. Its
-            learnable parameters, if it has any, stay as they are.
-        x: All inputs, shape (N, ...).
-        y: All targets, shape (N, ...).
+        model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Its learnable parameters, if it has
+            any, stay as they are.
+        data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
+            for networks with several inputs a tuple or a dictionary of these. For a Pyro model of one's own, the tuple
+            of its arguments, whatever they are: the model is called as ``model(*data)``.
         sampler: The algorithm with its settings, :class:`~pyro_bnn.NUTS` or :class:`~pyro_bnn.HMC`.
         num_samples: Number of draws kept of each chain, S.
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_chains: Number of chains, K. With several, R-hat shows whether they agree.
-        target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         init: What the chains' starts are drawn from: the prior (None), the Gaussians of an :class:`~pyro_bnn.Init`, or
             another posterior, such as that of a fit.
+        target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
-        compile: Compile the sampler, which needs a C compiler. NUTS of a small network in float64 on a CPU, with few or
-            many rows, is written out in C, compiled in about a second, and runs as many chains at a time as torch has
-            threads (`torch.set_num_threads`), on which the draws do not depend. All else goes to torch's compiler,
-            which takes some ten seconds and runs the chains in one thread. Either is done once in a process for each
-            network, kind of prior and likelihood, and number of rows, and by torch also for each number of chains:
-            other data, prior scales, seeds and numbers of draws start at once. The draws of chains in C are others than
-            those of the uncompiled sampler, which share their random numbers; torch's differ by rounding. ``"auto"``
-            compiles only what is written out in C, if there is a C compiler: then draws depend on the machine. What is
-            not compiled is recorded and replayed on a CPU, with the same draws.
+        compile: Draw in C. NUTS of a small network in float64 on a CPU, with few or many rows, is written out in C,
+            compiled in about a second, and runs as many chains at a time as torch has threads
+            (`torch.set_num_threads`), on which the draws do not depend. It is compiled once in a process for each
+            network, kind of prior and likelihood, and number of rows: other data, prior scales, seeds and numbers of
+            draws and chains start at once. True raises an error where there is no C compiler or the sampler cannot be
+            written in C, and says why. ``"auto"`` draws in torch then, as False always does. Chains in C have other
+            random numbers than those in torch, so with ``"auto"`` draws depend on the machine. In torch, the
+            operations of a step are recorded and replayed on a CPU where they can be, which gives the same draws
+            without a compiler. ``posterior.path`` says what was done, and why not the faster way.
         progress: Show a progress bar.
-        seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
-            were.
         checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
             end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
-        resume: File that a run with the same arguments wrote, to go on from; the draws are to the bit those of a run
-            that was not interrupted. A finished run can be gone on with to a larger `num_samples`: the draws that it
-            has stay, those that follow have other random numbers than one longer run.
+        resume: File that a run with the same arguments wrote, from which this run continues. The draws are bit for bit
+            those of a run that was not interrupted. A finished run can be continued with a larger `num_samples`: the
+            draws that it has stay, and those that follow have other random numbers than one longer run.
+        seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
+            were.
 
     Returns:
-        The chains, with `status` and `statistics`. The status judges divergences and, where ArviZ is installed, R-hat
-        and effective sample sizes of *predictions* at some of the inputs: weights themselves are only identified up to
-        permutations and signs of the hidden units.
+        The chains, with `status`, `statistics` and `path`. The status judges divergences and, where ArviZ is installed,
+        R-hat and effective sample sizes of *predictions* at some of the inputs: weights themselves are only identified
+        up to permutations and signs of the hidden units.
 
     Raises:
-        ValueError: If the data do not fit the model, the model is random for given weights (dropout), or no start
-            with a finite density is found; or if `resume` is damaged or of another run.
+        ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
+            finite density is found, ``compile=True`` cannot be done, or `resume` is damaged or of another run.
         OSError: If `checkpoint` cannot be written or exists and is not `resume`, or if there is no `resume`.
         Interrupted: If a signal has ended the run after its state was written.
 
@@ -105,35 +106,34 @@ def fit_mcmc(
         num_samples,
         num_warmup,
         num_chains,
-        target_accept,
         init,
+        target_accept,
         dtype,
         compile,
         progress,
-        seed,
         checkpoint,
         resume,
+        seed,
     )
-    return fit(model, x, y)
+    return fit(model, data)
 
 
 def fit_nuts(
     model: Callable[..., object],
-    x: Inputs,
-    y: Tensor,
+    data: tuple[Any, ...],
     *,
+    max_tree_depth: int = 10,
     num_samples: int = 1000,
     num_warmup: int = 1000,
     num_chains: int = 4,
-    max_tree_depth: int = 10,
-    target_accept: float = TARGET_ACCEPT,
     init: Start = None,
+    target_accept: float = TARGET_ACCEPT,
     dtype: torch.dtype | None = torch.float64,
     compile: Compile = False,
     progress: bool = False,
-    seed: int | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
+    seed: int | None = None,
 ) -> MCMCPosterior:
     """Draws from the exact posterior, by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(...))`.
 
@@ -141,20 +141,19 @@ def fit_nuts(
 
     Args:
         model: The model.
-        x: All inputs, shape (N, ...).
-        y: All targets, shape (N, ...).
+        data: The pair (x, y) with all rows; for a Pyro model of one's own, the tuple of its arguments.
+        max_tree_depth: Argument of :class:`~pyro_bnn.NUTS`.
         num_samples: Number of draws kept of each chain.
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_chains: Number of chains.
-        max_tree_depth: Argument of :class:`~pyro_bnn.NUTS`.
-        target_accept: Acceptance rate that warm-up adapts the step size to.
         init: What the chains' starts are drawn from.
+        target_accept: Acceptance rate that warm-up adapts the step size to.
         dtype: Dtype to compute in.
-        compile: Compile the sampler for this model; or ``"auto"``.
+        compile: Draw in C; or ``"auto"``.
         progress: Show a progress bar.
-        seed: Seed of the run.
         checkpoint: File to write the run to.
-        resume: File to go on from.
+        resume: File from which the run continues.
+        seed: Seed of the run.
     """
     sampler = NUTS(max_tree_depth)
     fit = _Fit(
@@ -162,16 +161,16 @@ def fit_nuts(
         num_samples,
         num_warmup,
         num_chains,
-        target_accept,
         init,
+        target_accept,
         dtype,
         compile,
         progress,
-        seed,
         checkpoint,
         resume,
+        seed,
     )
-    return fit(model, x, y)  # and not by `fit_mcmc`: warnings point to the caller of either
+    return fit(model, data)  # and not by `fit_mcmc`: warnings point to the caller of either
 
 
 @dataclass
@@ -182,14 +181,14 @@ class _Fit:
     num_samples: int
     num_warmup: int
     num_chains: int
-    target_accept: float
     init: Start
+    target_accept: float
     dtype: torch.dtype | None
     compile: Compile
     progress: bool
-    seed: int | None
     checkpoint: str | Path | Checkpoint | None
     resume: str | Path | None
+    seed: int | None
 
     def __post_init__(self) -> None:
         self.num_samples = _checks.at_least("num_samples", self.num_samples, 4)  # what R-hat needs
@@ -208,11 +207,10 @@ class _Fit:
         if self.dtype not in (None, torch.float32, torch.float64):
             raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
 
-    def __call__(self, model: Callable[..., object], x: Inputs, y: Tensor) -> MCMCPosterior:
+    def __call__(self, model: Callable[..., object], data: tuple[Any, ...]) -> MCMCPosterior:
         self._check_can_run(model)
-        if isinstance(model, BayesianModel):  # converted here, so that the file knows what they are
-            x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
         network = model if isinstance(model, BayesianModel) else None
+        data = _arguments(data) if network is None else _pair(data, network)
         processes = Processes.present()
         plan = Plan(
             self.sampler,
@@ -220,33 +218,33 @@ class _Fit:
             self.num_warmup,
             self.num_samples,
             self.target_accept,
-            self.compile if network else False,
+            self.compile,
         )
-        device = network.device if network else (x.device if isinstance(x, Tensor) else None)
+        device = network.device if network else next((part.device for part in data if isinstance(part, Tensor)), None)
         stream = Stream(processes.own_seed(self.seed), device)
         with torch.no_grad():
             with stream:
                 potential: Potential = (
-                    network_potential(network, x, y, self.dtype, stacklevel=3)
+                    network_potential(network, *data, self.dtype, stacklevel=3)
                     if network
-                    else TracePotential(model, (x, y))
+                    else TracePotential(model, data)
                 )
-            run = self._finished(plan, potential, stream, processes, x, y)
+            run = self._finished(plan, potential, stream, processes, data)
             recorded, seconds = _together(processes, run.recorded(), run.seconds)
             samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
         statistics = ChainStatistics(**recorded, seconds=seconds)
         name = self.sampler.name
         with EXCLUSIVE:  # a network is run under Pyro's handlers
             status = processes.of_first(
-                lambda: judge(samples, statistics, name, network, x if network else None, stacklevel=5)
+                lambda: judge(samples, statistics, name, network, data[0] if network else None, stacklevel=5)
             )
-        return MCMCPosterior(samples, statistics, status, sampler=name)
+        return MCMCPosterior(samples, statistics, status, sampler=name, path=run.path)
 
     def _finished(
-        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, x: Inputs, y: Tensor
+        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, data: tuple[Any, ...]
     ) -> Run:
-        """The run, begun or gone on with, after its last draw."""
-        settings = settings_of(plan, potential, x, y, num_chains=self.num_chains, seed=self.seed)
+        """The run, begun or resumed, after its last draw."""
+        settings = settings_of(plan, potential, data, num_chains=self.num_chains, seed=self.seed)
         processes.require_same_arguments(settings)
         run = Run(plan, potential, stream, settings)
         resume = None if self.resume is None else processes.file(self.resume)
@@ -262,13 +260,32 @@ class _Fit:
         return run
 
     def _check_can_run(self, model: object) -> None:
-        _checks.function("model", model, "a BayesianModel, or a Pyro model that is called with x and y")
+        _checks.function("model", model, "a BayesianModel, or a Pyro model that is called as model(*data)")
         if isinstance(model, type):
             raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
-        if self.compile is True and not isinstance(model, BayesianModel):
-            raise ValueError(f"`compile=True` needs a BayesianModel, got {type(model).__name__}; use `compile=False`.")
         if torch.is_inference_mode_enabled():
             raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
+
+
+def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
+    """Inputs and targets as tensors; converted here, so that the file of a run knows what they are."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
+        raise ValueError(
+            f"`data` must be a pair (x, y) with all rows, got {got}; several inputs are ((x_1, x_2), y), and the "
+            "batches of a loader must be joined: every step uses all of them."
+        )
+    return as_inputs("x", data[0], model.like), as_targets("y", data[1], model.like)
+
+
+def _arguments(data: object) -> tuple[Any, ...]:
+    """Arguments of a Pyro model."""
+    if not isinstance(data, tuple | list):
+        raise ValueError(
+            f"`data` must be the tuple of the model's arguments, such as (x, y), got {_checks.described(data)}; pass "
+            "(x,) for a single one."
+        )
+    return tuple(data)
 
 
 def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:

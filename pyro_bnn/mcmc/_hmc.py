@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from ._compiled import compiled, explained
-from ._kernel import DIVERGENCE, Compile, Draws, Kernel, Sampler, ValueAndGrad, leapfrog
+from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, leapfrog, refusal
 from ._replayed import replayed
-from ._traced import traced
+from ._traced import UnsupportedError
+
+NOT_IN_C = "NUTS is the one sampler that is written in C"
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,10 @@ class HMC(Sampler):
         _checks.at_least("max_steps", self.max_steps, 1)
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
-        """The sampler on one potential, which can be compiled."""
-        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, compile=compile is True)
+        """The sampler on one potential, which is recorded and replayed if it can be; there is none in C."""
+        if compile is True:
+            raise refusal(NOT_IN_C)
+        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
 
 
 class HMCKernel(Kernel):
@@ -45,11 +48,17 @@ class HMCKernel(Kernel):
         value_and_grad: The potential.
         z: First points, shape (K, P).
         max_steps: Number of leapfrog steps of the longest trajectory.
-        compile: Compile the potential. Otherwise it is recorded and replayed, on a CPU, if it can be.
+        not_in_c: Why draws are not computed in C, for `path`.
     """
 
-    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, compile: bool = False) -> None:
-        super().__init__((_compiled if compile else replayed)(value_and_grad, z), z)
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, not_in_c: str) -> None:
+        obstacle = ""
+        try:
+            value_and_grad = replayed(value_and_grad, z)
+        except UnsupportedError as error:
+            obstacle = str(error)
+        super().__init__(value_and_grad, z)
+        self.path = in_torch(not_in_c, obstacle)
         self._z, self._max_steps = z, max_steps
         self._potential, self._gradient = self.value_and_grad(z)
 
@@ -91,16 +100,3 @@ class HMCKernel(Kernel):
 
     def _energy(self, potential: Tensor, r: Tensor) -> Tensor:
         return potential + 0.5 * torch.linalg.vecdot(r, r * self.inverse_mass)
-
-
-def _compiled(value_and_grad: ValueAndGrad, z: Tensor) -> ValueAndGrad:
-    """The potential, compiled for points of the shape of z."""
-    with explained():
-        graph, constants = traced(value_and_grad, [z])
-    run = compiled(graph, [z.contiguous(), *constants])
-
-    def call(z: Tensor) -> tuple[Tensor, Tensor]:
-        potential, gradient = run(z.contiguous(), *constants)
-        return potential, gradient
-
-    return call

@@ -7,7 +7,8 @@ import torch
 from torch.fx import Node
 
 from ._blocks import axis_of
-from ._emit import Index, Operation, UnsupportedError, Value, Writer, broadcast, without
+from ._emit import Index, Operation, Value, Writer, broadcast, without
+from ._traced import UnsupportedError
 
 Values = Mapping[Node, Any]
 

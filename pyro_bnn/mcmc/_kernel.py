@@ -13,7 +13,7 @@ ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Function of points of shape (K, P): returns their potentials, shape (K,), and gradients, shape (K, P)."""
 
 Compile = bool | Literal["auto"]
-"""Whether to compile; see :func:`~pyro_bnn.fit_mcmc`."""
+"""Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
 """Energy error in nats that marks a trajectory as divergent; Stan's constant."""
@@ -51,6 +51,7 @@ class Kernel(ABC):
         inverse_mass: Diagonal of each chain's inverse mass matrix, shape (K, P): the variances of z, as far as they are
             known. Warm-up writes it.
         is_needed: Which chains still need draws. A kernel may leave out the others.
+        path: How draws are computed, and why not in a faster way; see :attr:`~pyro_bnn.MCMCPosterior.path`.
 
     Args:
         value_and_grad: The potential.
@@ -62,6 +63,7 @@ class Kernel(ABC):
         self.step_size = z.new_ones(len(z))
         self.inverse_mass = torch.ones_like(z)
         self.is_needed = [True] * len(z)
+        self.path = ""
 
     @abstractmethod
     def draw(self) -> Draws:
@@ -83,8 +85,8 @@ class Kernel(ABC):
         """Raise a `ValueError` unless a state has an entry that those of this kernel have."""
         if name not in state:
             raise ValueError(
-                "`resume` must be a file of the same sampler, but that run was compiled in another way: by torch's "
-                "compiler or to C, which depends on the C compiler and the version; resume it as it was begun."
+                "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "
+                "torch, as `compile` and the C compiler have it; resume the run as it was begun."
             )
 
     def _stateless(self) -> ValueError:
@@ -108,7 +110,7 @@ class Kernel(ABC):
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.
         """
-        rows = z.expand_as(self.inverse_mass)  # a compiled potential takes no other number of rows
+        rows = z.expand_as(self.inverse_mass)  # a recorded potential takes no other number of rows
         potential, gradient = self.value_and_grad(rows)
         r = self.momentum(chain) * inverse_mass.rsqrt()
         start = potential[0] + 0.5 * torch.dot(r, r * inverse_mass)
@@ -126,6 +128,20 @@ class Kernel(ABC):
             if accepts(step) != grows:
                 break
         return step
+
+
+NOT_ASKED = "`compile` is False"
+"""Why a run is not in C that could perhaps be."""
+
+
+def in_torch(not_in_c: str, not_replayed: str) -> str:
+    """The `path` of a kernel in torch, from the reasons why it takes none faster; the second is empty if replayed."""
+    return f"eager: {not_in_c}, and {not_replayed}" if not_replayed else f"replayed: {not_in_c}"
+
+
+def refusal(not_in_c: str) -> ValueError:
+    """What ``compile=True`` raises where draws cannot be computed in C."""
+    return ValueError(f'`compile=True` draws in C, but {not_in_c}; use `compile="auto"` or `compile=False`.')
 
 
 def leapfrog(
@@ -157,5 +173,6 @@ class Sampler(ABC):
         Args:
             value_and_grad: The potential.
             z: First points, shape (K, P).
-            compile: Whether to compile the slow part; ``"auto"`` does so only where that takes about a second.
+            compile: Whether to draw in C: True raises a `ValueError` where that is not possible, and ``"auto"`` draws
+                in torch then.
         """

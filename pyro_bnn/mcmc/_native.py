@@ -1,7 +1,7 @@
 """The No-U-Turn Sampler in C for small networks, compiled and loaded.
 
 Compiling takes a second. What cannot be written out in C (`_operations.py`), is wide, or is on another device than the
-CPU is left to torch's compiler.
+CPU runs in torch.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from .._scope import ProcessLock
-from ._emit import UnsupportedError, emitted, order
+from ._emit import Emitted, emitted, order
 from ._kernel import DIVERGENCE, ValueAndGrad
 from ._operations import OPERATIONS
-from ._traced import traced
+from ._traced import UnsupportedError, traced
 
 MOST_PRODUCTS = 2**20
 """Heuristic: multiplications per potential from which on matrix products of a library are faster than loops."""
@@ -29,7 +29,7 @@ MOST_PRODUCTS_OF_BLOCKS = 2**24
 """The same for a block of rows: a library goes through all rows at once, in memory and for all chains together."""
 
 MOST_LINES = 5000
-"""Heuristic: lines of C from which on compiling takes longer than torch's compiler."""
+"""Heuristic: lines of C from which on compiling takes longer than ten seconds."""
 
 NUM_KEPT = 64
 """Number of compiled functions that are kept; those used last. Each takes some kilobytes."""
@@ -91,8 +91,8 @@ class Native:
         return bool(done)
 
 
-def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native | None:
-    """The sampler of a potential, compiled; None if that is for torch's compiler.
+def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
+    """The sampler of a potential, compiled.
 
     Args:
         value_and_grad: The potential.
@@ -100,18 +100,15 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
         max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     Raises:
-        RuntimeError: If the C compiler fails, or its function and torch's differ.
+        UnsupportedError: If it is not for C, the C compiler fails, or its function and torch's differ.
     """
-    if z.device.type != "cpu" or z.dtype != torch.float64 or os.name != "posix" or _compiler() is None:
-        return None
+    _require_machine(z)
     function = traced(value_and_grad, [z])
     try:
         potential = emitted(function.graph, [z, *function.constants], OPERATIONS)
-    except UnsupportedError:
-        return None
-    most = MOST_PRODUCTS_OF_BLOCKS if potential.has_blocks else MOST_PRODUCTS
-    if potential.num_products > most or potential.text.count("\n") > MOST_LINES:
-        return None
+    except UnsupportedError as error:
+        raise UnsupportedError(f"the density has an operation that is not written in C ({error})") from error
+    _require_small(potential)
     sizes = {"NUM_WEIGHTS": z.shape[1], "NUM_LEVELS": max(max_tree_depth - 1, 1), "MAX_SIZE": 2**max_tree_depth}
     folder = Path(__file__).parent
     parts = [f"#define {name} {size}L" for name, size in sizes.items()]
@@ -124,13 +121,35 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     return sampler
 
 
+def _require_machine(z: Tensor) -> None:
+    if z.device.type != "cpu":
+        raise UnsupportedError(f"C computes on a CPU, and the device is {z.device}")
+    if z.dtype != torch.float64:
+        raise UnsupportedError(f"C computes in torch.float64, and the dtype is {z.dtype}")
+    if os.name != "posix":
+        raise UnsupportedError(f"C is compiled on Linux and macOS only, and this system is {os.name!r}")
+    if _compiler() is None:
+        raise UnsupportedError("there is no C compiler (`CC`, cc, gcc or clang)")
+
+
+def _require_small(potential: Emitted) -> None:
+    most = MOST_PRODUCTS_OF_BLOCKS if potential.has_blocks else MOST_PRODUCTS
+    if potential.num_products > most:
+        raise UnsupportedError(
+            f"the density takes {potential.num_products:,} multiplications, over {most:,}, which torch does faster"
+        )
+    if (count := potential.text.count("\n")) > MOST_LINES:
+        raise UnsupportedError(f"the density takes {count:,} lines of C, over {MOST_LINES:,}, which compile slowly")
+
+
 def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    """Raise a `RuntimeError` unless a potential and its gradient in C are those of torch."""
+    """Raise an `UnsupportedError` unless a potential and its gradient in C are those of torch."""
     for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
         if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6, equal_nan=True):
-            raise RuntimeError(
-                f"the {name} in C must be torch's, got {own.flatten()[:3].tolist()} in place of "
-                f"{theirs.flatten()[:3].tolist()}: a fault of this package, or of the C compiler. Use `compile=False`."
+            raise UnsupportedError(
+                f"the {name} in C begins with {own.flatten()[:3].tolist()} where torch's begins with "
+                f"{theirs.flatten()[:3].tolist()}, which is a fault of this package or of the C compiler, or the model "
+                "computes outside of torch"
             )
 
 
@@ -164,4 +183,7 @@ def _compile(text: str) -> ctypes.CDLL:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if not done.returncode:
                 return ctypes.CDLL(str(target))
-        raise RuntimeError(f"the C compiler failed ({' '.join(command)}): {done.stderr[-2000:]}")
+        said = done.stderr[-2000:].strip() or "it said nothing"
+        raise UnsupportedError(
+            f"the C compiler failed with exit status {done.returncode} ({' '.join(command)}): {said}"
+        )

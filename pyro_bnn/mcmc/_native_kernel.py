@@ -77,6 +77,7 @@ class NativeKernel(Kernel):
 
     def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
         super().__init__(sampler.value_and_grad, z)
+        self.path = "C"
         potential, gradient = sampler.value_and_grad(z)
         points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
         self._chains = [_Chain(sampler, point) for point in points]

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from ._blocks import axis_of
-from ._emit import Operation, UnsupportedError, Value, Writer, broadcast, constant, order, without
+from ._emit import Operation, Value, Writer, broadcast, constant, is_view, order, without
 from ._indexing import (
     Values,
     arguments,
@@ -35,6 +35,7 @@ from ._indexing import (
     unsqueezed,
     view,
 )
+from ._traced import UnsupportedError
 
 aten = torch.ops.aten
 
@@ -134,19 +135,55 @@ def _sum(writer: Writer, node: Node, values: Values, results: Values) -> Value:
     return writer.sum(value, axes, bool(arguments(node)[2]) if len(arguments(node)) > 2 else False)
 
 
+def _in_place(operation: Operation) -> Operation:
+    """An operation that overwrites its first argument, which nothing else may read."""
+
+    def write(writer: Writer, node: Node, values: Values, results: Values) -> Any:
+        source = arguments(node)[0]
+        if source.op != "call_function" or is_view(source) or len(source.users) > 1:
+            raise UnsupportedError(f"{node.target} of what is read elsewhere")
+        return operation(writer, node, values, results)
+
+    return write
+
+
 def _logsumexp(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    """Over one short axis."""
     value = writer.stored(values[arguments(node)[0]])
     axes = [axis_of(axis, len(value.shape)) for axis in arguments(node)[1]]
-    if len(axes) != 1 or value.shape[axes[0]] > 64:
+    if len(axes) != 1:
         raise UnsupportedError(f"{node.target} over {axes}")
-    (axis,) = axes
+    result = _log_total(writer, node, value, axes[0])
+    return result if len(arguments(node)) > 2 and arguments(node)[2] else without(result, axes)
+
+
+def _log_softmax(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+    value = writer.stored(values[arguments(node)[0]])
+    total = broadcast(_log_total(writer, node, value, axis_of(arguments(node)[1], len(value.shape))), value.shape)
+    return Value(value.shape, lambda index: f"({value.at(index)} - {total.at(index)})")
+
+
+def _log_softmax_backward(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+    gradient, result = (writer.stored(values[argument]) for argument in arguments(node)[:2])
+    axis = axis_of(arguments(node)[2], len(result.shape))
+    total = broadcast(writer.sum(gradient, [axis], keeps=True), result.shape)
+    return writer.stored(
+        Value(result.shape, lambda index: f"({gradient.at(index)} - exp_({result.at(index)}) * {total.at(index)})")
+    )
+
+
+def _log_total(writer: Writer, node: Node, value: Value, axis: int) -> Value:
+    """The logarithm of the sum of exponentials over one short axis, which stays with size 1."""
+    if value.shape[axis] > LONGEST_TOTAL:
+        raise UnsupportedError(f"{node.target} of {value.shape[axis]} elements")
     largest = broadcast(_largest(writer, value, axis), value.shape)
     terms = Value(value.shape, lambda index: f"exp_({value.at(index)} - {largest.at(index)})")
-    total = writer.sum(writer.stored(terms), axes, keeps=True)
+    total = writer.sum(writer.stored(terms), [axis], keeps=True)
     shift = _largest_of(largest, total.shape)
-    result = writer.stored(Value(total.shape, lambda index: f"(log_({total.at(index)}) + {shift.at(index)})"))
-    return result if len(arguments(node)) > 2 and arguments(node)[2] else without(result, axes)
+    return writer.stored(Value(total.shape, lambda index: f"(log_({total.at(index)}) + {shift.at(index)})"))
+
+
+LONGEST_TOTAL = 64
+"""Heuristic: elements of an axis whose exponentials are added; all comparisons are written out one by one."""
 
 
 def _largest_of(value: Value, shape: tuple[int, ...]) -> Value:
@@ -169,7 +206,7 @@ def _largest(writer: Writer, value: Value, axis: int) -> Value:
 
 
 def _product(has_sum: bool) -> Operation:
-    """A matrix product, of matrices or of a batch of one each; with something to add to it, or without."""
+    """A matrix product, of matrices, of a batch of one each, or with a vector; with something to add, or without."""
 
     def write(writer: Writer, node: Node, values: Values, results: Values) -> Value:
         if node.kwargs:
@@ -179,6 +216,10 @@ def _product(has_sum: bool) -> Operation:
         shape = shape_of(node, results)
         if len(shape) == 3 and shape[0] != 1:
             raise UnsupportedError(f"{node.target} of {shape}")
+        if len(right.shape) == 1:
+            column = Value((*right.shape, 1), lambda index: right.at(index[:1]), right.is_stored)
+            nothing = constant(0.0, (*shape, 1))
+            return without(_multiplied(writer, left, column, nothing, (*shape, 1)), [1])
         added = broadcast(writer.stored(values[first]) if first is not None else constant(0.0, ()), shape)
         return _multiplied(writer, left, right, added, shape)
 
@@ -213,8 +254,10 @@ def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[i
     return result
 
 
+MASKED_FILL = _elementwise("where_({1} != 0.0, {2}, {0})")
+
 OPERATIONS: dict[object, Operation] = {
-    **dict.fromkeys((aten.alias.default, aten.detach.default, aten.clone.default), same),
+    **dict.fromkeys((aten.alias.default, aten.detach.default, aten.clone.default, aten.lift_fresh_copy.default), same),
     aten.expand.default: expand,
     aten.unsqueeze.default: view(unsqueezed),
     **dict.fromkeys((aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default), squeeze),
@@ -244,6 +287,8 @@ OPERATIONS: dict[object, Operation] = {
     **dict.fromkeys((aten.gt.Scalar, aten.gt.Tensor), _elementwise("{0} > {1} ? 1.0 : 0.0")),
     **dict.fromkeys((aten.ge.Scalar, aten.ge.Tensor), _elementwise("{0} >= {1} ? 1.0 : 0.0")),
     aten.where.self: _elementwise("where_({0} != 0.0, {1}, {2})"),
+    aten.masked_fill.Scalar: MASKED_FILL,
+    aten.masked_fill_.Scalar: _in_place(MASKED_FILL),
     aten.neg.default: _elementwise("-{0}"),
     **dict.fromkeys((aten.sgn.default, aten.sign.default), _elementwise("sign_({0})")),
     aten.scalar_tensor.default: _scalar,
@@ -289,11 +334,13 @@ OPERATIONS: dict[object, Operation] = {
     aten.pow.Tensor_Scalar: _power,
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _sum),
     aten.logsumexp.default: _logsumexp,
+    aten._log_softmax.default: _log_softmax,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
     aten.gather.default: gather,
     aten.index.Tensor: take,
     aten.index_put.default: put,
     aten.scatter_add.default: scatter_add,
-    **dict.fromkeys((aten.mm.default, aten.bmm.default), _product(has_sum=False)),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.mv.default), _product(has_sum=False)),
     **dict.fromkeys((aten.addmm.default, aten.baddbmm.default), _product(has_sum=True)),
 }
-"""What can be written out. A function with anything else is left to torch's compiler."""
+"""What can be written out. A function with anything else is drawn from in torch."""

@@ -1,6 +1,7 @@
 """Chains of draws as a posterior."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from .. import _checks
 from .._inputs import Inputs
 from .._scope import Stream
+from .._summary import Summary
 from ..inference_data import check_data, inference_data
 from ..model import BayesianModel
 from ..posterior import Draw, Posterior, Status, spaced
@@ -27,18 +29,21 @@ class MCMCPosterior(Posterior):
         statistics: What the sampler reported.
         status: What the diagnostics say.
         sampler: Name of the algorithm.
+        path: How the draws were computed: ``"C"``; ``"replayed"`` or ``"eager"``, which is in torch, and the reason why
+            not in a faster way; ``"pyro"``; or empty for a sampler of one's own that does not say.
 
     Raises:
         ValueError: If an argument is of another kind, or if sites have different numbers of draws.
     """
 
     def __init__(
-        self, samples: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str
+        self, samples: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str, path: str = ""
     ) -> None:
         _check_samples(samples)
         _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
         _checks.kind("status", status, Status, "a Status")
         self.samples, self.statistics, self.status, self.sampler = samples, statistics, status, sampler
+        self.path = path
 
     @classmethod
     def from_pyro(
@@ -69,12 +74,17 @@ class MCMCPosterior(Posterior):
         """
         samples, sampler = read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
         statistics = read_statistics(mcmc, seconds)
-        return cls(samples, statistics, judge(samples, statistics, sampler, model, x, stacklevel=2), sampler=sampler)
+        status = judge(samples, statistics, sampler, model, x, stacklevel=2)
+        return cls(samples, statistics, status, sampler=sampler, path="pyro")
 
     @property
     def _lead(self) -> torch.Size:
         """The leading axes of all draws, (K, S)."""
         return next(iter(self.samples.values())).shape[:2]
+
+    def _summary(self) -> Summary:
+        summary = super()._summary()
+        return replace(summary, notes=[*summary.notes, f"draws: {self.path}"] if self.path else summary.notes)
 
     @property
     def method(self) -> str:

@@ -37,7 +37,7 @@ class Plan:
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_samples: Number of draws kept of each chain.
         target_accept: Acceptance rate that warm-up adapts the step size to.
-        compile: Whether to compile the sampler.
+        compile: Whether to draw in C.
     """
 
     sampler: Sampler
@@ -63,6 +63,8 @@ class Run:
         self._kernel: Kernel | None = None
         self._chains: list[Chain] = []
         self._begin, self._seconds_before = time.perf_counter(), 0.0
+        self.path = ""
+        """How draws are computed; see :attr:`Kernel.path`."""
 
     def start(self, starts: Tensor) -> None:
         """Begin chains at points of shape (K, P)."""
@@ -91,6 +93,7 @@ class Run:
         self._chains = self._new_chains(self._starts)
         for chain, its_state in zip(self._chains, state["chains"], strict=True):
             chain.restore(its_state, self._starts.device)
+        self.path = state["path"]
         if not all(chain.is_done for chain in self._chains):
             self._kernel = self._resumed_kernel(state["kernel"])
         self._stream.restore(state["stream"])
@@ -126,6 +129,7 @@ class Run:
             "densities": self._densities,
             "seconds": self.seconds,
             "stream": self._stream.state(),
+            "path": self.path,
             "kernel": None if self._kernel is None else self._kernel.state(),
             "chains": [chain.state() for chain in self._chains],
         }
@@ -136,7 +140,9 @@ class Run:
         return [Chain(i, plan.num_warmup, plan.num_samples, adaptation) for i, adaptation in enumerate(adaptations)]
 
     def _new_kernel(self, z: Tensor) -> Kernel:
-        return self._plan.sampler.kernel(self._potential.value_and_grad, z, compile=self._plan.compile)
+        kernel = self._plan.sampler.kernel(self._potential.value_and_grad, z, compile=self._plan.compile)
+        self.path = kernel.path
+        return kernel
 
     def _resumed_kernel(self, state: Mapping[str, Any] | None) -> Kernel:
         """The kernel in its state; that of a finished run begins anew at the last draws."""
@@ -151,12 +157,11 @@ class Run:
         return kernel
 
 
-def settings_of(plan: Plan, potential: Potential, x: object, y: object, **more: Any) -> dict[str, Any]:
-    """What must be the same to go on with a run, as plain data, by the name of the argument it comes from."""
+def settings_of(plan: Plan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
+    """What must be the same to resume a run, as plain data, by the name of the argument it comes from."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
-        "x": digest(x),
-        "y": digest(y),
+        "data": digest(data),
         "sampler": repr(plan.sampler) if is_dataclass(plan.sampler) else plan.sampler.name,
         "num_samples": plan.num_samples,
         "num_warmup": plan.num_warmup,
@@ -184,7 +189,7 @@ def _require_same_settings(path: Path, before: Mapping[str, Any], now: Mapping[s
         if value == before.get(name) or (name == "num_samples" and is_finished and before[name] < value):
             continue
         got = f"has {name}={before.get(name)!r}, got {value!r}"
-        if name in ("model", "x", "y"):
+        if name in ("model", "data"):
             got = f"is of another `{name}`"
         remedy = "pass the arguments of that run, or begin anew without `resume`"
         if name == "num_samples" and before[name] < value:

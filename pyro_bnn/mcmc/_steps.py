@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ._kernel import ValueAndGrad
-from ._replayed import agree, graph_of, recorded
+from ._replayed import graph_of, recorded, require_agreement, require_cpu
+from ._traced import UnsupportedError
 from ._tree import Setting, Subtree, Tree, ended, finish, grow, start
 
 SHORT = 0.01
@@ -23,10 +24,12 @@ class Parts(NamedTuple):
 
     start: Callable[..., tuple[Tree, Subtree]]
     """Starts the trajectories of chains that have finished; see :func:`start`."""
-    grow: Callable[..., tuple[Subtree, Tensor]]
-    """Takes steps until the subtree of one chain has ended, or the random numbers are used up; gets the position."""
+    grow: Callable[..., tuple[Subtree, int]]
+    """Takes steps until the subtree of one chain has ended, or the random numbers are used up; returns their number."""
     finish: Callable[..., tuple[Tree, Subtree]]
     """Merges the subtrees that have ended, and starts the next ones; see :func:`finish`."""
+    obstacle: str
+    """Why steps are not replayed; empty if they are."""
 
 
 class Ending(NamedTuple):
@@ -48,30 +51,30 @@ def one_by_one(value_and_grad: ValueAndGrad, max_size: int, state: State, normal
     step: Callable[..., Any] = functools.partial(_step, value_and_grad)
     first: Callable[..., Any] = start
     last: Callable[..., Any] = functools.partial(finish, max_size)
-    if normal.device.type == "cpu":
-        for_step, *for_last = (row.clone() for row in log_uniform.unbind())
+    for_step, *for_last = (row.clone() for row in log_uniform.unbind())
+    tree, *rest = state
+    short = tree._replace(step=torch.full_like(tree.step, SHORT))
+    obstacle = ""
+    try:
+        require_cpu(normal)
         first, last = _quick(first, [*state, normal]), _quick(last, [*state, *for_last])
-        tree, *rest = state
-        short = tree._replace(step=torch.full_like(tree.step, SHORT))
-        step = _quick_step(step, value_and_grad, [short, *rest, for_step])
-    return Parts(first, functools.partial(_grow, step), last)
+        graph, constants = graph_of(value_and_grad, tree.proposal)
+        step = _quick_step(step, graph, constants, [short, *rest, for_step])
+    except UnsupportedError as error:
+        obstacle = str(error)
+    return Parts(first, functools.partial(_grow, step), last, obstacle)
 
 
 def _grow(
-    step: Callable[..., tuple[Subtree, Ending]],
-    tree: Tree,
-    subtree: Subtree,
-    setting: Setting,
-    log_uniform: Tensor,
-    position: Tensor,
-) -> tuple[Subtree, Tensor]:
-    """Take steps until the subtree of one chain has ended, or the random numbers are used up."""
+    step: Callable[..., tuple[Subtree, Ending]], tree: Tree, subtree: Subtree, setting: Setting, log_uniform: Tensor
+) -> tuple[Subtree, int]:
+    """Take steps until the subtree of one chain has ended, or the random numbers are used up; returns their number."""
     num_steps = 0
-    for numbers in log_uniform[int(position) :]:
+    for numbers in log_uniform:
         (subtree, ending), num_steps = step(tree, subtree, setting, numbers), num_steps + 1
         if bool(ending.has_ended):
             break
-    return subtree, position + num_steps
+    return subtree, num_steps
 
 
 def _step(
@@ -82,12 +85,10 @@ def _step(
     return subtree, Ending(ended(tree, subtree).any())
 
 
-def _quick_step(step: Callable[..., Any], value_and_grad: ValueAndGrad, example: Sequence[Any]) -> Callable[..., Any]:
-    """A step, replayed if it can be; its potential is recorded first, which leaves autograd out."""
-    found = graph_of(value_and_grad, example[0].proposal)
-    if found is None:
-        return step
-    graph, constants = found
+def _quick_step(
+    step: Callable[..., Any], graph: ValueAndGrad, constants: Sequence[Tensor], example: Sequence[Any]
+) -> Callable[..., Any]:
+    """A step, replayed; its potential was recorded before, which leaves autograd out."""
 
     def of_graph(*arguments: Any) -> Any:
         own, rest = arguments[: len(example)], arguments[len(example) :]
@@ -103,13 +104,16 @@ def _quick(
     records: Callable[..., Any] | None = None,
     constants: Sequence[Tensor] = (),
 ) -> Callable[..., Any]:
-    """A part, replayed if it can be.
+    """A part, replayed.
 
     Args:
         part: Function of named tuples of tensors, and of tensors, that returns named tuples.
         example: Its arguments.
         records: Function of the same and of the constants, which is recorded in its place; None is the part.
         constants: The constants.
+
+    Raises:
+        UnsupportedError: If it cannot be recorded, or its record returns other numbers.
     """
     kinds: list[Any] = []
 
@@ -121,16 +125,13 @@ def _quick(
     run = recorded(flat, [*_flat(example), *constants])
 
     def quick(*arguments: Any) -> tuple[Any, ...]:
-        assert run is not None
         with torch.no_grad():
             rest = iter(run(*_flat(arguments), *constants))
         return tuple(kind(*itertools.islice(rest, len(kind._fields))) for kind in kinds)
 
-    if run is None:
-        return part
     elsewhere = _opened(example, [t + 0.1 if t.is_floating_point() else t for t in _flat(example)])
-    agrees = map(agree, _flat(quick(*elsewhere)), _flat(part(*elsewhere)))
-    return quick if all(agrees) else part
+    require_agreement(_flat(quick(*elsewhere)), _flat(part(*elsewhere)))
+    return quick
 
 
 def _flat(arguments: Sequence[Any]) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """Functions recorded as graphs of tensor operations, whose constant tensors are arguments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -9,10 +10,24 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 
+class UnsupportedError(Exception):
+    """A faster way to compute is closed; the message says why, as a clause without a full stop."""
+
+
+@contextmanager
+def unsupported_if_it_fails() -> Iterator[None]:
+    """A context in which a density runs under a tracer, where it may fail though it does not when run by itself."""
+    try:
+        yield
+    except Exception as error:  # whatever a user's model raises
+        reason = str(error).strip().split("\n")[0]
+        raise UnsupportedError(f"the density cannot be recorded ({type(error).__name__}: {reason})") from error
+
+
 class Traced(NamedTuple):
     """A recorded function and the tensors that it used besides its arguments, such as data, buffers and prior scales.
 
-    Two functions that differ only in the values of such tensors have the same graph, so that it is compiled once.
+    Two functions that differ only in the values of such tensors have the same graph, so that C is compiled once.
 
     Args:
         graph: The function. It is called with the arguments, then the constants.
@@ -24,7 +39,7 @@ class Traced(NamedTuple):
 
 
 def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Traced:
-    """A function recorded as plain tensor operations, so that a compiler sees neither Pyro nor autograd.
+    """A function recorded as plain tensor operations, without Pyro and autograd.
 
     What the function computes from constants alone, such as the normaliser of the likelihood, is computed here, once.
 
@@ -33,9 +48,10 @@ def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Traced:
         example: Arguments to record it with.
 
     Raises:
-        RuntimeError: If it branches on a value.
+        UnsupportedError: If it cannot be recorded, as where it branches on a value.
     """
-    graph = make_fx(lambda *tensors: function(*tensors))(*example)
+    with unsupported_if_it_fails():
+        graph = make_fx(lambda *tensors: function(*tensors))(*example)
     graph.graph.eliminate_dead_code()
     constants = _lift(graph)
     graph.graph.eliminate_dead_code()

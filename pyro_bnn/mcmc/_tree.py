@@ -5,7 +5,7 @@ leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ende
 (`merge`), and the next one starts from an end chosen at random (`turn`); `finish` is both.
 
 Every chain is one row of every tensor. The functions that take `chains` change the rows that it marks, and no others.
-None of them branches on a value, so that all of them can be compiled together.
+None of them branches on a value, so that each of them can be recorded.
 
 References:
     Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
@@ -83,8 +83,8 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
     yes, no, step = count == 0, count > 0, potential[:, None]
     tree = Tree(*point, *point, *proposal, potential, z, potential, count, potential, count, step, yes)
     subtree = Subtree(*(*point, *proposal, potential, z, potential, count, no, no), *(levels, levels, levels[..., 0]))
-    # Each field gets memory of its own, and the usual strides: where two fields are one tensor, the compiler relies on
-    # it, and would go wrong when they no longer are.
+    # Each field gets memory of its own, and the usual strides: where two fields are one tensor, a record relies on it,
+    # and would go wrong when they no longer are.
     copied = functools.partial(torch.clone, memory_format=torch.contiguous_format)
     return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 

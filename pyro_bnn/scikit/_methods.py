@@ -116,8 +116,7 @@ def nuts(task: Task) -> Fitted:
     with silent_fits():  # the estimator warns by the status, as of all methods
         posterior = fit_nuts(
             model,
-            task.x,
-            task.y,
+            (task.x, task.y),
             num_samples=draws,
             num_warmup=draws,
             num_chains=task.num_chains,

@@ -68,7 +68,7 @@ def fit(w, net, *, likelihood=None, guide=pb.MeanFieldGuide, **arguments):
 
 def nuts(w, net):
     options = {"num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
-    return pb.fit_nuts(w.model_of(net), w.x, w.y, **options)
+    return pb.fit_nuts(w.model_of(net), (w.x, w.y), **options)
 
 
 def laplace(w, net):

@@ -51,7 +51,8 @@ def step(w, x=None, y=None, kl=None, **arguments):
 
 
 def nuts(w, **arguments):
-    options = {"model": w.model, "x": w.x, "y": w.y, "num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
+    pair = arguments.pop("x", w.x), arguments.pop("y", w.y)
+    options = {"model": w.model, "data": pair, "num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
     return pb.fit_nuts(**{**options, **arguments})
 
 
@@ -179,6 +180,21 @@ STEP = [
 
 SAMPLERS = [
     *bad("fit_nuts", nuts, "model", NOT_AN_OBJECT, "`model` must be a"),
+    *bad(
+        "fit_nuts",
+        nuts,
+        "data",
+        {
+            "None": None,
+            "text": "ab",
+            "one tensor": Late(lambda w: w.x),
+            "one part": Late(lambda w: (w.x,)),
+            "three parts": Late(lambda w: (w.x, w.y, w.y)),
+            "a dictionary": Late(lambda w: {"x": w.x, "y": w.y}),
+            "a loader": Late(lambda w: torch.utils.data.DataLoader([(w.x[0], w.y[0])])),
+        },
+        r"`data` must be a pair \(x, y\) with all rows, got",
+    ),
     *bad("fit_nuts", nuts, "x", {"None": None, "text": "a", **BATCH}, "`x`"),
     *bad("fit_nuts", nuts, "y", {"None": None, "text": "a", **BATCH}, "`y`"),
     *bad(
