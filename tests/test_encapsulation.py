@@ -80,14 +80,6 @@ USED_IN_TESTS = {
         },
         "Potentials in C are compared with torch's; which are written in blocks is seen in time alone.",
     ),
-    "tests/test_mcmc_cache.py": (
-        {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._native"},
-        "What a user sees of the cache is time. Compilations are counted, and a wrong key must be seen to be wrong.",
-    ),
-    "tests/test_mcmc_compiled.py": (
-        {"pyro_bnn.mcmc._compiled", "pyro_bnn.mcmc._native", "pyro_bnn.mcmc._nuts"},
-        "The compiled sampler is compared with the eager one step by step.",
-    ),
     "tests/test_mcmc_kernels.py": (
         {"pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",
@@ -102,7 +94,7 @@ USED_IN_TESTS = {
         "A forged file has a right checksum, and only its content is wrong.",
     ),
     "tests/test_mcmc_replayed.py": (
-        {"pyro_bnn.mcmc._hmc", "pyro_bnn.mcmc._replayed", "pyro_bnn.mcmc._steps"},
+        {"pyro_bnn.mcmc._replayed", "pyro_bnn.mcmc._steps", "pyro_bnn.mcmc._traced"},
         "Draws from records are compared with those without, for which there is no public option.",
     ),
     "tests/test_mcmc_resume.py": ({"pyro_bnn._files"}, "How far the chains of a file are is in the file alone."),

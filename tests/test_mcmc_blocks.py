@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import network_potential
+from pyro_bnn.joint import TracePotential, network_potential
 from pyro_bnn.mcmc import _blocks
 from pyro_bnn.mcmc._emit import emitted
 from pyro_bnn.mcmc._native import native
@@ -15,7 +15,7 @@ from pyro_bnn.mcmc._operations import OPERATIONS
 from pyro_bnn.mcmc._traced import traced
 
 from .cases import LIKELIHOODS, PRIORS, small_model
-from .chains import quietly
+from .chains import hierarchy, quietly
 from .tolerances import IDENTITY
 
 ROWS = 16
@@ -86,6 +86,77 @@ def test_where_rows_meet_the_potential_is_written_whole(name):
 def test_as_many_rows_as_units_or_weights_are_not_mistaken_for_them(num_rows, num_hidden):
     net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
     assert not check(potential_of(num_rows, net=net))
+
+
+NUM_ROWS = 4 * ROWS
+X = torch.linspace(-1, 1, 4 * NUM_ROWS, dtype=torch.float64).view(NUM_ROWS, 4).sin()
+OTHERS = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(0))
+
+
+def total(terms):
+    """A sum over all axes, shape (1,), in which no element can take another's place."""
+    return terms.square().sum().reshape(1)
+
+
+def along_rows(z):
+    """Each row by itself: what is written in blocks."""
+    return total((X * z).tanh())
+
+
+ACROSS = {
+    "a softmax of the rows": lambda z: total((X * z).mT.log_softmax(1)),
+    "the exponentials of all rows": lambda z: total((X * z).logsumexp(0)),
+    "each row with each": lambda z: total((X * z) @ X.mT),
+    "rows in another order": lambda z: total((X * z)[OTHERS] * X),
+    "rows put elsewhere": lambda z: total(torch.zeros_like(X).index_put((OTHERS,), X * z, accumulate=True) * X),
+    "rows read as columns": lambda z: total((X * z).mT.contiguous().view(NUM_ROWS, 4) * X),
+    "rows reshaped as columns": lambda z: total((X * z).mT.reshape(NUM_ROWS, 4) * X),
+    "weights repeated to as many as rows": lambda z: total(torch.cat([z] * ROWS, -1) * X[:, 0]),
+}
+
+
+def is_in_blocks(function, z):
+    """Compare a function of a point with torch's, its gradient left out, and return whether it is written in blocks."""
+
+    def value_and_grad(z):
+        return function(z), z.clone()
+
+    (found, _), expected = native(value_and_grad, z[:1], 3).value_and_grad(z[:1]), function(z[:1])
+    torch.testing.assert_close(found, expected, **IDENTITY)
+    graph, constants = traced(value_and_grad, [z[:1]])
+    return emitted(graph, [z[:1], *constants], OPERATIONS).has_blocks
+
+
+@pytest.mark.parametrize("name", ACROSS)
+def test_operations_across_rows_are_seen(name):
+    z = torch.tensor([[0.3, -1.2, 0.8, 0.5]], dtype=torch.float64)
+    assert is_in_blocks(along_rows, z)
+    assert is_in_blocks(lambda z: total((X * z).mT @ X), z)
+    assert not is_in_blocks(ACROSS[name], z)
+
+
+def test_as_many_weights_as_rows_are_not_mistaken_for_them():
+    z = torch.linspace(-1, 1, NUM_ROWS, dtype=torch.float64)[None]
+    assert not is_in_blocks(lambda z: total(X[:, 0] * z), z)
+
+
+def test_the_longest_axis_is_cut():
+    """Of two that could be: rows of a shorter table would leave the longer one to memory."""
+    shorter = X[: 3 * ROWS].clone()
+
+    def value_and_grad(z):
+        return along_rows(z) + total((shorter * z).tanh()), z.clone()
+
+    z = torch.ones(1, 4, dtype=torch.float64)
+    graph, constants = traced(value_and_grad, [z])
+    text = emitted(graph, [z, *constants], OPERATIONS).text
+    assert f"< {NUM_ROWS}; first" in text
+    assert f"< {3 * ROWS}; first" not in text
+
+
+def test_a_pyro_model_of_ones_own_is_written_in_blocks():
+    x = torch.randn(3 * ROWS, 3)
+    assert check(TracePotential(hierarchy, (x, x.sum(-1))))
 
 
 @pytest.mark.parametrize("num_hidden", [7, 10])

@@ -236,18 +236,41 @@ def test_chains_of_another_model_are_refused(fitted):
         posterior.diagnostics(model, x * float("nan"))
 
 
-def test_diagnostics_are_those_of_arviz(fitted):
+def known_chains():
+    """A straight line and two chains of 50 draws: for slope and for intercept each whole number from 1 to 100.
+
+    At inputs such as 0.37, with two decimals and no factor of 100, no two lines come nearer to each other than 0.01, so
+    that rounding does not decide the ranks of which R-hat is made.
+    """
+    slopes, intercepts = (torch.tensor([i * factor % 101 for i in range(1, 101)]) for factor in (37, 59))
+    model = pb.BayesianModel(
+        nn.Linear(1, 1), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(0.25), num_data=3
+    )
+    samples = {
+        "net.weight": slopes.to(torch.float64).view(2, 50, 1, 1),
+        "net.bias": intercepts.to(torch.float64).view(2, 50, 1),
+    }
+    nothing = pb.ChainStatistics(None, None, None, None, None, None, None, None)
+    return model, pb.MCMCPosterior(samples, nothing, pb.Status(True, ""), sampler="NUTS")
+
+
+def test_diagnostics_are_those_of_arviz():
     import arviz
 
-    model, x, _, posterior = fitted
-    report = posterior.diagnostics(model, x[:3])
-    data = posterior.to_arviz()
-    r_hat = arviz.rhat(data)
-    largest = max(float(r_hat[name].max()) for name in posterior.samples)
-    assert report.latents.worst_r_hat == pytest.approx(largest, rel=2e-3)  # ranks of numbers that float32 makes equal
-    probs = torch.stack([pb.predict_point(model, draw, x[:3]).probs for draw in posterior.draws(100)])
-    expected = arviz.rhat(probs[:, 1, 2].reshape(2, 50).numpy())
-    assert report.predictions.r_hat[5] == pytest.approx(float(expected), rel=1e-4)
+    model, posterior = known_chains()
+    x = torch.tensor([[-1.41], [0.37], [2.13]])
+    report = posterior.diagnostics(model, x)
+    r_hat = arviz.rhat(posterior.to_arviz())
+    expected = [float(r_hat[name].max()) for name in posterior.samples]
+    assert report.latents.worst_r_hat == pytest.approx(max(expected), rel=1e-10)
+    lines = posterior.samples["net.weight"][..., 0] * x[:, 0] + posterior.samples["net.bias"]  # (2, 50, 3)
+    assert lines.flatten(0, 1).sort(0).values.diff(dim=0).min() > 0.009
+    for row in range(3):
+        alone = arviz.rhat(lines[..., row].numpy())
+        assert report.predictions.r_hat[row] == pytest.approx(float(alone), rel=1e-10)
+        bulk = arviz.ess(lines[..., row].numpy(), method="bulk")
+        assert report.predictions.ess_bulk[row] == pytest.approx(float(bulk), rel=1e-8)
+    assert report.predictions.r_hat[3:].isnan().all()  # the noise is the same in all draws
     assert "predictions" in str(report)
     with pytest.raises(ValueError, match="go together"):
         posterior.diagnostics(model)

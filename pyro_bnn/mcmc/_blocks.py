@@ -4,7 +4,8 @@ A likelihood is a sum over rows. Written operation by operation, each result for
 for a block of rows at a time, all of it stays in the processor's cache.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +117,7 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
             axes = [row_axis(tensor.shape, num_rows) for tensor in _tensors(results[node])]
         except ValueError:
             return None
-        has_rows = any(axis is not None for axis in axes)
+        has_rows = None not in axes
         if node.op == "placeholder":
             with_rows |= {node} if has_rows else set()
             continue
@@ -126,7 +127,7 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
             (after if is_late else before).append(node)
             late |= {node} if is_late else set()
             continue
-        if is_late or not (_is_rowwise(node, results, reads_rows, axes) if has_rows else _is_sum(node)):
+        if is_late or not (_is_rowwise(node, results, num_rows, reads_rows, axes) if has_rows else _is_sum(node)):
             return None
         inside.append(node)
         if has_rows:
@@ -134,7 +135,7 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
         else:
             sums.add(node)
             late.add(node)
-    return Blocks(num_rows, before, inside, sums, after) if sums else None
+    return Blocks(num_rows, before, inside, sums, after)
 
 
 def _is_sum(node: Node) -> bool:
@@ -142,23 +143,21 @@ def _is_sum(node: Node) -> bool:
     return node.target in SUMS or node.target in PRODUCTS
 
 
-def _is_rowwise(node: Node, results: Mapping[Node, Any], reads_rows: bool, axes: Sequence[int | None]) -> bool:
+def _is_rowwise(
+    node: Node, results: Mapping[Node, Any], num_rows: int, reads_rows: bool, axes: Sequence[int | None]
+) -> bool:
     """Whether an operation whose results have rows makes each of them from the same row of its arguments."""
     if node.target in VALUELESS or node.target == aten.expand.default:
         return True
-    if not reads_rows or None in axes or node.target in PICKING:
+    if not reads_rows or node.target in PICKING:
         return False
     if node.target in ALONG:
         return axis_of(node.args[ALONG[node.target]], results[node].dim()) != axes[0]
     if node.target in RESHAPING:
-        return _long(results[node].shape) == _long(results[node.all_input_nodes[0]].shape)
+        before = results[node.all_input_nodes[0]].shape
+        return math.prod(before[: row_axis(before, num_rows)]) == math.prod(results[node].shape[: axes[0]])
     return True
 
 
-def _long(shape: Iterable[int]) -> list[int]:
-    return [size for size in shape if size > 1]
-
-
 def _tensors(result: Any) -> list[Tensor]:
-    """The tensors of a result that are not empty."""
-    return [each for each in (result if isinstance(result, tuple | list) else [result]) if each.numel()]
+    return [*result] if isinstance(result, tuple | list) else [result]

@@ -227,7 +227,7 @@ ChainDraws = Annotated[
     int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
 ]
 Steps = Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)]
-Compile = Annotated[bool, typer.Option("--compile", help="Compile the sampler: needs a C++ compiler.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Draw in C: needs a C compiler.")]
 CompareSeed = Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")]
 
 # --- of `prune` -------------------------------------------------------------------------------------------------------
