@@ -80,6 +80,10 @@ USED_IN_TESTS = {
         },
         "Potentials in C are compared with torch's; which are written in blocks is seen in time alone.",
     ),
+    "tests/test_mcmc_random.py": (
+        {"pyro_bnn.mcmc._native"},
+        "Potentials in C are compared with torch's and with densities written by hand.",
+    ),
     "tests/test_mcmc_kernels.py": (
         {"pyro_bnn.mcmc._tree"},
         "A mutant of the sampler must be seen to be wrong.",

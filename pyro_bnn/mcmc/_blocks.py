@@ -37,8 +37,8 @@ PICKING = {aten.index.Tensor, aten.index_put.default}
 ALONG = {
     aten.gather.default: 1,
     aten.scatter_add.default: 1,
-    aten._log_softmax.default: 1,
-    aten._log_softmax_backward_data.default: 2,
+    torch.ops.aten._log_softmax.default: 1,
+    torch.ops.aten._log_softmax_backward_data.default: 2,
 }
 """Operations that use other elements along one axis, and which of their arguments is that axis."""
 

@@ -156,13 +156,13 @@ def _logsumexp(writer: Writer, node: Node, values: Values, results: Values) -> V
     return result if len(arguments(node)) > 2 and arguments(node)[2] else without(result, axes)
 
 
-def _log_softmax(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+def _softmax_in_logs(writer: Writer, node: Node, values: Values, results: Values) -> Value:
     value = writer.stored(values[arguments(node)[0]])
     total = broadcast(_log_total(writer, node, value, axis_of(arguments(node)[1], len(value.shape))), value.shape)
     return Value(value.shape, lambda index: f"({value.at(index)} - {total.at(index)})")
 
 
-def _log_softmax_backward(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+def _softmax_slope(writer: Writer, node: Node, values: Values, results: Values) -> Value:
     gradient, result = (writer.stored(values[argument]) for argument in arguments(node)[:2])
     axis = axis_of(arguments(node)[2], len(result.shape))
     total = broadcast(writer.sum(gradient, [axis], keeps=True), result.shape)
@@ -334,8 +334,8 @@ OPERATIONS: dict[object, Operation] = {
     aten.pow.Tensor_Scalar: _power,
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _sum),
     aten.logsumexp.default: _logsumexp,
-    aten._log_softmax.default: _log_softmax,
-    aten._log_softmax_backward_data.default: _log_softmax_backward,
+    torch.ops.aten._log_softmax.default: _softmax_in_logs,
+    torch.ops.aten._log_softmax_backward_data.default: _softmax_slope,
     aten.gather.default: gather,
     aten.index.Tensor: take,
     aten.index_put.default: put,
