@@ -207,7 +207,8 @@ def test_draws_are_those_of_pyros_own_nuts(name):
     torch.manual_seed(1)
     with warnings.catch_warnings(), mock.patch("torch.multiprocessing.cpu_count", return_value=1):
         warnings.filterwarnings("ignore", message="num_chains=")
-        mcmc = infer.MCMC(infer.NUTS(model), num_samples=400, warmup_steps=300, num_chains=2, disable_progbar=True)
+        kernel = infer.NUTS(model, max_tree_depth=6)
+        mcmc = infer.MCMC(kernel, num_samples=300, warmup_steps=150, num_chains=2, disable_progbar=True)
         mcmc.run(X, y)
     theirs = quantities(model, mcmc.get_samples(group_by_chain=True))
     for compile, path in ((True, "C"), (False, "replayed: `compile` is False")):

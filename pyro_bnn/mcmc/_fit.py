@@ -225,7 +225,7 @@ class _Fit:
         with torch.no_grad():
             with stream:
                 potential: Potential = (
-                    network_potential(network, *data, self.dtype, stacklevel=3)
+                    network_potential(network, data[0], data[1], self.dtype, stacklevel=3)
                     if network
                     else TracePotential(model, data)
                 )
