@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import _checks
+from ._fit_arguments import check_fit
 from ._inputs import Inputs
 from ._scope import EXCLUSIVE, seeded
 from .joint import Coordinates, NetworkPotential, Potential, network_potential
@@ -139,8 +140,7 @@ def fit_laplace(
     _checks.at_least("max_iterations", max_iterations, 1)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
-    if seed is not None:
-        _checks.seed(seed)
+    check_fit(seed=seed)
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")

@@ -19,7 +19,7 @@ LAYERS = [
     {"_copies", "_inputs"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_extras", "_functional"},
-    {"_reuse"},
+    {"_fit_arguments", "_reuse"},
     {"data", "metrics", "nets", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},
