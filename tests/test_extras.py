@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import pyro_bnn as pb
 from pyro_bnn._extras import MissingExtraError, optional
 
 ROOT = Path(__file__).parents[1]
@@ -39,17 +38,6 @@ def test_a_package_that_is_installed_but_broken_says_so_itself(package, source, 
     with pytest.raises(error, match=message) as caught:
         optional("installed_package", "Installed", "x")
     assert not isinstance(caught.value, MissingExtraError)
-
-
-def test_tensorboard_is_looked_for_under_its_own_name(monkeypatch, tmp_path):
-    """Torch's module for it is there without it."""
-    for name in [
-        name for name in sys.modules if name.partition(".")[0] == "tensorboard" or "utils.tensorboard" in name
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r"needs TensorBoard, which is not installed.*\[tensorboard\]"):
-        pb.TensorBoard(tmp_path)
 
 
 def test_every_extra_that_the_package_names_exists():

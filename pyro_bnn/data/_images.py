@@ -126,7 +126,7 @@ def _provide(
 
 def _download(published: str, root: Path, folder: Path) -> None:
     try:
-        datasets = optional("torchvision.datasets", "torchvision", "vision")
+        datasets = optional("torchvision", "torchvision", "vision").datasets
     except MissingExtraError as error:
         raise MissingDataError(
             f"{published} cannot be downloaded: {error} Or put the files into {folder} yourself."
