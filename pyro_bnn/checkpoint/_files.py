@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from .. import _checks
-from .._files import read_state, write_state
+from .._files import DamagedFileError, read_state, understood, write_state
 from .._records import plain, record
 from ..guides import GuidePosterior
 from ..model import BayesianModel
@@ -87,13 +87,16 @@ def load_posterior(
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
-    content = read_state(path, KIND)
+    content = read_state(_checks.path("path", path), KIND)
     guides = [guide] if isinstance(guide, nn.Module) else guide
     for member in guides or ():
         _checks.kind("guide", member, nn.Module, "a guide that is a module, or a list of such")
     target = Target(model, None if model is None else record_of(_checked_model(model)), guides)
     try:
-        posterior = _restored(content, target)
+        with understood(path, KIND):
+            posterior = _restored(content, target)
+    except DamagedFileError:
+        raise
     except ValueError as error:
         raise ValueError(f"{path} cannot be loaded: {error}") from error
     with _unchanged_on_error([module for module, _ in target.pending]):
