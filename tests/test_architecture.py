@@ -16,7 +16,7 @@ PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
     {"_checks", "_devices", "_summary", "_tensors"},
-    {"_copies", "_inputs"},
+    {"_copies", "_inputs", "_saved_tensors"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_extras", "_functional"},
     {"_fit_arguments", "_reuse"},

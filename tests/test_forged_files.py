@@ -108,7 +108,7 @@ def refusals(path, kind, read):
 def test_forged_posteriors_are_refused(tmp_path, name):
     model, _, posterior = make(name)
     path = tmp_path / "file"
-    pb.save_posterior(path, model, posterior)
+    pb.save_posterior(posterior, path, model)
     fresh = make_model(name, seed=1)[0]
     assert refusals(path, "posterior", lambda: pb.load_posterior(path, fresh)) > 40
 
