@@ -156,7 +156,8 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
+            names = file.keys()  # cloned below: on memory that is aligned otherwise, results differ by rounding
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise DamagedFileError(
             f"{path} is damaged, or is no {kind} that pyro_bnn wrote; make it anew, or take a copy of it."

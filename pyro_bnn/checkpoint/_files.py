@@ -58,7 +58,7 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
     described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
     content = plain(Content(described, saved(posterior)))
     try:
-        _restored(content, Target(model, list(posterior.guides)), own)  # what is written can be read
+        _restored(content, Target(model, list(posterior.guides) or None), own)  # what is written can be read
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
     write_state(path, KIND, content)

@@ -6,7 +6,7 @@ from ._draws import spaced as spaced
 from ._ensemble import EnsemblePosterior as EnsemblePosterior
 from ._posterior import Posterior as Posterior
 from ._saving import Saved as Saved
-from ._saving import Target as Target
 from ._saving import restored as restored
 from ._saving import saved as saved
 from ._status import Status as Status
+from ._target import Target as Target

@@ -13,8 +13,9 @@ from .. import _checks
 from .._records import plain, record
 from ._draws import Draw
 from ._posterior import Posterior
-from ._saving import Saved, Target, restored, saved
+from ._saving import Saved, restored, saved
 from ._status import Status
+from ._target import Target
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from ..model import SITE_PREFIX, BayesianModel
 from ..priors import PosteriorPrior, Prior
 from ._draws import Draw
 from ._status import Status
-
-if TYPE_CHECKING:
-    from ._saving import Target
+from ._target import Target
 
 MOMENT_DRAWS = 1000
 """Number of draws for means and standard deviations, whose error is then some 3 % of a standard deviation."""
@@ -232,7 +230,7 @@ class Posterior(Shown, ABC):
         )
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: "Target") -> "Posterior":
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "Posterior":
         """The posterior of a file, after checks of all that the file holds; the file may be forged.
 
         Args:

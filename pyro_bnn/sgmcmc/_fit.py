@@ -241,8 +241,7 @@ def _store(
     for own in files:
         if own.checkpoint is not None and execution.processes.is_first:
             check_target(Path(own.checkpoint.path), own.resume, own.checkpoint.path)
-    named = {"checkpoint": [own.checkpoint and Path(own.checkpoint.path) for own in files]}
-    named["resume"] = [own.resume for own in files]
-    for argument, paths in named.items():
-        require_other_file(path, argument, paths)
+    checkpoints = [None if own.checkpoint is None else Path(own.checkpoint.path) for own in files]
+    require_other_file(path, "checkpoint", checkpoints)
+    require_other_file(path, "resume", [own.resume for own in files])
     return Store(path, shape, like, is_resumed=files[0].resume is not None)
