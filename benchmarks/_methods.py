@@ -203,6 +203,6 @@ class Points:
             return Fit(model, loaded, 1, record["cpu_seconds"])
         model, posterior = fit_point(problem, setting, seed)
         seconds = time.process_time() - begin
-        pb.save_posterior(path, model, posterior)
+        pb.save_posterior(posterior, path, model)
         write_json(note, {"task": task, "cpu_seconds": seconds})
         return Fit(model, posterior, 1, seconds)

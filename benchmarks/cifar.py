@@ -179,7 +179,7 @@ class Runs:
         )
         threads = f"{torch.get_num_threads()} thread(s) on {os.cpu_count()} cores"
         record["machine"] = f"torch {torch.__version__}, {threads}, {platform.machine()}, {self._device}"
-        pb.save_posterior(state, problem.model, posterior)
+        pb.save_posterior(posterior, state, problem.model)
         write_json(self._out / f"{task.name}.json", record)
         checkpoint.unlink(missing_ok=True)
         return problem, posterior

@@ -121,7 +121,7 @@ def run(
             task.setting, model, guide, images, seed=task.seed, report=report, device=device
         )
         record["machine"] = _machine(device)
-        pb.save_posterior(state, model, guide)
+        pb.save_posterior(guide, state, model)
         write_json(path, record)
     options: dict[str, Any] = {"num_samples": num_samples, "seed": task.seed}
     record["scores"] = _blundell.evaluate(task.setting, model, guide, images, unknown, **options)

@@ -67,7 +67,7 @@ def samplers(only: str) -> list[Sampler]:
     if importlib.util.find_spec("numpyro"):
         chosen += [NumPyro(1), NumPyro(4), NumPyro(4, "vectorized")]
     else:
-        print("NumPyro is left out, as it is not installed: pip install 'pyro-bnn[bench]'")
+        print("NumPyro is left out, as it is not installed: pip install -e '.[bench]'")
     return [sampler for sampler in (*chosen, Pyro()) if only in sampler.name]
 
 

@@ -115,7 +115,7 @@ def save_and_load(folder: Path) -> None:
     """A posterior to a file and back."""
     first, second = model(), model()
     guides = pb.MeanFieldGuide(first), pb.MeanFieldGuide(second)
-    pb.save_posterior(folder / "posterior", first, pb.GuidePosterior(guides[0]))
+    pb.save_posterior(pb.GuidePosterior(guides[0]), folder / "posterior", first)
     pb.load_posterior(folder / "posterior", second, guide=guides[1])
 
 

@@ -87,7 +87,7 @@ def main() -> None:
     chains = sample(model, (x, y), options)
     print(chains.status, flush=True)
     print(chains.diagnostics(model, torch.linspace(-1, 1, 41)[:, None]), flush=True)
-    pb.save_posterior(options.out / "chains.safetensors", model, chains)
+    pb.save_posterior(chains, options.out / "chains.safetensors", model)
 
     mean_field = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))
     full_rank = pb.auto_multivariate_normal(model, init=pb.NetworkInit(scale=0.02))

@@ -1,5 +1,6 @@
 """Long computations that write their state to a file now and then, and end in order when a signal asks them to."""
 
+import os
 import signal
 import tempfile
 import threading
@@ -35,8 +36,8 @@ class Checkpoint:
     minutes: float = 10.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | Path):
-            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {type(self.path).__name__}.")
+        if not isinstance(self.path, str | os.PathLike) or not str(self.path):
+            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {self.path!r}.")
         if not (_checks.is_number(self.minutes) and self.minutes >= 0):
             raise ValueError(f"`minutes` must be a number of at least 0, got {self.minutes!r}.")
 
@@ -145,13 +146,23 @@ def keeping(
         return
     checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     if processes is None or processes.is_first:
-        _check_target(Path(checkpoint.path), resume, checkpoint.path if name is None else name)
+        check_target(Path(checkpoint.path), resume, checkpoint.path if name is None else name)
     with stopping() as is_asked:
         yield Keeper(checkpoint, kind, is_asked, processes=processes, name=name)
 
 
-def _check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise before the computation if its state could not be written after hours of it, or would replace another."""
+def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
+    """Raise before a computation if its state could not be written after hours of it, or would replace another.
+
+    Args:
+        path: The file to write.
+        resume: File that the computation goes on from.
+        name: The file as the caller knows it, for messages.
+
+    Raises:
+        FileExistsError: If there is a file that would be lost.
+        OSError: If the file cannot be written.
+    """
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()

@@ -4,16 +4,20 @@ import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import _checks
 from ._inputs import Inputs, as_inputs, num_rows, take
+from ._records import plain, record
+from ._saved_tensors import check_numbers, check_state
 from ._scope import EXCLUSIVE, Stream, eval_mode
 from .guides import GuidePosterior
 from .model import SITE_PREFIX, BayesianModel, network_values
-from .posterior import Draw, Posterior
+from .posterior import Draw, Posterior, Saved, Target, restored, saved
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
 
@@ -84,6 +88,23 @@ def refresh_batch_norm(
             model.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}.")).copy_(value / num_samples)
 
 
+@dataclass(frozen=True)
+class RefreshedRecord:
+    """What a file says of a :class:`RefreshedPosterior`: its draws, and the rows of which it takes the statistics."""
+
+    inner: Saved
+    x: Any
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class PinnedRecord:
+    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
+
+    inner: Saved
+    values: dict[str, Tensor]
+
+
 class CarryingPosterior(Posterior):
     """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
 
@@ -114,6 +135,16 @@ class CarryingPosterior(Posterior):
     def constants(self) -> Draw:
         """See :attr:`Posterior.constants`."""
         return self.inner.constants
+
+    @property
+    def guides(self) -> tuple[nn.Module, ...]:
+        """See :attr:`Posterior.guides`."""
+        return self.inner.guides
+
+    @property
+    def pruned_sites(self) -> frozenset[str]:
+        """See :attr:`Posterior.pruned_sites`."""
+        return self.inner.pruned_sites
 
     @torch.no_grad()
     def median(self) -> Draw:
@@ -149,7 +180,8 @@ class RefreshedPosterior(CarryingPosterior):
     Args:
         model: The model.
         posterior: The draws, of any method.
-        x: Inputs, shape (N, ...): some thousand rows of the training data, in the form in which the fit saw them.
+        x: Inputs, shape (N, ...): some thousand rows of the training data, in the form in which the fit saw them. A
+            file of the posterior holds them; one of a :class:`~pyro_bnn.StoredPosterior` does not.
         batch_size: About as many rows as the batches of the fit had.
 
     Raises:
@@ -184,6 +216,7 @@ class RefreshedPosterior(CarryingPosterior):
                 "`refresh_batch_norm(model, values, x)`."
             )
         self._model, self._batches = model, _batches(model, x, batch_size)
+        self._x, self._batch_size = as_inputs("x", x, model.like), batch_size
 
     @property
     def method(self) -> str:
@@ -197,6 +230,16 @@ class RefreshedPosterior(CarryingPosterior):
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         return _statistics(self._model, draw, self._batches)
+
+    def to_record(self) -> dict[str, Any]:
+        """The posterior of the draws, and x; see :meth:`Posterior.to_record`."""
+        return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "RefreshedPosterior":
+        """See :meth:`Posterior.from_record`."""
+        found, model = record(RefreshedRecord, values, "posterior"), target.model_for("a RefreshedPosterior")
+        return cls(model, restored(found.inner, target), found.x, batch_size=found.batch_size)
 
 
 class PinnedPosterior(CarryingPosterior):
@@ -259,6 +302,21 @@ class PinnedPosterior(CarryingPosterior):
 
     def _rest(self, draw: Draw) -> dict[str, Tensor]:
         return self.values
+
+    def to_record(self) -> dict[str, Any]:
+        """The posterior of the draws, and what they carry; see :meth:`Posterior.to_record`."""
+        return plain(PinnedRecord(saved(self.inner), self.values))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "PinnedPosterior":
+        """See :meth:`Posterior.from_record`."""
+        found, model = record(PinnedRecord, values, "posterior"), target.model_for("a PinnedPosterior")
+        own, owner = network_values(model), "the pinned network"
+        check_state(owner, found.values, own)
+        constants = {f"{SITE_PREFIX}.{name}" for name, _ in model.network.named_buffers()}
+        check_numbers(owner, found.values, own, constants)
+        pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
+        return cls(model, restored(found.inner, target), values=pinned)
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:

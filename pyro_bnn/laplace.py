@@ -2,17 +2,22 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks
+from ._fit_arguments import check_fit
 from ._inputs import Inputs
+from ._records import plain, record
+from ._saved_tensors import check_finite, check_tensor
 from ._scope import EXCLUSIVE, seeded
-from .joint import Coordinates, NetworkPotential, Potential, network_potential
+from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
 from .model import BayesianModel
-from .posterior import Draw, Posterior, Status
+from .posterior import Draw, Posterior, Status, Target
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
@@ -21,6 +26,17 @@ MAX_DIMENSIONS = 5000
 
 SMALL_GRADIENT = 1e-3
 """Heuristic: largest gradient, in nats per posterior standard deviation, at which a point counts as the mode."""
+
+
+@dataclass(frozen=True)
+class LaplaceRecord:
+    """What a file says of a :class:`LaplacePosterior`; it needs no data."""
+
+    mode: Tensor
+    precision: Tensor
+    peak: float
+    status: Status
+    seconds: float
 
 
 class LaplacePosterior(Posterior):
@@ -90,6 +106,26 @@ class LaplacePosterior(Posterior):
         half_log_det = float(self._factor.diagonal().log().sum())
         return self.peak + 0.5 * len(self.mode) * math.log(2 * math.pi) - half_log_det
 
+    def to_record(self) -> dict[str, Any]:
+        """Mode and precision; see :meth:`Posterior.to_record`."""
+        return plain(LaplaceRecord(self.mode, self.precision, self.peak, self.status, self.seconds))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "LaplacePosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved, model = record(LaplaceRecord, values, "posterior"), target.model_for("a posterior of Laplace's method")
+        dtype = saved.mode.dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"`mode` must be torch.float32 or torch.float64, got {dtype}.")
+        coordinates = coordinates_of(model, dtype)
+        size = coordinates.num_dimensions
+        for name, value, shape in (("mode", saved.mode, (size,)), ("precision", saved.precision, (size, size))):
+            check_tensor(f"{name}` of the posterior", value, shape, dtype)
+            check_finite(f"{name}` of the posterior", value)
+        mode, precision = saved.mode.to(model.device), saved.precision.to(model.device)
+        told: dict[str, Any] = {"peak": saved.peak, "status": saved.status, "seconds": saved.seconds}
+        return cls(coordinates, mode, precision, dtype=model.dtype, **told)
+
     def _values(self, z: Tensor) -> Draw:
         values = self._coordinates.constrain(z[None])
         return {name: value[0].to(self._dtype) for name, value in values.items()}
@@ -139,8 +175,7 @@ def fit_laplace(
     _checks.at_least("max_iterations", max_iterations, 1)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
-    if seed is not None:
-        _checks.seed(seed)
+    check_fit(seed=seed)
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")

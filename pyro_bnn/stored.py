@@ -1,15 +1,31 @@
 """A posterior as a fixed set of draws."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _checks
+from ._records import plain, record
+from ._saved_tensors import check_finite, check_tensor
 from .guides import GuidePosterior
-from .posterior import Draw, Posterior, Status, spaced
+from .model import network_values
+from .posterior import Draw, Posterior, Status, Target, check_samples, spaced
 
 __all__ = ["StoredPosterior"]
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """What a file says of a :class:`StoredPosterior`."""
+
+    samples: dict[str, Tensor]
+    values: dict[str, Tensor]
+    method: str
+    status: Status
+    seconds: float | None
 
 
 class StoredPosterior(Posterior):
@@ -119,6 +135,32 @@ class StoredPosterior(Posterior):
             ValueError: If fewer draws are stored than are asked for.
         """
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
+
+    def to_record(self) -> dict[str, Any]:
+        """The draws; see :meth:`Posterior.to_record`."""
+        return plain(StoredRecord(self.samples, self.values, self.method, self.status, self.seconds))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "StoredPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved = record(StoredRecord, values, "posterior")
+        check_samples({name: value[None] for name, value in saved.samples.items()}, target.sites, target.dtype)
+        own = {} if target.model is None else network_values(target.model)
+        if target.model is None and saved.values:
+            raise ValueError(
+                "draws with values of a network's own parameters and buffers need its model; pass `model`."
+            )
+        unknown = [name for name in saved.values if name not in own]
+        if unknown:
+            raise ValueError(
+                f"its draws carry {unknown}, which the network does not have; pass the model of the draws."
+            )
+        count = len(next(iter(saved.samples.values())))
+        for name, value in saved.values.items():
+            check_tensor(f"{name}` of the draws", value, (count, *own[name].shape), own[name].dtype)
+            check_finite(f"{name}` of the draws", value)
+        samples, carried = ({n: v.to(target.device) for n, v in d.items()} for d in (saved.samples, saved.values))
+        return cls(samples, carried, method=saved.method, status=saved.status, seconds=saved.seconds)
 
 
 def _is_same(value: Tensor) -> bool:

@@ -56,7 +56,7 @@ class TensorBoard:
     def __init__(
         self, log_dir: "str | Path | SummaryWriter", *, guide: MeanFieldGuide | None = None, every_step: bool = False
     ) -> None:
-        library = optional("torch.utils.tensorboard", "TensorBoard", "tensorboard")
+        library = optional("torch.utils.tensorboard", "TensorBoard", "tensorboard", root="tensorboard")
         self._make_writer: Any = library.SummaryWriter
         self._folder = Path(log_dir) if isinstance(log_dir, str | Path) else None
         if self._folder is None:

@@ -72,6 +72,14 @@ def stored(model, x, y):
     return pb.StoredPosterior.of(refreshed, 16, seed=0)
 
 
+def refreshed(model, x, y):
+    return pb.RefreshedPosterior(model, fitted(pb.MeanFieldGuide)(model, x, y), x, batch_size=3)
+
+
+def pinned_and_pruned(model, x, y):
+    return pb.PinnedPosterior(model, pruned(model, x, y))
+
+
 def nuts(model, x, y):
     return fit_briefly(model, x, y, seed=0)
 
@@ -109,6 +117,8 @@ POSTERIORS = {
     "ensemble": (lambda model, x, y: pb.EnsemblePosterior(points(model)), {}),
     "nested": (nested, {}),
     "pinned": (pinned, {"net": batch_norm, "where": ["**.weight"]}),
+    "pinned-pruned": (pinned_and_pruned, {}),
+    "refreshed": (refreshed, {"net": batch_norm, "where": ["**.weight"]}),
     "stored": (stored, {"net": batch_norm, "where": ["**.weight"]}),
     "laplace": (laplace, {}),
     "kronecker": (gauss_newton("kronecker"), {"likelihood": "gaussian-learned"}),

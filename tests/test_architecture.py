@@ -16,10 +16,10 @@ PACKAGE = Path(pb.__file__).parent
 
 LAYERS = [
     {"_checks", "_devices", "_summary", "_tensors"},
-    {"_copies", "_inputs"},
+    {"_copies", "_inputs", "_saved_tensors"},
     {"_files", "_gaussian_mixture", "_globs", "_processes", "_records", "_reflection", "_scope"},
     {"_checkpointing", "_extras", "_functional"},
-    {"_reuse"},
+    {"_fit_arguments", "_reuse"},
     {"data", "metrics", "nets", "scale_maps", "uncertainty", "history"},
     {"distributions", "likelihoods", "priors"},
     {"model"},

@@ -37,7 +37,7 @@ def test_vit_b_16(is_natural, tmp_path):
     with torch.no_grad():
         by_hand = case.logits(case.plain(mean, model)).softmax(-1)
     torch.testing.assert_close(pb.predict_point(model, mean, case.x).probs, by_hand, rtol=1e-4, atol=1e-5)
-    pb.save_posterior(tmp_path / "posterior", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "posterior", model)
     del posterior, guide, model, mean
     gc.collect()
     other = case.model(vit_b_16().float(), is_training=False)

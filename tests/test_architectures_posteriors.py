@@ -35,7 +35,7 @@ def test_a_prediction_is_the_average_over_networks_of_the_caller(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_posterior_from_a_file_predicts_the_same_to_the_bit(name, tmp_path):
     case, model, posterior = fitted(name)
-    pb.save_posterior(tmp_path / "posterior", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "posterior", model)
     torch.manual_seed(5)
     other = case.model(case.architecture.make())
     loaded = pb.load_posterior(tmp_path / "posterior", other)

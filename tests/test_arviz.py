@@ -145,5 +145,5 @@ def test_wrong_arguments_are_answered_with_a_sentence(arguments, message):
 
 def test_without_arviz_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(ImportError, match=r"pip install 'pyro-bnn\[mcmc\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[mcmc\]'"):
         pb.GuidePosterior(pb.auto_delta(small_model()[0])).to_arviz()

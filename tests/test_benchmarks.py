@@ -33,7 +33,7 @@ MODULES = {
 
 def peer_or_skip(name):
     if importlib.util.find_spec(MODULES[name]) is None:
-        pytest.skip(f"{name} is not installed: pip install 'pyro-bnn[bench]'")
+        pytest.skip(f"{name} is not installed: pip install -e '.[bench]'")
     return _peers.PEERS[name]
 
 

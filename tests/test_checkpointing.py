@@ -111,7 +111,7 @@ def test_what_would_be_lost_or_could_not_be_written_is_refused_before_the_comput
         run(tmp_path / "missing" / "file")
     with pytest.raises(OSError, match="choose another folder"):
         run(Path("/proc/file"))
-    with pytest.raises(ValueError, match="`checkpoint` must be a path or a Checkpoint, got int"):
+    with pytest.raises(ValueError, match="`checkpoint` must be a path or a Checkpoint, got 3"):
         run(3)
     with pytest.raises(ValueError, match="`minutes` must be a number of at least 0, got -1"):
         Checkpoint("file", minutes=-1)

@@ -95,7 +95,7 @@ def test_a_fit_goes_on_from_a_checkpoint_on_the_device(tmp_path):
 def test_a_posterior_is_written_and_read_on_the_device(tmp_path):
     def compute(model, guide, x, y):
         file = tmp_path / f"{x.device.type}.posterior"
-        pb.save_posterior(file, model, pb.GuidePosterior(guide))
+        pb.save_posterior(pb.GuidePosterior(guide), file, model)
         loaded = pb.load_posterior(file, model)
         return pb.predict(model, loaded, x, num_samples=3, seed=0).probs
 

@@ -119,6 +119,18 @@ USED_IN_TESTS = {
         {"pyro_bnn._reuse", "pyro_bnn.prediction._batch"},
         "How much memory is held between two draws shows in no prediction.",
     ),
+    "tests/test_extras.py": (
+        {"pyro_bnn._extras"},
+        "A package that is installed but broken can be told from an absent one only where it is imported.",
+    ),
+    "tests/test_forged_files.py": (
+        {"pyro_bnn._files"},
+        "A forger writes files with a right checksum.",
+    ),
+    "tests/test_posterior_records.py": (
+        {"pyro_bnn._files"},
+        "What a file leaves out shows in nothing that is loaded from it.",
+    ),
     "tests/test_warning_filters.py": (
         {"pyro_bnn._scope", "pyro_bnn.sgmcmc._fit"},
         "What two threads do to the process's filters depends on their meeting inside these contexts.",

@@ -150,7 +150,7 @@ def test_wrong_arguments_are_answered_with_a_sentence(make, message):
 
 def test_without_pandas_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install 'pyro-bnn\[tables\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[tables\]'"):
         predicted("categorical").to_frame()
 
 

@@ -102,7 +102,7 @@ def test_other_data_and_points_are_refused_with_a_remedy():
 def test_without_the_library_the_message_says_what_to_install(monkeypatch):
     model, x, y = small_model(num_data=6)
     monkeypatch.setitem(sys.modules, "laplace", None)
-    with pytest.raises(ImportError, match=r"this needs laplace-torch: pip install 'pyro-bnn\[laplace\]'"):
+    with pytest.raises(ImportError, match=r"this needs laplace-torch, .*pip install -e '\.\[laplace\]'"):
         pb.fit_gauss_newton(model, (x, y))
 
 

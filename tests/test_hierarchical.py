@@ -166,7 +166,7 @@ def test_samplers_infer_scales_too(prior, sampler, tmp_path):
     assert set(chains.sample(4)) == set(model.latent_names)
     nll = pb.predict(model, chains, x, y=y, seed=0).nll
     assert math.isfinite(nll)
-    pb.save_posterior(tmp_path / "chains", model, chains)
+    pb.save_posterior(chains, tmp_path / "chains", model)
     assert pb.predict(model, pb.load_posterior(tmp_path / "chains", model), x, y=y, seed=0).nll == nll
     guide = pb.MeanFieldGuide(model)
     comparison = pb.compare(model, {"chains": chains, "guide": guide}, x, y=y, num_samples=40)

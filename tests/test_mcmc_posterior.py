@@ -61,7 +61,7 @@ def test_draws_are_spread_evenly_and_never_twice(fitted):
 
 def test_chains_survive_a_file(fitted, tmp_path):
     model, x, _, posterior = fitted
-    pb.save_posterior(tmp_path / "chains", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "chains", model)
     loaded = pb.load_posterior(tmp_path / "chains", model)
     assert torch.equal(pb.predict(model, posterior, x).probs, pb.predict(model, loaded, x).probs)
     assert loaded.status == posterior.status
@@ -139,7 +139,7 @@ def test_pyros_chains_are_a_posterior_like_any_other(pyros, tmp_path):
     )  # repeats tie but for rounding
     assert "Pyro's NUTS: 2 chains of 25 draws in 3 s" in posterior.status.message
     assert "predictions: " in posterior.status.message
-    pb.save_posterior(tmp_path / "chains", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "chains", model)
     loaded = pb.load_posterior(tmp_path / "chains", model)
     assert torch.equal(pb.predict(model, loaded, x, num_samples=50).probs, prediction.probs)
     assert loaded.statistics.energy is None

@@ -13,7 +13,7 @@ from pyro_bnn.mcmc import convergence
 from .conftest import SEED
 from .tolerances import STANDARD_ERRORS
 
-WHY = "the other implementation: pip install 'pyro-bnn[bench]'"
+WHY = "the other implementation: pip install -e '.[bench]'"
 jax = pytest.importorskip("jax", reason=WHY)
 numpyro = pytest.importorskip("numpyro", reason=WHY)
 infer = pytest.importorskip("numpyro.infer", reason=WHY)  # importing it moves numpy's random state: not inside a test

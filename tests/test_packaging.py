@@ -100,6 +100,8 @@ def test_the_command_is_installed(archives):
 
 def test_only_downloading_needs_torchvision_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    message = r"torchvision downloads MNIST, .* pip install 'pyro-bnn\[vision\]'; or put the files into .*MNIST.raw"
+    message = (
+        r"MNIST cannot be downloaded: .*torchvision, .*pip install -e '\.\[vision\]'.* Or put the files into .*raw"
+    )
     with pytest.raises(data.MissingDataError, match=message):
         data.load_images("mnist", root=tmp_path, download=True)

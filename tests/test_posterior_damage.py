@@ -20,7 +20,7 @@ def files(tmp_path_factory):
     folder, contents = tmp_path_factory.mktemp("files"), {}
     for name in ("mean-field", "pruned", "batch-norm", "ensemble", "laplace", "nuts", "kronecker"):
         model, _, posterior = make(name)
-        pb.save_posterior(folder / name, model, posterior)
+        pb.save_posterior(posterior, folder / name, model)
         contents[name] = read_state(folder / name, "posterior")
     return folder, contents
 
@@ -144,8 +144,16 @@ FORGED = {
     "epoch-number": ("mean-field", lambda c: history(c)["epochs"][0].update(epoch=0.5), "epoch` must be of type int"),
     "status": ("mean-field", lambda c: inner(c)["status"].update(ok=1), "status.ok` must be of type bool, got 1"),
     "no-history": ("mean-field", lambda c: inner(c).pop("history"), r"must have the fields \['guide', 'history'"),
-    "kind": ("mean-field", lambda c: c["posterior"].update(kind="magic"), "kind must be one of guide, .*got 'magic'"),
-    "other-kind": ("mean-field", lambda c: c["posterior"].update(kind="laplace"), "`posterior` must have the fields"),
+    "kind": (
+        "mean-field",
+        lambda c: c["posterior"].update(kind="magic"),
+        "kind must be one of Ensemble.*, GuidePosterior, .*got 'magic'",
+    ),
+    "other-kind": (
+        "mean-field",
+        lambda c: c["posterior"].update(kind="LaplacePosterior"),
+        "`posterior` must have the fields",
+    ),
     "nothing": ("mean-field", lambda c: c.clear(), "`file` must have the fields"),
     "no-member": ("ensemble", lambda c: inner(c)["members"].clear(), "at least one posterior"),
     "member": ("ensemble", lambda c: inner(c)["members"].append(3), r"members\[2\]` must have the fields"),

@@ -32,7 +32,7 @@ def states(*modules):
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_a_posterior_comes_back_to_the_bit(tmp_path, name, dtype):
     model, x, posterior = make(name, dtype)
-    pb.save_posterior(tmp_path / "file", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "file", model)
     fresh, *_ = make_model(name, dtype, seed=1)
     generator = torch.get_rng_state()
     loaded = pb.load_posterior(tmp_path / "file", fresh)
@@ -52,7 +52,7 @@ def test_every_guide_is_loaded_into_one_that_was_built_like_it(tmp_path, name):
     for seed in range(2):
         model, *_ = whole(seed=seed)
         guides.append(GUIDES[name](model))
-    pb.save_posterior(tmp_path / "file", whole()[0], guides[0])
+    pb.save_posterior(guides[0], tmp_path / "file", whole()[0])
     loaded = pb.load_posterior(tmp_path / "file", model, guide=guides[1])
     assert same(pb.GuidePosterior(guides[0]).sample(3, seed=0), loaded.sample(3, seed=0))
 
@@ -64,20 +64,20 @@ def test_every_guide_is_loaded_into_one_that_was_built_like_it(tmp_path, name):
 )
 def test_a_model_built_again_fits_its_file(tmp_path, kwargs):
     first, second = (small_model(**kwargs)[0] for _ in range(2))
-    pb.save_posterior(tmp_path / "file", first, pb.MeanFieldGuide(first, init=pb.NormalInit()))
+    pb.save_posterior(pb.MeanFieldGuide(first, init=pb.NormalInit()), tmp_path / "file", first)
     pb.load_posterior(tmp_path / "file", second)
     assert same(first.state_dict(), second.state_dict())
 
 
 def test_what_is_known_of_the_inference_comes_back(tmp_path):
     model, _, posterior = make("mean-field")
-    pb.save_posterior(tmp_path / "file", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model).history == posterior.history
     model, _, posterior = make("laplace")
-    pb.save_posterior(tmp_path / "file", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model).log_evidence == posterior.log_evidence
     model, _, posterior = make("nuts")
-    pb.save_posterior(tmp_path / "file", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "file", model)
     loaded = pb.load_posterior(tmp_path / "file", model)
     assert loaded.sampler == posterior.sampler
     assert all(torch.equal(a, b) for a, b in zip(*map(tensors, (loaded, posterior)), strict=True))
@@ -94,7 +94,7 @@ def test_the_file_holds_no_training_data(tmp_path):
         torch.manual_seed(0)
         model, *_ = small_model(likelihood="gaussian-fixed", num_data=num_data)
         posterior = pb.fit_laplace(model, torch.randn(num_data, 4), torch.randn(num_data, 2), max_iterations=3)
-        pb.save_posterior(tmp_path / "file", model, posterior)
+        pb.save_posterior(posterior, tmp_path / "file", model)
         sizes.append((tmp_path / "file").stat().st_size)
     assert abs(sizes[0] - sizes[1]) < 800
 
@@ -113,7 +113,7 @@ class OwnGuide(pb.MeanFieldGuide):
 def test_a_guide_of_ones_own_is_loaded_into(tmp_path):
     model, *_ = whole()
     guide, fresh = OwnGuide(model, 1.0), OwnGuide(model, 2.0)
-    pb.save_posterior(tmp_path / "file", model, guide)
+    pb.save_posterior(guide, tmp_path / "file", model)
     with pytest.raises(ValueError, match="OwnGuide cannot be made from the file alone; build it as it was"):
         pb.load_posterior(tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model, guide=fresh).guide is fresh
@@ -129,7 +129,7 @@ def test_a_guide_of_ones_own_is_loaded_into(tmp_path):
 def test_an_ensemble_takes_a_guide_for_each_member(tmp_path):
     model, *_ = whole()
     members = [pb.GuidePosterior(OwnGuide(model, float(index))) for index in range(2)]
-    pb.save_posterior(tmp_path / "file", model, pb.EnsemblePosterior(members))
+    pb.save_posterior(pb.EnsemblePosterior(members), tmp_path / "file", model)
     fresh = [OwnGuide(model, 9.0) for _ in range(2)]
     loaded = pb.load_posterior(tmp_path / "file", model, guide=fresh)
     assert [float(member.guide.extra) for member in loaded.members] == [0.0, 1.0]
@@ -139,7 +139,7 @@ def test_an_ensemble_takes_a_guide_for_each_member(tmp_path):
 
 def test_a_stock_guide_without_parameters_is_told(tmp_path):
     model, _, posterior = make("stock")
-    pb.save_posterior(tmp_path / "file", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "file", model)
     with pytest.raises(ValueError, match="has no parameters yet; call it once with the model's arguments"):
         pb.load_posterior(tmp_path / "file", model, guide=AutoNormal(model))
 
@@ -147,7 +147,7 @@ def test_a_stock_guide_without_parameters_is_told(tmp_path):
 def test_a_pruned_file_replaces_the_masks_of_a_guide(tmp_path):
     model, *_ = whole()
     guides = [pruning.prune(scattered(model), fraction=fraction).guide for fraction in (0.7, 0.2)]
-    pb.save_posterior(tmp_path / "file", model, guides[0])
+    pb.save_posterior(guides[0], tmp_path / "file", model)
     pb.load_posterior(tmp_path / "file", model, guide=guides[1])
     assert same(guides[0].state_dict(), guides[1].state_dict())
 
@@ -155,17 +155,17 @@ def test_a_pruned_file_replaces_the_masks_of_a_guide(tmp_path):
 def test_posteriors_of_other_pyro_models(tmp_path):
     x, y = torch.randn(8, 3), torch.randn(8)
     drawn = chains({"spread": torch.rand(2, 5), "weight": torch.randn(2, 5, 3), "noise": torch.rand(2, 5)})
-    pb.save_posterior(tmp_path / "chains", None, drawn)
+    pb.save_posterior(drawn, tmp_path / "chains", None)
     assert same(pb.load_posterior(tmp_path / "chains", None).samples, drawn.samples)
     guide, fresh = (pb.MeanFieldGuide(hierarchy, x, y, init=pb.NormalInit()) for _ in range(2))
-    pb.save_posterior(tmp_path / "guide", None, guide)
+    pb.save_posterior(guide, tmp_path / "guide", None)
     with pytest.raises(ValueError, match="MeanFieldGuide cannot be made from the file alone; build it as it was"):
         pb.load_posterior(tmp_path / "guide", None)
     assert same(pb.load_posterior(tmp_path / "guide", None, guide=fresh).sample(2, seed=0), sampled(guide))
     model, *_ = whole()
     with pytest.raises(ValueError, match="saved without a model; pass None"):
         pb.load_posterior(tmp_path / "chains", model)
-    pb.save_posterior(tmp_path / "file", model, pb.auto_delta(model))
+    pb.save_posterior(pb.auto_delta(model), tmp_path / "file", model)
     with pytest.raises(ValueError, match="saved with a model; pass one"):
         pb.load_posterior(tmp_path / "file", None)
 
@@ -191,11 +191,6 @@ def with_nan(model):
     return guide
 
 
-def refreshed(model):
-    other = pb.BayesianModel(batch_norm(), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=6)
-    return pb.RefreshedPosterior(other, pb.MeanFieldGuide(other), torch.randn(6, 4))
-
-
 @pytest.mark.parametrize(
     ("make_posterior", "message"),
     [
@@ -204,10 +199,6 @@ def refreshed(model):
         (with_nan, r"`loc\.net\.0\.weight` of the guide must be finite, got 1 NaN or infinite number\(s\) of 20"),
         (lambda m: pb.MeanFieldGuide(small_model()[0]), "not those of the model; pass its own model"),
         (lambda m: chains({}), "`samples` must hold at least one site, got none"),
-        (
-            refreshed,
-            "RefreshedPosterior cannot be saved, since it needs training inputs.*StoredPosterior.of.*or its `inner`",
-        ),
         (lambda m: 5, "a posterior must have a guide, a module or function that samples, got int"),
     ],
 )
@@ -215,7 +206,7 @@ def test_what_cannot_be_saved_is_told_and_leaves_the_old_file(tmp_path, make_pos
     (tmp_path / "file").write_bytes(b"precious")
     model, *_ = whole()
     with pytest.raises(ValueError, match=message):
-        pb.save_posterior(tmp_path / "file", model, make_posterior(model))
+        pb.save_posterior(make_posterior(model), tmp_path / "file", model)
     assert (tmp_path / "file").read_bytes() == b"precious"
 
 
@@ -231,7 +222,7 @@ def test_a_pinned_network_with_an_impossible_number_is_not_saved(tmp_path, name,
     model, _, ensemble = make("pinned")
     ensemble.members[1].values[name][0] = number
     with pytest.raises(ValueError, match=f"`{name}` of the pinned network {message}"):
-        pb.save_posterior(tmp_path / "file", model, ensemble)
+        pb.save_posterior(ensemble, tmp_path / "file", model)
 
 
 def test_pinned_values_must_be_those_of_the_network():
@@ -249,7 +240,7 @@ def test_infinities_that_the_model_has_too_are_allowed(tmp_path):
             self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
 
     model, *_ = whole(net=Masked())
-    pb.save_posterior(tmp_path / "file", model, pb.auto_delta(model))
+    pb.save_posterior(pb.auto_delta(model), tmp_path / "file", model)
     assert pb.load_posterior(tmp_path / "file", model).status
     model.network.mask.zero_()
     with pytest.raises(ValueError, match=r"`net\.mask` of the model must be finite"):
@@ -308,7 +299,7 @@ def other_model(net=net, prior=None, likelihood=None, num_data=6, where="**"):
 def test_a_model_that_does_not_fit_is_told_what_differs_and_stays(tmp_path, name):
     kwargs, message = OTHERS[name]
     model = other_model()
-    pb.save_posterior(tmp_path / "file", model, scattered(model))
+    pb.save_posterior(scattered(model), tmp_path / "file", model)
     other = other_model(**kwargs)
     guide = pb.MeanFieldGuide(other)
     before = states(other, guide)
@@ -322,7 +313,7 @@ def test_an_error_after_the_checks_leaves_everything_as_it_was(tmp_path):
     """The model refuses its state at the very end: guides that were loaded by then are put back."""
     model, *_ = whole(net=batch_norm(), where="**.weight")
     guide = scattered(model)
-    pb.save_posterior(tmp_path / "file", model, pb.EnsemblePosterior([pb.GuidePosterior(guide), *points(model)]))
+    pb.save_posterior(pb.EnsemblePosterior([pb.GuidePosterior(guide), *points(model)]), tmp_path / "file", model)
     fresh, *_ = whole(net=batch_norm(), where="**.weight", seed=1)
     guides = [pb.MeanFieldGuide(fresh), *(point.guide for point in points(fresh))]
     before = states(fresh, *guides)
@@ -348,7 +339,7 @@ def test_a_pruned_embedding_keeps_its_padding_row(tmp_path):
 
     first, second, x = model(), model(), torch.tensor([[0, 1], [2, 0]])
     pruned = pruning.prune(scattered(first), fraction=0.5)
-    pb.save_posterior(tmp_path / "file", first, pruned)
+    pb.save_posterior(pruned, tmp_path / "file", first)
     loaded = pb.load_posterior(tmp_path / "file", second)
     a, b = (pb.predict(m, p, x, num_samples=3, seed=0).mean for m, p in ((first, pruned), (second, loaded)))
     assert torch.equal(a, b)
@@ -358,10 +349,10 @@ def test_a_pruned_embedding_keeps_its_padding_row(tmp_path):
 @pytest.mark.parametrize("name", ["mean-field", "pruned", "laplace", "nuts"])
 def test_a_file_goes_to_another_device(tmp_path, name):
     model, _, posterior = make(name)
-    pb.save_posterior(tmp_path / "cpu", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "cpu", model)
     there = make_model(name, seed=1)[0].cuda()
     loaded = pb.load_posterior(tmp_path / "cpu", there)
     assert all(value.is_cuda for value in loaded.sample(2, seed=0).values())
-    pb.save_posterior(tmp_path / "gpu", there, loaded)
+    pb.save_posterior(loaded, tmp_path / "gpu", there)
     again = pb.load_posterior(tmp_path / "gpu", make_model(name, seed=2)[0])
     assert same(again.sample(2, seed=0), posterior.sample(2, seed=0))

@@ -263,7 +263,7 @@ def test_a_file_holds_the_cap_and_what_is_frozen(tmp_path):
     model, x, y = small(prior=pb.NetworkNormalPrior(0.5))
     guide = pb.MeanFieldGuide(model, scale_map=Capped(CAP), learn_locations=False)
     posterior = pb.fit_svi(model, guide, (x, y), optimizer=ADAM, num_epochs=2, seed=0)
-    pb.save_posterior(tmp_path / "fit.pt", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "fit.pt", model)
     loaded = pb.load_posterior(tmp_path / "fit.pt", model).guide
     assert loaded.scale_map == Capped(CAP)
     assert {name for name, p in loaded.named_parameters() if not p.requires_grad} == {
@@ -283,7 +283,7 @@ def test_a_file_holds_the_means_of_a_prior_around_the_network(tmp_path, is_prune
     posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=2, seed=0)
     if is_pruned:
         posterior = pb.pruning.prune(posterior, fraction=0.4)
-    pb.save_posterior(tmp_path / "fit", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "fit", model)
     other, _, _ = small(prior=pb.NetworkNormalPrior(0.5))  # of a network with other weights
     loaded = pb.load_posterior(tmp_path / "fit", other)
     for name in model.site_names:

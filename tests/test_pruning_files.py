@@ -18,7 +18,7 @@ from .tolerances import assert_identical
 def test_a_reloaded_pruned_posterior_predicts_bit_for_bit_the_same(tmp_path, scale_map):
     model, x, _ = small_model(likelihood="gaussian-latent")
     pruned = pruning.prune(scattered(model, scale_map=SCALE_MAPS[scale_map]), fraction=0.7)
-    pb.save_posterior(tmp_path / "file", model, pruned)
+    pb.save_posterior(pruned, tmp_path / "file", model)
     fresh_model, _, _ = small_model(likelihood="gaussian-latent")
     fresh = pb.load_posterior(tmp_path / "file", fresh_model).guide
     first = pb.predict(model, pruned, x, num_samples=7, seed=1)
@@ -67,8 +67,8 @@ def test_the_file_shrinks_with_the_weights(tmp_path):
     net = pb.nets.mlp([300, 200, 10]).float()
     model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=20)
     guide = pb.MeanFieldGuide(model)
-    pb.save_posterior(tmp_path / "full.pt", model, guide)
-    pb.save_posterior(tmp_path / "pruned.pt", model, pruning.prune(guide, fraction=0.98))
+    pb.save_posterior(guide, tmp_path / "full.pt", model)
+    pb.save_posterior(pruning.prune(guide, fraction=0.98), tmp_path / "pruned.pt", model)
     full, pruned = ((tmp_path / f"{name}.pt").stat().st_size for name in ("full", "pruned"))
     assert full / pruned > 20
     assert pruned < 62_210 * (0.02 * 8 + 1 / 8) + 6_000

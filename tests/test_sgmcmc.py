@@ -230,8 +230,8 @@ def test_the_draws_are_those_of_the_plan_and_lie_where_they_are_wanted(tmp_path)
     for name, draws in kept.samples.items():
         assert torch.equal(draws, stored.samples[name])
         assert torch.equal(draws, every.samples[name][:, 2::3])  # of the last 30 steps every third
-    assert (tmp_path / "draws").stat().st_size == 2 * 10 * 3 * x.element_size()
-    pb.save_posterior(tmp_path / "posterior", model, stored)
+    assert 0 < (tmp_path / "draws").stat().st_size - 2 * 10 * 3 * x.element_size() < 1000  # the header
+    pb.save_posterior(stored, tmp_path / "posterior", model)
     loaded = pb.load_posterior(tmp_path / "posterior", model)
     assert torch.equal(pb.predict(model, loaded, x).mean, pb.predict(model, kept, x).mean)
     with pytest.raises(FileExistsError, match="`store` must be a new file"):

@@ -104,13 +104,13 @@ def test_damaged_draws_are_not_saved(name, tmp_path):
     stored = pb.StoredPosterior.of(pb.RefreshedPosterior(model, guide, x, batch_size=4), 4)
     ({**stored.values, **stored.samples}[name]).view(-1)[0] = torch.nan
     with pytest.raises(ValueError, match=name):
-        pb.save_posterior(tmp_path / "draws.pt", model, stored)
+        pb.save_posterior(stored, tmp_path / "draws.pt", model)
 
 
 def test_a_file_needs_the_network_whose_statistics_it_holds(tmp_path):
     model, guide, x, _ = problem()
     stored = pb.StoredPosterior.of(pb.RefreshedPosterior(model, guide, x, batch_size=4), 4)
-    pb.save_posterior(tmp_path / "draws.pt", model, stored)
+    pb.save_posterior(stored, tmp_path / "draws.pt", model)
     loaded = pb.load_posterior(tmp_path / "draws.pt", model)
     assert torch.equal(pb.predict(model, loaded, x).probs, pb.predict(model, stored, x).probs)
     assert loaded.method == stored.method

@@ -92,7 +92,7 @@ def test_the_posterior_is_like_any_other(rank, tmp_path):
     posterior = swag.posterior(model)
     assert str(posterior.status).startswith("SWAG of 12 points from epoch 1 to 12")
     assert len(posterior.history.epochs) == 12
-    pb.save_posterior(tmp_path / "file", model, posterior)
+    pb.save_posterior(posterior, tmp_path / "file", model)
     loaded = pb.load_posterior(tmp_path / "file", model)
     first, again = (pb.predict(model, p, x, num_samples=8, seed=0).mean for p in (posterior, loaded))
     assert torch.equal(first, again)

@@ -118,7 +118,7 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 
 # %%
 # The mean weights give a point prediction: small and quick, without epistemic uncertainty. To keep that, keep the
-# pruned posterior: ``pb.save_posterior("small.posterior", model, small)`` writes a file that shrinks with the number
+# pruned posterior: ``pb.save_posterior(small, "small.posterior", model)`` writes a file that shrinks with the number
 # of weights.
 #
 # **Trap: the prior decides what is prunable.** Where many small weights matter *together*, each has a low ratio, and

@@ -137,7 +137,7 @@ def fit(
     )
     folder.write_json(HISTORY, posterior.history.to_dict())
     with folder.new(POSTERIOR) as path:
-        save_posterior(path, model, posterior)
+        save_posterior(posterior, path, model)
     if tracker is not None:
         folder.write_json(ACCURACY, tracker.curve.to_dict())
         folder.write_text("accuracy.csv", tracker.curve.to_csv())

@@ -8,12 +8,11 @@ from pathlib import Path
 from torch import nn
 
 from .. import _checks
-from .._files import read_state, write_state
+from .._files import DamagedFileError, read_state, understood, write_state
 from .._records import plain, record
 from ..guides import GuidePosterior
 from ..model import BayesianModel
-from ..posterior import Posterior
-from ._kinds import Tagged, Target, guides_of, pruned_sites, restored, tagged
+from ..posterior import Posterior, Saved, Target, restored, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without
 
 KIND = "posterior"
@@ -30,21 +29,23 @@ class Content:
     """
 
     model: ModelRecord | None
-    posterior: Tagged
+    posterior: Saved
 
 
-def save_posterior(path: str | Path, model: BayesianModel | None, posterior: Posterior | Callable[..., object]) -> None:
+def save_posterior(posterior: Posterior | Callable[..., object], path: str | Path, model: BayesianModel | None) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
     The file appears whole or not at all, carries a checksum, and holds no code. It says what the model was: its latent
     variables, their shapes and priors, the likelihood, the layers, `num_data` and the dtype. Training data are not in
-    it. A removed weight (see :mod:`pyro_bnn.pruning`) takes one bit.
+    it, but for the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see :mod:`pyro_bnn.pruning`)
+    takes one bit. A class of your own can be saved once it has :meth:`Posterior.to_record` and
+    :meth:`Posterior.from_record`.
 
     Args:
+        posterior: Result of a fit, an ensemble of such, or a guide that is a module.
         path: Path of the file.
         model: The model of the posterior. None for chains or a guide of another Pyro model; the file then says nothing
             about the model.
-        posterior: Result of a fit, an ensemble of such, or a guide that is a module.
 
     Raises:
         ValueError: If the posterior is of a kind that cannot be saved, is not that of the model, or holds a number
@@ -52,15 +53,15 @@ def save_posterior(path: str | Path, model: BayesianModel | None, posterior: Pos
         OSError: If the file cannot be written; one that was there stays as it was.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    path = _checks.path("path", path)
     own = None if model is None else record_of(_checked_model(model))
-    saved = own if own is None or model is None else without(own, model, pruned_sites(posterior))
-    content = Content(saved, tagged(posterior))
-    guides = list(guides_of(posterior))
+    described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
+    content = plain(Content(described, saved(posterior)))
     try:
-        _restored(plain(content), Target(model, own, guides))  # what is written can be read
+        _restored(content, Target(model, list(posterior.guides) or None), own)  # what is written can be read
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
-    write_state(path, KIND, plain(content))
+    write_state(path, KIND, content)
 
 
 def load_posterior(
@@ -87,13 +88,14 @@ def load_posterior(
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
-    content = read_state(path, KIND)
-    guides = [guide] if isinstance(guide, nn.Module) else guide
-    for member in guides or ():
-        _checks.kind("guide", member, nn.Module, "a guide that is a module, or a list of such")
-    target = Target(model, None if model is None else record_of(_checked_model(model)), guides)
+    target = Target(model, _checked_guides(guide))
+    own = None if model is None else record_of(_checked_model(model))
+    content = read_state(_checks.path("path", path), KIND)
     try:
-        posterior = _restored(content, target)
+        with understood(path, KIND):
+            posterior = _restored(content, target, own)
+    except DamagedFileError:
+        raise
     except ValueError as error:
         raise ValueError(f"{path} cannot be loaded: {error}") from error
     with _unchanged_on_error([module for module, _ in target.pending]):
@@ -107,19 +109,36 @@ def _checked_model(model: BayesianModel) -> BayesianModel:
     return model
 
 
-def _restored(content: object, target: Target) -> Posterior:
-    """The posterior of a file, after all checks; nothing but `target.pending` changes."""
-    saved = record(Content, content, "file")
-    if (saved.model is None) != (target.model is None):
+def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
+    """The guides to load into; None makes them from the file."""
+    if guide is None:
+        return None
+    example = "a guide that is a module, or a list of such"
+    guides: list[nn.Module] = [guide] if isinstance(guide, nn.Module) else _checks.items("guide", guide, example)
+    for member in guides:
+        _checks.kind("guide", member, nn.Module, example)
+    return guides
+
+
+def _restored(content: object, target: Target, own: ModelRecord | None) -> Posterior:
+    """The posterior of a file, after all checks; nothing but `target.pending` changes.
+
+    Args:
+        content: What the file holds.
+        target: What it is loaded into.
+        own: The record of the target's model.
+    """
+    file = record(Content, content, "file")
+    if (file.model is None) != (own is None):
         raise ValueError(
-            "it was saved without a model; pass None as `model`." if saved.model is None
+            "it was saved without a model; pass None as `model`." if file.model is None
             else "it was saved with a model; pass one that was built like it as `model`."
         )  # fmt: skip
     state = {}
-    if saved.model is not None and target.model is not None and target.own is not None:
-        require_same(saved.model, target.own)
-        state = checked_state(saved.model, target.model, target.own)
-    posterior = restored(saved.posterior, target)
+    if file.model is not None and target.model is not None and own is not None:
+        require_same(file.model, own)
+        state = checked_state(file.model, target.model, own)
+    posterior = restored(file.posterior, target)
     if target.guides is not None and len(target.pending) != len(target.guides):
         raise ValueError(
             f"it holds {len(target.pending)} guide(s) but `guide` has {len(target.guides)}; pass one for each."

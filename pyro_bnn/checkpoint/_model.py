@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from .._reflection import tensors_of, unwrap
+from .._saved_tensors import check_numbers, check_tensor, require_no_more, require_tensors
 from ..joint import Site, find_sites
 from ..model import BayesianModel
-from ._tensors import check_numbers, check_tensor, require_no_more, require_tensors
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def read_cifar10(root: Path, *, is_train: bool) -> tuple[Tensor, Tensor]:
         ImportError: If torchvision is not installed.
         DamagedFileError: If a file is not the published one.
     """
-    datasets = optional("torchvision.datasets", "torchvision", "vision")
+    datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
         with filtered_warnings("ignore"):  # numpy warns of arrays that were pickled by its first versions
             part = datasets.CIFAR10(root, train=is_train, download=False)

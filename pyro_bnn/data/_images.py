@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .._extras import MissingExtraError, optional
 from .._files import DamagedFileError
 from ._cifar import CIFAR10_FILES, CIFAR10_FOLDER, read_cifar10
 from ._idx import find_idx, read_idx
@@ -125,11 +126,10 @@ def _provide(
 
 def _download(published: str, root: Path, folder: Path) -> None:
     try:
-        from torchvision import datasets  # late: an extra, and nothing else needs it
-    except ImportError as error:
+        datasets = optional("torchvision", "torchvision", "vision").datasets
+    except MissingExtraError as error:
         raise MissingDataError(
-            f"torchvision downloads {published}, and it is not installed: pip install 'pyro-bnn[vision]'; or "
-            f"put the files into {folder} yourself."
+            f"{published} cannot be downloaded: {error} Or put the files into {folder} yourself."
         ) from error
     try:
         getattr(datasets, published)(root, download=True)

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from .. import _checks
 from .._checkpointing import Checkpoint
+from .._fit_arguments import check_fit, checked_callbacks
 from .._inputs import Inputs
 from .._scope import seeded
 from ..estimators import Estimator, LocalReparameterization
@@ -115,7 +116,9 @@ def fit(
         'converged: the ELBO rose by less than its noi'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
-    seed = None if seed is None else _checks.seed(seed)
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
+    seed = None if seed is None else int(seed)
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))

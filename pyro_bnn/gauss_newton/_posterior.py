@@ -1,14 +1,33 @@
 """The Gaussian that Laplace's method gives with a Gauss-Newton matrix."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import _checks
-from ..joint import Layout
-from ..posterior import Draw, Posterior, Status
-from ._covariance import Covariance
+from .._records import plain, record
+from .._saved_tensors import check_finite, check_tensor, check_tensors
+from ..joint import Layout, find_sites
+from ..posterior import Draw, Posterior, Status, Target
+from ._covariance import Covariance, covariance_from
+
+
+@dataclass(frozen=True)
+class GaussNewtonRecord:
+    """What a file says of a :class:`GaussNewtonPosterior`; it needs no data."""
+
+    mode: dict[str, Tensor]
+    random: list[str]
+    covariance: dict[str, Tensor]
+    prior_precisions: dict[str, Tensor]
+    structure: str
+    is_linearised: bool
+    log_evidence: float
+    status: Status
+    seconds: float
 
 
 class GaussNewtonPosterior(Posterior):
@@ -85,3 +104,48 @@ class GaussNewtonPosterior(Posterior):
     def median(self) -> Draw:
         """The point itself, ``{site: shape (*event)}``: the mean weights."""
         return {name: value.clone() for name, value in self.mode.items()}
+
+    def to_record(self) -> dict[str, Any]:
+        """The point and the covariance; see :meth:`Posterior.to_record`."""
+        precisions = {name: torch.as_tensor(p, dtype=torch.float64) for name, p in self.prior_precisions.items()}
+        covariance, told = self.covariance.tensors(), (self.log_evidence, self.status, self.seconds)
+        saved = GaussNewtonRecord(
+            self.mode, list(self.random), covariance, precisions, self.structure, self.is_linearised, *told
+        )
+        return plain(saved)
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "GaussNewtonPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved = record(GaussNewtonRecord, values, "posterior")
+        model = target.model_for("a posterior of Laplace's method")
+        like, sites = model.like, find_sites(model, (), {})
+        shapes = {site.name: torch.empty(site.start.shape, dtype=like.dtype, device="meta") for site in sites}
+        check_tensors("the point", saved.mode, shapes)
+        _check_prior(saved, shapes)
+        for name, value in saved.covariance.items():
+            check_tensor(f"{name}` of the covariance", value, value.shape, like.dtype)
+            check_finite(f"{name}` of the covariance", value)
+        precisions = saved.prior_precisions
+        return cls(
+            {name: saved.mode[name].to(like) for name in shapes},
+            saved.random,
+            covariance_from(saved.covariance, [shapes[name].numel() for name in saved.random]).to(like),
+            prior_precisions={n: v.to(like.device) if v.dim() else float(v) for n, v in precisions.items()},
+            structure=saved.structure,
+            is_linearised=saved.is_linearised,
+            log_evidence=saved.log_evidence,
+            status=saved.status,
+            seconds=saved.seconds,
+        )
+
+
+def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None:
+    """Raise unless the random sites and their prior precisions fit the model's sites."""
+    if not saved.random or len({*saved.random}) < len(saved.random) or not {*saved.random} <= {*shapes}:
+        raise ValueError(f"its random sites {saved.random} must be some of {list(shapes)}; save the posterior again.")
+    if {*saved.prior_precisions} != {*saved.random}:
+        raise ValueError(f"it has prior precisions of {[*saved.prior_precisions]} but the random sites {saved.random}.")
+    for name, value in saved.prior_precisions.items():
+        if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
+            raise ValueError(f"the prior precisions of `{name}` must be above 0, one or of its shape; save it again.")

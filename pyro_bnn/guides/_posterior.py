@@ -1,6 +1,6 @@
 """Any guide as a posterior."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,13 +10,16 @@ from pyro.infer.autoguide import AutoGuide
 from torch import nn
 
 from .. import _checks
+from .._records import plain, record
 from .._scope import is_auxiliary, own_parameters, short_errors
 from ..history import History
 from ..model import SITE_PREFIX, BayesianModel
-from ..posterior import Draw, Posterior, Status
+from ..posterior import Draw, Posterior, Status, Target
 from ..priors import PosteriorPrior, Prior
 from ._diagnosis import Diagnosis, diagnosis_of
 from ._flat import FlatGuide, GaussianGuide
+from ._mean_field import MeanFieldGuide
+from ._saved import FittedGuide, checked_state, made_from, record_of
 
 
 class GuidePosterior(Posterior):
@@ -152,3 +155,28 @@ class GuidePosterior(Posterior):
         if num_data is None:
             raise ValueError("`model` must be given for a posterior without a fit; call `posterior.diagnose(model)`.")
         return diagnosis_of(self.guide, model, num_data, num_samples)
+
+    @property
+    def guides(self) -> tuple[nn.Module, ...]:
+        """The guide, if it is a module; see :attr:`Posterior.guides`."""
+        return (self.guide,) if isinstance(self.guide, nn.Module) else ()
+
+    @property
+    def pruned_sites(self) -> frozenset[str]:
+        """Sites of which the guide has removed weights."""
+        return frozenset(self.guide.masks) if isinstance(self.guide, MeanFieldGuide) else frozenset()
+
+    def to_record(self) -> dict[str, Any]:
+        """The guide's family and parameters, and its fit; see :meth:`Posterior.to_record`."""
+        return plain(FittedGuide(record_of(self.guide), self.status, self.history))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "GuidePosterior":
+        """See :meth:`Posterior.from_record`; a guide that was passed is changed at the very end."""
+        saved, guide = record(FittedGuide, values, "posterior"), target.next_guide()
+        if guide is None:
+            guide = made_from(saved.guide, target.model)
+            guide.load_state_dict(checked_state(saved.guide, guide, target.sites))
+        else:
+            target.pending.append((guide, checked_state(saved.guide, guide, target.sites)))
+        return cls(guide, saved.status, saved.history)

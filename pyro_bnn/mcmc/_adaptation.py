@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _checks
+
 TARGET_ACCEPT = 0.8
 """Stan's default; nearer to 1 means smaller steps and fewer divergences."""
 
@@ -100,8 +102,10 @@ class DualAveraging:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._mu, self._count, self._error = state["mu"], state["count"], state["error"]
-        self._log_average, self.step_size, self._first = state["log_average"], state["step_size"], state["first"]
+        self._count = _checks.at_least("count", state["count"], 0)
+        self._mu, self._error, self._log_average, self.step_size, self._first = (
+            _checks.number(name, state[name]) for name in ("mu", "error", "log_average", "step_size", "first")
+        )
 
 
 class Welford:
@@ -128,7 +132,7 @@ class Welford:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._count = state["count"]
+        self._count = _checks.at_least("count", state["count"], 0)
         self._mean, self._square = (state[name].to(self._mean, copy=True) for name in ("mean", "square"))
 
 
@@ -180,6 +184,7 @@ class Adaptation:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
-        self.step_size, self.inverse_mass = state["step_size"], state["inverse_mass"].to(self.inverse_mass, copy=True)
+        self.step_size = _checks.positive("step_size", state["step_size"])
+        self.inverse_mass = state["inverse_mass"].to(self.inverse_mass, copy=True)
         self._averaging.restore(state["averaging"])
         self._welford.restore(state["welford"])

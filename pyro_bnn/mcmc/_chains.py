@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from .. import _checks
 from .._scope import Stream
 from ._adaptation import Adaptation
 from ._kernel import Draws, Kernel
@@ -67,11 +68,22 @@ class Chain:
         return {"num_drawn": self.num_drawn, "adaptation": self.adaptation.state(), "records": records}
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what :meth:`state` returned."""
-        self.num_drawn = state["num_drawn"]
+        """Go on from what :meth:`state` returned.
+
+        Raises:
+            ValueError: If there are more or fewer records than draws.
+        """
+        self.num_drawn = _checks.at_least("num_drawn", state["num_drawn"], 0)
         self.adaptation.restore(state["adaptation"])
-        for name, values in state["records"].items():
+        num_recorded = max(self.num_drawn - self.num_warmup, 0)
+        for name in self.records:
+            values = state["records"][name]
             self.records[name] = [] if values is None else list(values.to(device, copy=True))
+            if len(self.records[name]) != num_recorded:
+                raise ValueError(
+                    f"a chain of {num_recorded} draws must have as many values of `{name}`, got "
+                    f"{len(self.records[name])}; pass another file."
+                )
 
 
 def run_chains(

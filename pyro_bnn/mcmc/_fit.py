@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._checkpointing import Checkpoint, keeping
+from .._fit_arguments import check_fit
 from .._inputs import Inputs, as_inputs, as_targets
 from .._scope import EXCLUSIVE, Stream
 from ..guides import Init
@@ -195,10 +196,8 @@ class _Fit:
         self.num_warmup = _checks.at_least("num_warmup", self.num_warmup, 0)
         self.num_chains = _checks.at_least("num_chains", self.num_chains, 1)
         self.target_accept = _checks.between_zero_and_one("target_accept", self.target_accept)
-        if not isinstance(self.resume, str | Path | None):
-            raise ValueError(f"`resume` must be the path of a file or None, got {type(self.resume).__name__}.")
-        self.seed = None if self.seed is None else _checks.seed(self.seed)
-        _checks.flag("progress", self.progress)
+        check_fit(progress=self.progress, checkpoint=self.checkpoint, resume=self.resume, seed=self.seed)
+        self.seed = None if self.seed is None else int(self.seed)
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise ValueError(f'`compile` must be True, False or "auto", got {self.compile!r}.')
         if self.init is not None and not isinstance(self.init, (Init, Posterior)):

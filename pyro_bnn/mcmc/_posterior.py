@@ -10,14 +10,16 @@ from torch import Tensor
 
 from .. import _checks
 from .._inputs import Inputs
+from .._records import plain, record
 from .._scope import Stream
 from .._summary import Summary
 from ..inference_data import check_data, inference_data
 from ..model import BayesianModel
-from ..posterior import Draw, Posterior, Status, spaced
+from ..posterior import Draw, Posterior, Status, Target, check_samples, spaced
 from ._diagnostics import Diagnostics, diagnose
 from ._judge import judge
 from ._pyro import read_samples, read_statistics
+from ._saved import ChainsRecord, check_statistics
 from ._statistics import ChainStatistics
 
 
@@ -165,6 +167,21 @@ class MCMCPosterior(Posterior):
         stream = Stream(_checks.seed(seed), None if model is None else model.device)
         statistics = self._statistics_by_arviz_name()
         return inference_data(self.samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def to_record(self) -> dict[str, Any]:
+        """The chains and their statistics; see :meth:`Posterior.to_record`."""
+        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
+        lead = check_samples(saved.samples, sites, target.dtype)
+        check_statistics(
+            saved.statistics, lead, None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
+        )
+        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
+        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
 
     def _statistics_by_arviz_name(self) -> dict[str, Tensor]:
         """Those that the sampler reported."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import _checks
 from .._checkpointing import Keeper
-from .._files import read_state
+from .._files import read_state, understood
 from .._scope import Stream
 from ..joint import Potential
 from ._adaptation import Adaptation
@@ -83,7 +83,10 @@ class Run:
             OSError: If there is no such file.
             ValueError: If the file is damaged or of another run.
         """
-        state = read_state(path, KIND)
+        with understood(path, KIND):
+            self._restore(path, read_state(path, KIND))
+
+    def _restore(self, path: Path, state: Mapping[str, Any]) -> None:
         is_finished = state["kernel"] is None
         _require_same_settings(path, state["settings"], self._settings, is_finished)
         self._starts, self._seconds_before = state["starts"].to(self._potential.like, copy=True), state["seconds"]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._checkpointing import Checkpoint
+from .._checkpointing import Checkpoint, check_target
+from .._fit_arguments import check_fit, checked_callbacks
 from .._inputs import Inputs
 from .._scope import Stream, silent_fits
 from ..guides import DeltaGuide, Init, MeanFieldGuide, NetworkInit
@@ -21,8 +22,9 @@ from ..model import BayesianModel
 from ..posterior import Draw, Posterior
 from ..svi import Callback, Data, Execution, count_batches, fit_svi
 from ._plans import ConstantSteps, StepSizes
-from ._records import Record, kept_steps, memory_for
+from ._records import Record, kept_steps
 from ._samplers import ChainOptimizer, StochasticGradientSampler
+from ._store import Store, require_other_file
 
 
 def fit_sgmcmc(
@@ -65,8 +67,9 @@ def fit_sgmcmc(
         steps: Plan of step sizes and stages; None is :class:`ConstantSteps`, whose first half is warm-up.
         init: What the starts of chains are drawn from: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, close to the network's own weights.
-        store: New file for the draws, which are then mapped into memory and read when they are used. None keeps them
-            in memory. The file belongs to the posterior, and must stay as long as that is used.
+        store: New file for the draws, which are then mapped into memory and read when they are used; one of a run that
+            is resumed is used again. None keeps them in memory. It is a file of safetensors that says which run it is
+            of, and must stay as long as the posterior is used. A call that fails removes the file if it made it.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain.
         execution: How steps are computed.
@@ -79,9 +82,9 @@ def fit_sgmcmc(
         The chains, with a status that says whether their predictions agree.
 
     Raises:
-        ValueError: If the arguments do not fit each other.
+        ValueError: If the arguments do not fit each other, or `store` exists and is not of the run that is resumed.
         NonFiniteError: If a loss or gradient is not finite, mostly because the step size is too large.
-        FileExistsError: If `store` exists and no chain is resumed.
+        FileExistsError: If `store` exists and no chain is resumed, or if a checkpoint would be lost.
 
     Warns:
         ConvergenceWarning: If R-hat is above 1.01, or an effective sample size is low.
@@ -105,25 +108,28 @@ def fit_sgmcmc(
     _checks.kind("sampler", sampler, StochasticGradientSampler, "a sampler, such as SGHMC(lr=1e-6)")
     steps = ConstantSteps() if steps is None else steps
     _checks.kind("steps", steps, StepSizes, "a plan of step sizes, such as CyclicalSteps()")
-    for name, count in (("num_epochs", num_epochs), ("num_samples", num_samples), ("num_chains", num_chains)):
-        _checks.at_least(name, count, 1)
+    num_epochs, num_samples = (
+        _checks.at_least("num_epochs", num_epochs, 1),
+        _checks.at_least("num_samples", num_samples, 1),
+    )
+    num_chains = _checks.at_least("num_chains", num_chains, 1)
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
     num_steps = num_epochs * _num_batches(model, data, batch_size, execution)
     kept = kept_steps(steps, num_steps, num_samples)
-    stream = Stream(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed), model.device)
+    stream = Stream(seed, model.device)
     with stream:
         points = _starts(model, init, num_chains)
         seeds = torch.randint(2**62, (num_chains,)).tolist()
     layout = Layout({site.name: site.unconstrained_start.shape for site in points[0].sites})
-    file = _checked(store, resume)
-    draws = memory_for((num_chains, num_samples, layout.num_elements), model.like, file)
-    processes = (Execution() if execution is None else execution).processes
-    make = partial(ChainOptimizer, sampler=sampler, steps=steps, num_steps=num_steps, processes=processes)
+    shape = (num_chains, num_samples, layout.num_elements)
+    files = [Files.of(chain, num_chains, checkpoint, resume) for chain in range(num_chains)]
+    draws = _store(store, shape, model.like, files, execution)
+    make = partial(ChainOptimizer, sampler=sampler, steps=steps, num_steps=num_steps, processes=execution.processes)
     seconds = 0.0
-    written = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
-    first = _file_of(0, num_chains, written) if resume is None else _file_of(0, num_chains, resume)
-    with _only_latent(model), _removed_on_failure(file, first):
+    with _only_latent(model), draws.removed_on_failure():
         for chain, point in enumerate(points):
-            record = Record(point, layout.views(draws[chain]), kept)
+            record = Record(point, draws, chain, layout, kept)
             with silent_fits():  # a chain is no fit that ends at a best point
                 fitted = fit_svi(
                     model,
@@ -135,12 +141,12 @@ def fit_sgmcmc(
                     callbacks=[record, *callbacks],
                     progress=progress,
                     execution=execution,
-                    checkpoint=_checkpoint_of(chain, num_chains, checkpoint),
-                    resume=_resumed(chain, num_chains, resume),
+                    checkpoint=files[chain].checkpoint,
+                    resume=files[chain].resume,
                     seed=seeds[chain],
                 )
             seconds += fitted.seconds or 0.0
-    free = layout.views(draws)
+    free = layout.views(draws.draws())
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
     statistics = ChainStatistics(None, None, None, None, None, None, None, seconds=seconds)
     name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
@@ -198,41 +204,44 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-def _checked(store: str | Path | None, resume: str | Path | None) -> Path | None:
-    if store is None:
-        return None
-    path = _checks.path("store", store)
-    if path.exists() and resume is None:
-        raise FileExistsError(f"`store` must be a new file, but {path} exists; choose another path or remove it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
-    return path
+@dataclass(frozen=True)
+class Files:
+    """The checkpoint of a chain, and the file that it goes on from.
+
+    Args:
+        checkpoint: File to write.
+        resume: File to read; None for a new chain, also in a run that ended before it began.
+    """
+
+    checkpoint: Checkpoint | None
+    resume: Path | None
+
+    @classmethod
+    def of(
+        cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
+    ) -> "Files":
+        """Those of one of several chains. A single chain has the very file that was named."""
+
+        def own(path: str | Path) -> Path:
+            return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
+
+        if checkpoint is not None:
+            checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+            checkpoint = replace(checkpoint, path=own(checkpoint.path))
+        found = None if resume is None else own(resume)
+        return cls(checkpoint, None if found is not None and chain > 0 and not found.exists() else found)
 
 
-@contextmanager
-def _removed_on_failure(store: Path | None, checkpoint: Path | None) -> Iterator[None]:
-    """A context that removes the file of draws if it fails, unless the first chain has a checkpoint to go on from."""
-    try:
-        yield
-    except BaseException:
-        if store is not None and not (checkpoint is not None and checkpoint.exists()):
-            store.unlink(missing_ok=True)
-        raise
-
-
-def _file_of(chain: int, num_chains: int, path: str | Path | None) -> Path | None:
-    """The file of a chain; a single chain has the very file that was named."""
-    path = None if path is None else Path(path)
-    return path if path is None or num_chains == 1 else path.with_name(f"{path.name}.{chain}")
-
-
-def _resumed(chain: int, num_chains: int, resume: str | Path | None) -> Path | None:
-    """The file from which a chain goes on; None for one after the first that had not begun."""
-    path = _file_of(chain, num_chains, resume)
-    return None if path is not None and chain > 0 and not path.exists() else path
-
-
-def _checkpoint_of(chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None) -> Checkpoint | Path | None:
-    if isinstance(checkpoint, Checkpoint):
-        return replace(checkpoint, path=_file_of(chain, num_chains, checkpoint.path) or checkpoint.path)
-    return _file_of(chain, num_chains, checkpoint)
+def _store(
+    path: str | Path | None, shape: tuple[int, int, int], like: Tensor, files: list[Files], execution: Execution
+) -> Store:
+    """Room for the draws, after checks of all files of the run; none is touched."""
+    if path is not None and execution.processes.are_many:
+        raise ValueError("`store` is for a single process; leave it out, and each process keeps the draws in memory.")
+    for own in files:
+        if own.checkpoint is not None and execution.processes.is_first:
+            check_target(Path(own.checkpoint.path), own.resume, own.checkpoint.path)
+    checkpoints = [None if own.checkpoint is None else Path(own.checkpoint.path) for own in files]
+    require_other_file(path, "checkpoint", checkpoints)
+    require_other_file(path, "resume", [own.resume for own in files])
+    return Store(path, shape, like, is_resumed=files[0].resume is not None)

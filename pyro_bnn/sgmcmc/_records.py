@@ -1,28 +1,31 @@
 """The draws that a chain keeps."""
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._records import record
 from ..guides import DeltaGuide
 from ..history import History
+from ..joint import Layout
 from ._plans import StepSizes
+from ._store import Store
 
 
-def memory_for(shape: tuple[int, int, int], like: Tensor, store: Path | None) -> Tensor:
-    """Room for the draws of all chains, shape (K, S, P), in memory on the device of `like`, or in a file.
+@dataclass(frozen=True)
+class ChainState:
+    """What a checkpoint says of a chain's draws.
 
     Args:
-        shape: Numbers of chains, of draws of each, and of latent numbers.
-        like: Tensor with the dtype of the draws.
-        store: File, which is made and mapped into memory; None takes memory.
+        run: Identifier of the run.
+        num_samples: Number of draws that the chain keeps, S.
+        draws: Those so far, ``{site: shape (number so far, *event)}``; empty before the first.
     """
-    if store is None:
-        return like.new_zeros(shape)
-    size = shape[0] * shape[1] * shape[2]
-    return torch.from_file(str(store), shared=True, size=size, dtype=like.dtype).view(shape)
+
+    run: str
+    num_samples: int
+    draws: dict[str, Tensor]
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
@@ -52,30 +55,55 @@ class Record:
 
     Args:
         point: The point of the chain.
-        draws: Where its draws are written, ``{site: shape (S, *event)}``.
+        store: Where the draws of all chains are written.
+        chain: Number of the chain.
+        layout: How the point is laid out in a row of the store.
         kept_steps: Numbers of the steps after which a draw is kept, S of them; see :func:`kept_steps`.
     """
 
-    def __init__(self, point: DeltaGuide, draws: dict[str, Tensor], kept_steps: list[int]) -> None:
-        self._point, self._draws, self._kept = point, draws, kept_steps
-        self._num_kept = 0
+    def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
+        self._point, self._store, self._chain, self._layout = point, store, chain, layout
+        self._kept, self._num_kept = kept_steps, 0
+
+    def _draws(self) -> dict[str, Tensor]:
+        """The room for the chain's draws, ``{site: shape (S, *event)}``."""
+        return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
         """Keep the point if this step, which was just made, is one of those."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
+            draws = self._draws()
             for name, value in self._point.locations().items():
-                self._draws[name][self._num_kept].copy_(value)
+                draws[name][self._num_kept].copy_(value)
             self._num_kept += 1
 
     def __call__(self, history: History) -> None:
         """Do nothing at the end of an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The draws so far."""
-        return {name: draws[: self._num_kept].clone() for name, draws in self._draws.items()}
+        """The draws so far, and what run they are of."""
+        kept = (
+            {name: draws[: self._num_kept].clone() for name, draws in self._draws().items()} if self._num_kept else {}
+        )
+        return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
-        for name, draws in state_dict.items():
-            self._num_kept = len(draws)
-            self._draws[name][: len(draws)].copy_(draws)
+        """Go on from what :meth:`state_dict` returned.
+
+        Raises:
+            ValueError: If it is of a run with another number of draws, or of another run than the store.
+        """
+        state = record(ChainState, state_dict, "draws of a chain")
+        if state.num_samples != len(self._kept):
+            raise ValueError(
+                f"`num_samples` must be that of the run that is resumed, {state.num_samples}, got {len(self._kept)}."
+            )
+        self._store.join(state.run)
+        if not state.draws:
+            return
+        own, counts = self._draws(), {len(draws) for draws in state.draws.values()}
+        if {*own} != {*state.draws} or len(counts) > 1:
+            raise ValueError(f"`resume` must hold draws of {list(own)}, got {list(state.draws)}; pass another file.")
+        for name, draws in state.draws.items():
+            own[name][: len(draws)].copy_(draws)
+        (self._num_kept,) = counts

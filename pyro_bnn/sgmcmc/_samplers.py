@@ -14,6 +14,9 @@ from .._processes import Processes
 from ..svi import SkippingOptimizer
 from ._plans import Stage, StepSizes
 
+LEAST, MOST = 1e-30, 1e30
+"""Limits of settings: in single precision, products of two beyond them are 0 or infinite."""
+
 
 class StochasticGradientSampler(ABC):
     r"""A way to move a point z by a noisy gradient of the potential :math:`U(z) = -\log p(y, z)`, in nats."""
@@ -54,8 +57,7 @@ class SGLD(StochasticGradientSampler):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _checks.positive("lr", self.lr)
-        _checks.not_negative("temperature", self.temperature)
+        _check_settings(self)
 
     def move(self, point: Tensor, gradient: Tensor, memory: dict[str, Any], stage: Stage) -> None:
         """See :meth:`StochasticGradientSampler.move`."""
@@ -97,8 +99,7 @@ class SGHMC(StochasticGradientSampler):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        _checks.positive("lr", self.lr)
-        _checks.not_negative("temperature", self.temperature)
+        _check_settings(self)
         if not 0 <= _checks.number("momentum", self.momentum) < 1:
             raise ValueError(f"`momentum` must be at least 0 and below 1, got {self.momentum:g}.")
 
@@ -113,6 +114,15 @@ class SGHMC(StochasticGradientSampler):
         if stage.is_noisy:
             velocity.add_(gradient.normal_(), alpha=math.sqrt((1 - self.momentum**2) * self.temperature))
         point.add_(velocity, alpha=h / 2)
+
+
+def _check_settings(sampler: SGLD | SGHMC) -> None:
+    if not LEAST < _checks.positive("lr", sampler.lr) < MOST:
+        raise ValueError(
+            f"`lr` must lie between {LEAST:g} and {MOST:g}, got {sampler.lr:g}; begin with 0.1 over the number of rows."
+        )
+    if _checks.not_negative("temperature", sampler.temperature) > MOST:
+        raise ValueError(f"`temperature` must be at most {MOST:g}, got {sampler.temperature:g}; 1 is the posterior.")
 
 
 class ChainOptimizer(SkippingOptimizer):

@@ -200,7 +200,7 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
     """
     if not _is_whole(data):
         return length_of(data)
-    processes = (Execution() if execution is None else execution).processes
+    processes = Execution.given(execution).processes
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
     return len(_bounds(num_data, min(size, num_data), processes.count))
 

@@ -47,6 +47,17 @@ class Execution:
         if self.cuda_graph and self.processes.are_many:
             raise ValueError("steps of several processes cannot be recorded; leave `cuda_graph` out.")
 
+    @classmethod
+    def given(cls, execution: "Execution | None") -> "Execution":
+        """The argument of a fit, or the default for None.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        if execution is not None:
+            _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
+        return cls() if execution is None else execution
+
     @property
     def processes(self) -> Processes:
         """The processes that make steps together."""

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from .. import _checks
 from .._checkpointing import Checkpoint, keeping
+from .._fit_arguments import check_fit, checked_callbacks
 from .._inputs import named_leaves
 from .._processes import Processes
 from .._scope import Stream
@@ -29,7 +30,6 @@ from ._execution import Execution
 from ._judge import judge
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker
-from ._requirements import check_fit
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
 
@@ -99,10 +99,11 @@ def fit_svi(
         OSError: If `checkpoint` cannot be written.
         Interrupted: If a signal ended the fit; it is a `KeyboardInterrupt` and says how to go on.
     """
-    _checks.at_least("num_epochs", num_epochs, 1)
+    num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
     require_maker(optimizer)
-    check_fit(callbacks, seed=seed, progress=progress)
     schedules: list[Schedule] = []
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:
@@ -112,8 +113,6 @@ def fit_svi(
             schedules.append(schedule)
         return made
 
-    execution = Execution() if execution is None else execution
-    _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
     processes = execution.processes
     seed = processes.from_first(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed))
     stream = Stream(processes.seed(seed), _device_of(model, guide))

@@ -32,16 +32,6 @@ class NotCopied:
         )
 
 
-def check_fit(callbacks: object, *, seed: object, progress: object) -> None:
-    """Raise unless these arguments of `fit_svi` are of the right kinds."""
-    example = "a list of functions of the history"
-    for callback in _checks.items("callbacks", callbacks, example):
-        _checks.function("callbacks", callback, example)
-    if seed is not None:
-        _checks.seed(seed)  # type: ignore[arg-type]
-    _checks.flag("progress", progress)  # type: ignore[arg-type]
-
-
 def check_model(model: object, guide: object) -> None:
     """Raise if a model is given as a guide, or a guide as a model."""
     if isinstance(model, (FlatGuide, AutoGuide)):

@@ -1,13 +1,16 @@
 """The file from which a fit goes on: what it must agree with, and how it is read."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyro.infer import ELBO, Trace_ELBO
 from torch import nn
 
-from .._files import read_state
+from .._files import read_state, understood
 from .._inputs import leaves
+from .._records import record
 from ..estimators import Estimator
 from ..kl import KLWeight
 from ._batches import Batch
@@ -22,6 +25,19 @@ from ._words import (
 )
 
 KIND = "checkpoint of a fit"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint holds.
+
+    Args:
+        fit: What the fit is made of, see :func:`fingerprint_of`.
+        loop: The state of its loop.
+    """
+
+    fit: dict[str, str]
+    loop: dict[str, Any]
 
 
 def fingerprint_of(
@@ -77,12 +93,14 @@ def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or of another fit.
     """
-    state = read_state(path, KIND)
+    with understood(path, KIND):
+        state = record(Saved, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
-        found = state["fit"].get(kind)
+        found = state.fit.get(kind)
         if found != expected:
             raise ValueError(
                 f"{path} is of another fit: its {kind} is {found}, but that of this fit is {expected}; "
                 "resume with the arguments with which the file was made."
             )
-    loop.restore(state["loop"])
+    with understood(path, KIND):
+        loop.restore(state.loop)

@@ -249,8 +249,7 @@ def svi_step(
             )
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
-    execution = Execution() if execution is None else execution
-    _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
+    execution = Execution.given(execution)
     options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
     step = SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
     try:

@@ -172,7 +172,7 @@ def save_pruned_run(
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     with folder.new(POSTERIOR) as path:
-        save_posterior(path, model, pruned)
+        save_posterior(pruned, path, model)
     return str(pruned.status)
 
 
@@ -200,5 +200,5 @@ def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list
 
 def _file_bytes(model: BayesianModel, posterior: GuidePosterior) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        save_posterior(Path(folder) / "posterior", model, posterior)
+        save_posterior(posterior, Path(folder) / "posterior", model)
         return (Path(folder) / "posterior").stat().st_size

@@ -1,27 +1,16 @@
-"""Checks of the chains that a file holds."""
+"""Draws that are stored: which of them are taken, and whether those of a file fit a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
 from .. import _checks
+from .._saved_tensors import check_finite, check_tensor, require_no_more
 from ..joint import Site
-from ..mcmc import ChainStatistics
-from ._tensors import check_finite, check_tensor, require_no_more
 
-WHOLE, FLOATS = (torch.int32, torch.int64), (torch.float32, torch.float64)
-KINDS: dict[str, tuple[torch.dtype, ...]] = {
-    "log_density": FLOATS,
-    "energy": FLOATS,
-    "accept": FLOATS,
-    "diverging": (torch.bool,),
-    "num_steps": WHOLE,
-    "step_size": FLOATS,
-    "inverse_mass": FLOATS,
-}
-"""Dtypes that each statistic may have."""
+Draw = dict[str, Tensor]
 
 BOUNDS = (
     constraints.greater_than,
@@ -31,6 +20,27 @@ BOUNDS = (
     constraints.half_open_interval,
 )
 """Supports that rounding to another dtype does not leave, as it may leave that of a simplex."""
+
+
+def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
+    """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
+
+    Args:
+        samples: The draws.
+        num_samples: Number of them.
+        remedy: What to do if more are asked for than there are.
+
+    Raises:
+        ValueError: If there are fewer.
+    """
+    num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
+    if num_samples > stored:
+        raise ValueError(
+            f"`num_samples` is {num_samples} but only {stored} draws are stored; ask for at most that, or {remedy}."
+        )
+    for index in range(num_samples):
+        row = (2 * index + 1) * stored // (2 * num_samples)
+        yield {name: value[row] for name, value in samples.items()}
 
 
 def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype: torch.dtype | None) -> torch.Size:
@@ -74,30 +84,3 @@ def _check_support(site: Site, value: Tensor) -> None:
         support = support.base_constraint
     if isinstance(support, BOUNDS) and not bool(support.check(value.to(site.start)).all()):
         raise ValueError(f"`{site.name}` of the chains must lie in {support}, got {float(value.min()):.4g}.")
-
-
-def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
-    """Raise unless statistics fit their chains.
-
-    Args:
-        statistics: What the sampler reported.
-        lead: The leading axes of all draws, (K, S).
-        num_dimensions: Number P of latent numbers; None if unknown.
-
-    Raises:
-        ValueError: If a statistic has another shape or dtype, is not finite, or is negative where it cannot be.
-    """
-    mass = statistics.inverse_mass
-    size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
-    shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
-    for name, kinds in KINDS.items():
-        value = vars(statistics)[name]
-        if value is None:
-            continue
-        if value.dtype not in kinds:
-            raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
-        check_tensor(f"{name}` of the chains", value, shapes[name], value.dtype)
-        check_finite(f"{name}` of the chains", value)
-        least = {"step_size": 0.0, "inverse_mass": 0.0}.get(name)
-        if least is not None and not bool((value > least).all()):
-            raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,20 +11,17 @@ from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoM
 from torch import Tensor, nn
 
 from .. import _checks, scale_maps
-from ..guides import (
-    DeltaGuide,
-    FlatGuide,
-    LowRankGuide,
-    MeanFieldGuide,
-    auto_delta,
-    auto_low_rank_multivariate_normal,
-    auto_multivariate_normal,
-    auto_normal,
-)
+from .._saved_tensors import check_finite, check_tensors, require_tensors
+from ..history import History
+from ..joint import Site
 from ..model import BayesianModel
+from ..posterior import Status
 from ..scale_maps import ScaleMap
-from ._model import ModelRecord
-from ._tensors import check_finite, check_tensors, require_tensors
+from ._auto import auto_delta, auto_low_rank_multivariate_normal, auto_multivariate_normal, auto_normal
+from ._delta import DeltaGuide
+from ._flat import FlatGuide
+from ._low_rank import LowRankGuide
+from ._mean_field import MeanFieldGuide
 
 SCALE_MAPS: dict[str, type[ScaleMap]] = {
     kind.name: kind for kind in map(vars(scale_maps).__getitem__, scale_maps.__all__) if not inspect.isabstract(kind)
@@ -66,6 +63,15 @@ class GuideRecord:
             return SCALE_MAPS[self.scale_map](**self.settings)
         except TypeError:
             raise ValueError(f"its scale map {self.scale_map!r} has no settings {sorted(self.settings)}.") from None
+
+
+@dataclass(frozen=True)
+class FittedGuide:
+    """What a file says of a `GuidePosterior`."""
+
+    guide: GuideRecord
+    status: Status
+    history: History
 
 
 FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module]] = {
@@ -125,13 +131,13 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
     return guide
 
 
-def checked_state(record: GuideRecord, guide: nn.Module, own: ModelRecord | None) -> dict[str, Tensor]:
+def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """The state of a file for a guide, complete and checked; the guide is not changed.
 
     Args:
         record: The record that a file holds.
         guide: The guide that is loaded into.
-        own: Record of the model that is loaded into; None if it is no model of this package.
+        sites: Latent variables of the model that is loaded into; None if it is no model of this package.
 
     Raises:
         ValueError: If the guide is of another family, or has other sites than the model; if a tensor is missing,
@@ -139,10 +145,10 @@ def checked_state(record: GuideRecord, guide: nn.Module, own: ModelRecord | None
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")
-    if isinstance(guide, FlatGuide) and own is not None:
-        sites = {site.name: tuple(site.start.shape) for site in guide.sites}
-        if sites != {name: site.shape for name, site in own.sites.items()}:
-            raise ValueError(f"the guide has the sites {sites}, which are not those of the model; pass its own model.")
+    if isinstance(guide, FlatGuide) and sites is not None:
+        own, expected_sites = ({site.name: tuple(site.start.shape) for site in s} for s in (guide.sites, sites))
+        if own != expected_sites:
+            raise ValueError(f"the guide has the sites {own}, which are not those of the model; pass its own model.")
     present = require_tensors("the guide", guide.state_dict())
     if isinstance(guide, AutoGuide) and not present:
         raise ValueError(

@@ -1,0 +1,125 @@
+"""Modules and models beside Pyro's global state: its parameter store, its handlers, its traces."""
+
+import re
+import weakref
+from abc import ABCMeta
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Generic, TypeVar
+
+import pyro
+from pyro.nn import PyroModule
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from ._lock import EXCLUSIVE
+
+
+class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
+    """Metaclass of abstract and of generic modules; it combines those of PyroModule and of `ABC`."""
+
+    def __getitem__(cls, parameters: Any) -> Any:
+        """A generic class with its type parameters, as in annotations; of other classes what Pyro makes of them."""
+        return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
+
+
+@contextmanager
+def own_parameters(*modules: object) -> Iterator[None]:
+    """A context in which modules do not see entries of the global parameter store under their parameters' names.
+
+    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
+    the first. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
+    is restored. The store and the handlers of calls inside belong to the process, so other threads wait.
+    """
+    names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
+    names |= {name.removesuffix("_unconstrained") for name in names}
+    prefixes = tuple(f"{m._pyro_name}." for m in modules if isinstance(m, PyroModule) and m._pyro_name)
+    store = pyro.get_param_store()
+    with EXCLUSIVE:
+        visible = store.get_state()
+        for key in list(visible["params"]):
+            if key.replace("$$$", ".") in names or key.startswith(prefixes):
+                del visible["params"][key]
+                visible["constraints"].pop(key, None)
+        with store.scope(state=visible):
+            yield
+
+
+class _NoContext(AbstractContextManager[None]):
+    """Stands in for the context of a `PyroModule`: it is never active, so no attribute is a Pyro statement."""
+
+    active, used = 0, True
+
+    def __init__(self) -> None:
+        self.param_state: dict[str, dict[str, Any]] = {"params": {}, "constraints": {}}
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def get(self, name: str) -> None:
+        """No value is kept."""
+
+    def set(self, name: str, value: Tensor) -> None:
+        """Keep no value."""
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
+    """A twin of a module whose attributes are plain: it uses neither Pyro's handlers nor its parameter store.
+
+    It has the same parameters, buffers and mode. So threads may call twins of one module side by side.
+
+    Args:
+        module: The module.
+        values: Values of the module's own `PyroSample` attributes; one without a value is drawn at each access.
+    """
+    twin = object.__new__(type(module))
+    vars(twin).update(vars(module))
+    if isinstance(module, PyroModule):
+        vars(twin).update(values or {}, _pyro_context=_NoContext())
+    children = {name: child if child is None else without_pyro(child) for name, child in module._modules.items()}
+    vars(twin)["_modules"] = children
+    return twin
+
+
+def allow_local_mode(module: PyroModule) -> None:
+    """Let a module work with both values of Pyro's setting `module_local_params`, now and later.
+
+    Otherwise a `PyroModule` works only with the value under which it was made.
+    """
+    vars(module._pyro_context).setdefault("param_state", {"params": {}, "constraints": {}})
+
+
+def local_param(name: str, parameter: nn.Parameter) -> Tensor:
+    """A `pyro.param` statement for a parameter of a module: Pyro can trace it, but it stays out of the global store.
+
+    A frozen parameter gets none. To an optimizer of Pyro it would be one with gradient 0, which weight decay changes.
+    """
+    if not parameter.requires_grad:
+        return parameter
+    parameter.unconstrained = weakref.ref(parameter)  # type: ignore[attr-defined]  # pyro.infer.SVI reads it
+    statement = effectful(type="param")(lambda *_, **__: parameter)
+    value: Tensor = statement(name, parameter, constraint=constraints.real, event_dim=None, name=name)
+    return value
+
+
+@contextmanager
+def short_errors() -> Iterator[None]:
+    """A context that raises errors of a traced model as they were, without the list of all shapes that Pyro adds."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        original: BaseException = error
+        while re.search(r"\n\s*Trace Shapes:", str(original)) and original.__cause__ is not None:
+            original = original.__cause__
+        if original is error:
+            raise
+        raise original  # noqa: B904  # its own cause, if it has one, is kept
+
+
+def is_auxiliary(node: Any) -> bool:
+    """Whether a sample site of a trace is an auxiliary one of a guide, which the model does not have."""
+    return bool((node["infer"] or {}).get("is_auxiliary"))

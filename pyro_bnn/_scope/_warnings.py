@@ -1,0 +1,42 @@
+"""Filters of warnings, which belong to the process, and fits whose caller reports how they ended."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+from ._lock import EXCLUSIVE
+
+
+@contextmanager
+def filtered_warnings(
+    action: Literal["ignore", "error"], message: str = "", category: type[Warning] = Warning
+) -> Iterator[None]:
+    """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
+
+    The filters belong to the process, so other threads wait: two such contexts that overlap would leave one filter for
+    ever. Short computations only; what a whole fit warns of is :func:`silent_fits`'s affair.
+    """
+    with EXCLUSIVE, warnings.catch_warnings():
+        warnings.filterwarnings(action, message, category)
+        yield
+
+
+_is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
+
+
+@contextmanager
+def silent_fits() -> Iterator[None]:
+    """A context in which this thread's fits do not warn of how they ended: the caller reports it."""
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
+
+
+def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> None:
+    """Warn of how a fit ended unless :func:`silent_fits` leaves it to a caller; levels are those of `warnings.warn`."""
+    if not _is_silent.get():
+        warnings.warn(message, category, stacklevel=stacklevel + 1)

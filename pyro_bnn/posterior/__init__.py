@@ -1,0 +1,12 @@
+"""Posteriors, the results of inference: draws of the latent variables, and a status that says what to do next."""
+
+from ._draws import Draw as Draw
+from ._draws import check_samples as check_samples
+from ._draws import spaced as spaced
+from ._ensemble import EnsemblePosterior as EnsemblePosterior
+from ._posterior import Posterior as Posterior
+from ._saving import Saved as Saved
+from ._saving import restored as restored
+from ._saving import saved as saved
+from ._status import Status as Status
+from ._target import Target as Target

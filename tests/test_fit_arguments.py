@@ -1,0 +1,77 @@
+"""The arguments that fits share are checked alike in all of them, before anything is computed."""
+
+import functools
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+
+from .chains import quietly
+
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)
+
+# what each fit needs besides the model and the data
+FITS = {
+    pb.fit: {"max_epochs": 1},
+    pb.fit_svi: {"optimizer": ADAM, "num_epochs": 1},
+    pb.fit_nuts: {"num_samples": 4, "num_warmup": 1, "num_chains": 1},
+    pb.fit_mcmc: {"sampler": pb.HMC(2), "num_samples": 4, "num_warmup": 1, "num_chains": 1},
+    pb.fit_sgmcmc: {"sampler": pb.SGLD(1e-3), "num_epochs": 2, "num_samples": 1},
+    pb.fit_laplace: {},
+    pb.fit_gauss_newton: {},
+}
+
+WRONG = {
+    "checkpoint": [3, "", True, b"file", ["file"]],
+    "resume": [3, "", True, b"file", ["file"]],
+    "seed": [-1, "a", 0.5, 2**64, True, torch.nan],
+    "progress": [3, "yes", None],
+    "callbacks": [3, None, print, [3], "callback", {"a": print}],
+    "execution": [3, "cpu", pb.Execution],
+    "num_epochs": [0, -1, 1.5, "x", None, torch.inf],
+    "num_samples": [0, -1, 1.5, "x", None],
+    "num_chains": [0, -1, 1.5, "x", None],
+    "batch_size": [0, -1, 1.5, "x"],
+}
+
+
+def called(fit, options):
+    """The fit on five rows; guides and data are given to those that take them."""
+    net = nn.Linear(2, 1)
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(0.5), num_data=5)
+    x, y = torch.randn(5, 2), torch.randn(5, 1)
+    names = inspect.signature(fit).parameters
+    guide = [pb.MeanFieldGuide(model)] if list(names)[1] == "guide" else []
+    return fit(model, *guide, *([(x, y)] if "data" in names else [x, y]), **{**FITS[fit], **options})
+
+
+CASES = [
+    (fit, name, value)
+    for fit in FITS
+    for name, values in WRONG.items()
+    for value in values
+    if name in inspect.signature(fit).parameters
+]
+
+
+@pytest.mark.parametrize(("fit", "name", "value"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_wrong_value_is_refused_by_the_name_of_its_argument(fit, name, value):
+    with pytest.raises(ValueError, match=rf"`{name}` must"):
+        called(fit, {name: value})
+
+
+@pytest.mark.parametrize("fit", [pb.fit, pb.fit_svi, pb.fit_sgmcmc])
+def test_callbacks_may_come_from_a_generator(fit):
+    calls = []
+    quietly(called, fit, {"callbacks": (callback for callback in [lambda history: calls.append(1)])})
+    assert calls
+
+
+@pytest.mark.parametrize("make", [pb.SGLD, pb.SGHMC])
+@pytest.mark.parametrize("settings", [{"lr": 1e300}, {"lr": 1e-300}, {"lr": 1e-3, "temperature": 1e200}])
+def test_settings_that_single_precision_cannot_hold_are_refused(make, settings):
+    with pytest.raises(ValueError, match=r"`(lr|temperature)` must"):
+        make(**settings)
