@@ -14,12 +14,13 @@ from torch.distributions import Distribution
 
 from .. import _checks, _functional
 from .._inputs import Inputs, map_inputs, num_rows
-from .._scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, eval_mode, local_param, seeded, without_pyro
+from .._scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, eval_mode, local_param, seeded
 from .._summary import Shown, Summary
 from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ..uncertainty import P_co
 from ._choice import make_random, parameter_tree
+from ._declared import declared_priors, take_declared
 from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
 from ._network import private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
@@ -48,6 +49,9 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
 
     The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
+
+    A network may be made of Pyro's modules. What it declares by `PyroSample` is a site under its module path, with the
+    distribution given there as its prior. It is drawn once per call, whatever `where` and `prior` say.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
@@ -87,16 +91,18 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
         self.num_data = _checks.at_least("num_data", num_data, 1)
         self.prior = prior
-        self.net = private_copy(net)
+        own = private_copy(net)
+        statements = take_declared(own)
+        nn.Module.add_module(self, "net", own)  # the method of `PyroModule` would make its attributes Pyro's again
         likelihood = copy.deepcopy(likelihood)
         for module in (self, likelihood):
             allow_local_mode(module)
         self.likelihood = likelihood
-        _functional.refresh_recurrent_weights(self.net)
-        self._is_pyro_network = any(isinstance(module, PyroModule) for module in self.net.modules())
+        _functional.refresh_recurrent_weights(own)
         self._interception = Interception()
-        self._paths = make_random(self.net, where, exclude, stacklevel=2)
-        self._priors = NetworkPriors(prior, self.net, {name: paths[0] for name, paths in self._paths.items()})
+        self._paths = make_random(own, where, exclude, statements, stacklevel=2)
+        first_paths = {name: paths[0] for name, paths in self._paths.items()}
+        self._priors = NetworkPriors(prior, own, first_paths, declared_priors(own, statements, self._paths))
         self._declare()
         self.likelihood.to(self.like)
 
@@ -104,13 +110,15 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         """Declare the sample statements, and the parameters of learned priors."""
         for parent in self._priors.children:
             setattr(self, parent, PyroSample(ParentStatement(parent)))
-        for name, (parents, learned) in self._priors.dependencies.items():
-            setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=not (parents or learned))))
+        for name, (parents, _) in self._priors.dependencies.items():
+            is_fixed = self._priors.is_fixed(name)
+            setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=is_fixed)))
         if self._priors.first_values:
             self.add_module("prior_parameters", parameter_tree(self._priors.first_values))
 
     def _summary(self) -> Summary:
-        return summary_of((self.network, self.prior, self._likelihood), self.num_data, self.like, self._shapes())
+        parts = self.network, self.prior, self._likelihood
+        return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -390,9 +398,8 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
     ) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
-        net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
-        return respond(net, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
+        return respond(self.network, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

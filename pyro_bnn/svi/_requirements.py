@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
 from .. import _checks
+from .._copies import copied
 from .._scope import is_auxiliary, seeded, short_errors
 from ..guides import FlatGuide
 from ..model import BayesianModel
@@ -148,4 +149,24 @@ def check_latents(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: tuple[T
         raise ValueError(
             f"the guide must draw every latent variable of the model, got one that lacks {missing}; pass the targets "
             "in each batch if one of these is observed, or make a guide of this model."
+        )
+
+
+def check_own_statements(model: BayesianModel, drawn: Collection[str], batch: tuple[Any, ...]) -> None:
+    """Raise unless a guide draws what the network or the likelihood draws by a `pyro.sample` in its forward pass.
+
+    Args:
+        model: The model, of which a copy is run once.
+        drawn: What the guide draws.
+        batch: The model's arguments.
+    """
+    with short_errors(), seeded(0), torch.no_grad(), poutine.block():
+        tried = copied(model)  # a run changes the buffers of layers such as batch normalisation
+        trace: Any = prune_subsample_sites(poutine.trace(tried).get_trace(*batch))
+    sites = {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
+    missing = sorted(sites - {*drawn, *model.latent_names})
+    if missing:
+        raise ValueError(
+            f"the network draws {missing} by `pyro.sample`, which the guide does not, so no fit would learn it; make "
+            "it a `PyroSample` of a `PyroModule`, which is a site of the model, or fit Pyro's `AutoNormal(model)`."
         )

@@ -17,7 +17,7 @@ from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
-from ..model import BayesianModel, declared_names, random_paths, rest_frozen
+from ..model import BayesianModel, random_paths, rest_frozen
 from ._arguments import Arguments, Batch
 from ._direct import DirectStep
 from ._execution import Execution
@@ -25,7 +25,7 @@ from ._graph import GraphStep
 from ._natural import NaturalGradient, require_natural
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
-from ._requirements import NotCopied, check_coverage, check_latents, check_model, checked_maker
+from ._requirements import NotCopied, check_coverage, check_latents, check_model, check_own_statements, checked_maker
 from ._step import Step, StepTerms
 
 
@@ -325,7 +325,10 @@ def _learned_parameters(
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
             )
     if isinstance(model, BayesianModel):
-        _check_sites(model, {node["name"] for node in latent if not is_auxiliary(node)})
+        drawn = {node["name"] for node in latent if not is_auxiliary(node)}
+        _check_sites(model, drawn)
+        if not is_direct:
+            check_own_statements(model, drawn, batch)
     if not parameters:
         raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
     return parameters
@@ -335,8 +338,7 @@ def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
     """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
     ours = ("net.", "prior.", "likelihood.")
     missing = [name for name in model.latent_names if name not in drawn]
-    known = {*model.latent_names, *declared_names(model)}
-    foreign = sorted(name for name in drawn if name.startswith(ours) and name not in known)
+    foreign = sorted(name for name in drawn if name.startswith(ours) and name not in model.latent_names)
     if missing or foreign:
         problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
         raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")
