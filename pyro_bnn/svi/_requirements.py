@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
 from .. import _checks
-from .._copies import copied
 from .._scope import is_auxiliary, seeded, short_errors
 from ..guides import FlatGuide
-from ..model import BayesianModel
+from ..model import BayesianModel, random_paths
 
 EXAMPLE = "functools.partial(torch.optim.Adam, lr=1e-3)"
 
@@ -156,13 +155,17 @@ def check_own_statements(model: BayesianModel, drawn: Collection[str], batch: tu
     """Raise unless a guide draws what the network or the likelihood draws by a `pyro.sample` in its forward pass.
 
     Args:
-        model: The model, of which a copy is run once.
+        model: The model, which is run once.
         drawn: What the guide draws.
         batch: The model's arguments.
     """
+    random = random_paths(model)
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
-        tried = copied(model)  # a run changes the buffers of layers such as batch normalisation
-        trace: Any = prune_subsample_sites(poutine.trace(tried).get_trace(*batch))
+        buffers = [buffer for path, buffer in model.network.named_buffers() if path not in random]
+        before = [buffer.clone() for buffer in buffers]  # a run changes those of layers such as batch normalisation
+        trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
     sites = {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
     missing = sorted(sites - {*drawn, *model.latent_names})
     if missing:
