@@ -1,6 +1,5 @@
 """Checks of the arguments of fits and steps, before anything is computed."""
 
-import inspect
 import warnings
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
@@ -18,6 +17,7 @@ from .. import _checks
 from .._scope import is_auxiliary, seeded, short_errors
 from ..guides import FlatGuide
 from ..model import BayesianModel, random_paths
+from ._functions import signature_of
 
 EXAMPLE = "functools.partial(torch.optim.Adam, lr=1e-3)"
 
@@ -119,7 +119,7 @@ def check_coverage(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> 
 def check_signature(name: str, module: nn.Module, batch: tuple[Tensor, ...]) -> None:
     """Raise unless a module can be called with a batch."""
     try:
-        inspect.signature(module.forward).bind(*batch)
+        signature_of(module).bind(*batch)
     except TypeError as error:
         raise ValueError(
             f"`{name}` must be a Pyro {name} that is called with the {len(batch)} tensors of a batch, got "
