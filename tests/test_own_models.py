@@ -169,7 +169,7 @@ REFUSED = {
     ),
     "a class as a guide": (
         lambda x, y: pb.fit_svi(line, AutoNormal, (x, y), optimizer=ADAM, num_epochs=1),
-        r"`guide` must be an instance, got the class; pass `AutoNormal\(...\)`",
+        r"`guide` must be an instance, got the class; pass `AutoNormal\(model\)`",
     ),
     "predict without a value": (
         lambda x, y: pb.predict(returns_none, pb.MeanFieldGuide(line, x, y), x),

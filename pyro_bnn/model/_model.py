@@ -22,7 +22,7 @@ from ..uncertainty import P_co
 from ._choice import make_random, parameter_tree
 from ._declared import declared_priors, take_declared
 from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
-from ._network import private_copy
+from ._network import first_value, private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
 from ._response import Interception, Response, respond
 from ._selection import SITE_PREFIX, Rules
@@ -177,8 +177,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
     @property
     def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
-        path = next(iter(self._paths.values()))[0]
-        return self.network.get_buffer(path)
+        return first_value(self.network, *next(iter(self._paths.items())))
 
     @property
     def network(self) -> nn.Module:
@@ -245,7 +244,7 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
     def initial_value(self, name: str) -> Tensor:
         """Value of a site's parameter in the caller's network."""
         require_site(name, self._paths)
-        return self.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
+        return first_value(self.network, name, self._paths[name])
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:

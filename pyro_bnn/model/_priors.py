@@ -14,6 +14,7 @@ from .._reflection import tensors_of
 from .._scope import EXCLUSIVE, seeded
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ._declared import DeclaredPrior
+from ._network import first_value
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class NetworkPriors:
 
     def _arguments(self, name: str) -> tuple[str, Tensor, nn.Module]:
         path = self._paths[name]
-        return name, self._net.get_buffer(path), self._net.get_submodule(path.rpartition(".")[0])
+        return name, first_value(self._net, name, [path]), self._net.get_submodule(path.rpartition(".")[0])
 
     def is_fixed(self, name: str) -> bool:
         """Whether the prior of a site depends on no other variable and is not learned."""
@@ -134,7 +135,7 @@ class NetworkPriors:
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
         """The distribution of `make`, made once for each device and dtype of the site's parameter."""
-        parameter = self._net.get_buffer(self._paths[site])
+        parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
             with EXCLUSIVE:  # another thread's draw may be in the network, whose weights a prior may be around

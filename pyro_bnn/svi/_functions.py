@@ -104,7 +104,8 @@ def as_module(name: str, value: object) -> nn.Module:
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):
-        raise ValueError(f"`{name}` must be an instance, got the class; pass `{value.__name__}(...)`.")
+        arguments = "model" if name == "guide" else "..."
+        raise ValueError(f"`{name}` must be an instance, got the class; pass `{value.__name__}({arguments})`.")
     if not callable(value):
         raise ValueError(
             f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
