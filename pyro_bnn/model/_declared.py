@@ -60,9 +60,9 @@ class DeclaredPrior(WeightPrior):
         return _Stacked([self._evaluated(row, parameter, module) for row in rows], lead)
 
     def _evaluated(self, given: Mapping[str, Tensor], parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        assert callable(self.statement)
+        statement: Any = self.statement
         with swapped(module, given), pyro.validation_enabled(not given):  # a sampler may come to impossible values
-            return _whole(self.statement(module), parameter)
+            return _whole(statement(module), parameter)
 
 
 class _Stacked(TorchDistribution):
@@ -111,10 +111,10 @@ class _Stacked(TorchDistribution):
 def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
     """The distribution as that of one variable, on the device and in the dtype of its parameter."""
     moved: Any = move_distribution(prior, parameter)
-    return moved.to_event(len(moved.batch_shape))  # type: ignore[no-any-return]
+    return moved.to_event(len(moved.batch_shape))
 
 
-def take_declared(net: nn.Module) -> dict[str, list[str]]:
+def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Turn every `PyroSample` of a network into a buffer with a first value, in the place that it has.
 
     The first values are medians of a few draws, from torch's generators as they are, which are then left so. Afterwards
@@ -124,7 +124,7 @@ def take_declared(net: nn.Module) -> dict[str, list[str]]:
         net: The network, which is changed.
 
     Returns:
-        The new buffers' priors by path, in an order in which each depends only on those before it.
+        What declares each new buffer, by path, in an order in which each depends only on those before it.
 
     Raises:
         ValueError: If one is declared by a decorator, or its prior needs a run of the network or draws by itself.
@@ -136,14 +136,13 @@ def take_declared(net: nn.Module) -> dict[str, list[str]]:
     leave_pyro(net)
     tensors = itertools.chain(net.parameters(), net.buffers())
     like = next((t[..., :0] if t.dim() else t for t in tensors if t.is_floating_point()), None)
-    statements = {}
+    statements: dict[str, Statement] = {}
     for path, value in found.items():
         owner, _, name = path.rpartition(".")
-        module = net.get_submodule(owner)
-        assert isinstance(module, PyroModule)
-        statements[path] = module._pyro_samples.pop(name)
+        declaring: Any = net.get_submodule(owner)
+        statements[path] = declaring._pyro_samples.pop(name)
         like = value if like is None else like
-        module.register_buffer(name, value.to(like))
+        declaring.register_buffer(name, value.to(like))
     return statements
 
 

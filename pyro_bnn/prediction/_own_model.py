@@ -56,7 +56,7 @@ def predict_values(
 
 def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Tensor:
     """What the model returns with the given values of its latent variables."""
-    conditioned = poutine.trace(poutine.condition(model, data=draw))  # type: ignore[arg-type]
+    conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), _in_eval_mode(model):
         try:
             trace: Any = conditioned.get_trace(*arguments)

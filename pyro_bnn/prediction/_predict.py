@@ -32,7 +32,7 @@ END = object()
 
 
 @overload
-def predict(
+def predict(  # type: ignore[overload-overlap]  # a BayesianModel is a callable, too, and the first that fits is taken
     model: BayesianModel[P],
     posterior: Posterior | Callable[..., object],
     x: Inputs | Iterable,

@@ -66,7 +66,7 @@ class PyroFunction(nn.Module):
         parameter: Tensor = self.values[names.index(name)]
         value: Any = transform_to(self._constraints[name])(parameter)
         value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read it
-        return value  # type: ignore[no-any-return]
+        return value
 
     @torch.no_grad()
     def publish(self) -> None:
