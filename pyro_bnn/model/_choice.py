@@ -56,7 +56,10 @@ def _select(
     fixed = owned(net, sorted(others, key=lambda pair: first[id(pair[1])]))
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
-        raise ValueError("`net` has no parameter that could be random; pass a network with weights.")
+        raise ValueError(
+            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network with "
+            "weights."
+        )
     chosen = {site for rule in rules for site in rule.sites([*parameters, *fixed], "where")}
     if not chosen and not fixed:
         problem = "selects no parameter" if rules else "is empty and selects no parameter"

@@ -115,7 +115,7 @@ WRAPPED = {
         "must have weights, but `weight` is on the device meta",
     ),
     "with NaN": (with_nan, "must have finite weights, got NaN or infinity in `weight`"),
-    "without parameters": (nn.ReLU, "has no parameter that could be random; pass a network"),
+    "without parameters": (nn.ReLU, "must have a parameter that can be random"),
 }
 
 OF_WRAPPERS = [
