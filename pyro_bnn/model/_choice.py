@@ -57,8 +57,8 @@ def _select(
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError(
-            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network with "
-            "weights."
+            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network "
+            "with weights."
         )
     chosen = {site for rule in rules for site in rule.sites([*parameters, *fixed], "where")}
     if not chosen and not fixed:
