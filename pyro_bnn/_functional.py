@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
-from pyro.nn import PyroModule
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -124,35 +123,16 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
 
-_KINDS: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
-"""Answers of :func:`_has_pyro_modules`: to walk through a deep network takes longer than to run its last layer."""
-
-
-def _has_pyro_modules(net: nn.Module) -> bool:
-    found = _KINDS.get(net)
-    if found is None:
-        found = _KINDS[net] = any(isinstance(module, PyroModule) for module in net.modules())
-    return found
-
-
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """A context in which random parameters, which are buffers, are given tensors as parameters.
 
-    So they are also found by `next(net.parameters())`. In a network of Pyro's modules they replace the buffers: Pyro
-    would put parameters into its store. Other parameters and buffers may be given
-    tensors too.
+    So they are also found by `next(net.parameters())`. Other parameters and buffers may be given tensors too.
     """
-    is_pyro = _has_pyro_modules(net)
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # the network may be shared by threads
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
-        tables: list[dict[str, Tensor | None]]
-        tables = [
-            owner._buffers if is_pyro and name not in owner._parameters else owner._parameters  # type: ignore[misc]
-            for owner, name in owners
-        ]
-        slots = [(table, attribute) for table, (_, attribute) in zip(tables, owners, strict=True)]
+        slots: list[tuple[dict[str, Any], str]] = [(owner._parameters, attribute) for owner, attribute in owners]
         originals = [table.get(attribute) for table, attribute in slots]
         try:
             for (table, attribute), value in zip(slots, used, strict=True):

@@ -38,12 +38,15 @@ def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distributi
 
 def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
+    copies: dict[int, object] = {}  # a transform and its inverse hold each other once one was asked for
 
     def move(value: object) -> object:
         if isinstance(value, Tensor):
             return value.to(like) if value.is_floating_point() else value.to(like.device)
+        if id(value) in copies:
+            return copies[id(value)]
         if isinstance(value, (Distribution, Transform)):
-            moved = copy.copy(value)
+            moved = copies[id(value)] = copy.copy(value)
             moved.__dict__.update({name: move(item) for name, item in vars(value).items()})
             return moved
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
@@ -86,14 +89,20 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
 
 def tensors_of(value: object) -> Iterator[Tensor]:
     """All tensors that a distribution holds, at any depth."""
+    return _tensors_of(value, set())
+
+
+def _tensors_of(value: object, seen: set[int]) -> Iterator[Tensor]:
+    """The tensors in a value, without those in the objects of `seen`."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, (Distribution, Transform)):
+    elif isinstance(value, (Distribution, Transform)) and id(value) not in seen:
+        seen.add(id(value))  # a transform and its inverse hold each other once one was asked for
         for part in vars(value).values():
-            yield from tensors_of(part)
+            yield from _tensors_of(part, seen)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from tensors_of(part)
+            yield from _tensors_of(part, seen)
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:

@@ -38,10 +38,11 @@ def without_memory():
     return nn.modules.module.register_module_forward_hook(lambda *_: None)
 
 
-def assert_same_bits(first, second):
-    assert torch.equal(first.logits, second.logits)
-    assert torch.equal(first.probs, second.probs)
-    assert torch.equal(first.epistemic, second.epistemic)
+def assert_same_numbers(first, second):
+    """Up to rounding: with a memory several draws may be run at once, by other operations."""
+    assert_identical(first.logits, second.logits)
+    assert_identical(first.probs, second.probs)
+    assert_identical(first.epistemic, second.epistemic)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -134,7 +135,7 @@ def test_a_resnet_with_a_random_last_layer_predicts_the_same():
 
 
 def test_if_features_take_much_memory_the_batches_are_predicted_one_after_the_other(monkeypatch):
-    """With the same bits, since each draw has a seed of its own."""
+    """With the same numbers, since each draw has a seed of its own."""
     net, x = counting_body(with_body(nn.Tanh())()), torch.randn(7, 4)
     memories, most, during = [], [], Memory.during
 
@@ -149,7 +150,7 @@ def test_if_features_take_much_memory_the_batches_are_predicted_one_after_the_ot
     del memories[:], most[:]
     monkeypatch.setattr(_batch, "MOST_BYTES", 1)
     ours, count = predicted(net, "net.2.**", x, batch_size=2)
-    assert_same_bits(ours, expected)
+    assert_same_numbers(ours, expected)
     assert (count, max(most)) == (4, 1)
 
 
@@ -174,7 +175,7 @@ def test_parameters_that_change_between_two_draws_are_noticed():
         model.network[0].weight.copy_(start)
     with without_memory():
         expected = pb.predict(model, Disturbed(), x, num_samples=3, seed=1, keep_draws=True)
-    assert_same_bits(ours, expected)
+    assert_same_numbers(ours, expected)
     assert not torch.equal(ours.logits[0], ours.logits[2])
 
 
@@ -198,7 +199,7 @@ def test_a_value_that_was_not_kept_and_is_asked_for_after_all_costs_a_full_run()
         hook = without_memory() if is_plain else nullcontext()
         with hook:
             results.append(predicted(make(), "net.head.**", x)[0])
-    assert_same_bits(*results)
+    assert_same_numbers(*results)
 
 
 def test_several_inputs_and_latent_noise():
@@ -217,4 +218,4 @@ def test_several_inputs_and_latent_noise():
     with without_memory():
         expected = pb.predict(model, wide(model), x, **options)
     for name in ("mean", "epistemic", "aleatoric", "log_density"):
-        assert torch.equal(getattr(ours, name), getattr(expected, name))
+        assert_identical(getattr(ours, name), getattr(expected, name))

@@ -22,12 +22,16 @@ from typing_extensions import assert_type
 import pyro_bnn as pb
 from pyro_bnn.pruning import prune
 from pyro_bnn.uncertainty import (
-    ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction
+    ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction, ValuePrediction
 )
 
 net, x, y = nn.Linear(4, 3), torch.zeros(2, 4), torch.zeros(2)
 optimizer = partial(torch.optim.Adam, lr=1e-3)
 build = partial(pb.BayesianModel, net)
+
+
+def own(x: Tensor, y: Tensor | None = None) -> Tensor:
+    return x
 
 
 class Unnamed(pb.Likelihood): ...
@@ -77,6 +81,8 @@ CASES = {
     "pb.predict(weighted, posterior, x)": "RegressionPrediction",
     "pb.predict(of_unnamed, posterior, x)": "Prediction",
     "pb.predict(of_named, posterior, x)": "RegressionPrediction",
+    "pb.predict(own, posterior, x)": "ValuePrediction",
+    "pb.fit_svi(own, own, (x, y), optimizer=optimizer, num_epochs=1)": "pb.GuidePosterior",
     "of(pb.CategoricalLikelihood())": "pb.BayesianModel[ClassificationPrediction]",
     "mean_probs(categorical, posterior)": "Tensor",
     "of_any(categorical, posterior)": "Tensor",

@@ -54,7 +54,8 @@ class Memory:
     """What a network computes from one input without its random parameters, for calls with other draws of these.
 
     In the first call all is computed, and watched. In later calls, modules whose results must be the same return what
-    was kept, without being run. So a call gives the same numbers, to the bit, and takes the same random numbers.
+    was kept, without being run. So a call that runs the same operations on the rest gives the same bits, and it takes
+    the same random numbers. Who runs the rest for several draws at once gets the same numbers up to rounding.
 
     All calls must have the same input, unless :meth:`refill` says what is kept of another one.
 

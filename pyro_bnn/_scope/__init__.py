@@ -6,6 +6,7 @@ from ._modes import eval_mode as eval_mode
 from ._pyro import AbstractPyroModule as AbstractPyroModule
 from ._pyro import allow_local_mode as allow_local_mode
 from ._pyro import is_auxiliary as is_auxiliary
+from ._pyro import leave_pyro as leave_pyro
 from ._pyro import local_param as local_param
 from ._pyro import own_parameters as own_parameters
 from ._pyro import short_errors as short_errors

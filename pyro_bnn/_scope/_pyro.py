@@ -85,6 +85,13 @@ def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) ->
     return twin
 
 
+def leave_pyro(module: nn.Module) -> None:
+    """Make the attributes of a module plain, in place, as :func:`without_pyro` does in a twin."""
+    for path, part in module.named_modules():
+        if isinstance(part, PyroModule):
+            vars(part).update(_pyro_context=_NoContext(), _pyro_name=path or "net")
+
+
 def allow_local_mode(module: PyroModule) -> None:
     """Let a module work with both values of Pyro's setting `module_local_params`, now and later.
 

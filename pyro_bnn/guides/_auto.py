@@ -19,7 +19,7 @@ from ..joint import Site, find_sites
 from ..model import BayesianModel
 from ..scale_maps import Softplus
 from ._delta import DeltaGuide
-from ._init import Init, NetworkInit
+from ._init import Init, NetworkInit, require_model
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 
@@ -138,7 +138,7 @@ def auto_low_rank_multivariate_normal(
 
 def _starts(model: BayesianModel, init: Init | None) -> list[Start]:
     """The starts of all latent variables, in the order in which the model draws them: that of a guide's flat vector."""
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    require_model(model)
     init = NetworkInit() if init is None else init
     _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
     return [(site, *init(site)) for site in find_sites(model, (), {})]

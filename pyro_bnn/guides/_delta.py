@@ -14,7 +14,7 @@ from ..joint import Joint, find_sites
 from ..model import BayesianModel
 from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
 from ._gradients import DrawGradients
-from ._init import Init, NetworkInit
+from ._init import Init, NetworkInit, require_model
 from ._parameters import ParameterVector, tree
 
 
@@ -31,7 +31,7 @@ class DeltaGuide(FlatGuide):
         super().__init__()
         allow_local_mode(self)
         self.jacobian = jacobian
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        require_model(model)
         if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
             raise ValueError(
                 "a prior with learned numbers needs a guide with a width, got a point: its density at the point grows "

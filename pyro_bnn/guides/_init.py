@@ -8,7 +8,17 @@ from torch import Tensor
 
 from .. import _checks
 from ..joint import Site
+from ..model import BayesianModel
 from ..scale_maps import Softplus
+
+
+def require_model(model: object) -> None:
+    """Raise unless a model is one of ours."""
+    if not isinstance(model, BayesianModel):
+        remedy = "; for another Pyro model take MeanFieldGuide(model, x, y), or one of Pyro's autoguides"
+        raise ValueError(
+            f"`model` must be a BayesianModel, got {_checks.described(model)}{remedy if callable(model) else ''}."
+        )
 
 
 class Init(ABC):

@@ -14,7 +14,7 @@ from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
 from ..model import BayesianModel
 from ..scale_maps import ScaleMap, Softplus
 from ._flat import FlatState, GaussianGuide, Noise, lent, scratch_for
-from ._init import Init, NetworkInit
+from ._init import Init, NetworkInit, require_model
 from ._parameters import ParameterVector, tree
 
 LATENT = "_low_rank_latent"
@@ -54,7 +54,7 @@ class LowRankGuide(GaussianGuide):
     ) -> None:
         super().__init__()
         allow_local_mode(self)
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        require_model(model)
         init = NetworkInit() if init is None else init
         _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
         self.scale_map = Softplus() if scale_map is None else scale_map

@@ -1,5 +1,6 @@
 """Latent variables of a model: what a guide or a sampler needs to know of each."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.infer.autoguide.initialization import init_to_median
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import prune_subsample_sites
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Transform, biject_to, constraints
 
 from .._reflection import overridden_names, tensors_of
@@ -74,13 +75,29 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
         kwargs: Keyword arguments of the model.
 
     Raises:
-        ValueError: If there is no latent variable, or if one is discrete or inside a subsampled plate.
+        ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
+            cannot be called with these arguments.
     """
+    _require_arguments(model, args, kwargs)
     sites = _plain_sites(model) if isinstance(model, BayesianModel) else None
     sites = _traced_sites(model, args, kwargs) if sites is None else sites
     if not sites:
         raise ValueError("the model has no latent variable; it must have at least one `pyro.sample` without `obs`.")
     return sites
+
+
+def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    """Raise unless a model of one's own can be called with some arguments."""
+    if isinstance(model, BayesianModel):
+        return
+    try:
+        inspect.signature(model.forward if isinstance(model, nn.Module) else model).bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(model, "__name__", type(model).__name__)
+        raise ValueError(
+            f"a Pyro model of your own must be given with the arguments of a call, as `MeanFieldGuide({name}, x, y)`, "
+            f"got some with which it cannot be called: {error}."
+        ) from None
 
 
 def _plain_sites(model: BayesianModel) -> list[Site] | None:

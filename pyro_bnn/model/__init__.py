@@ -2,10 +2,10 @@
 
 from ._choice import SelectionWarning as SelectionWarning
 from ._choice import sites_among as sites_among
+from ._latents import LatentVariables as LatentVariables
 from ._model import BayesianModel as BayesianModel
 from ._network import rest_frozen as rest_frozen
 from ._paths import carried_paths as carried_paths
-from ._paths import declared_names as declared_names
 from ._paths import network_values as network_values
 from ._paths import own_paths as own_paths
 from ._paths import random_paths as random_paths

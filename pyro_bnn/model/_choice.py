@@ -16,7 +16,9 @@ class SelectionWarning(UserWarning):
     """A glob selects some, but not all, of a network's layers of one kind."""
 
 
-def make_random(net: nn.Module, where: object, exclude: object, *, stacklevel: int) -> dict[str, list[str]]:
+def make_random(
+    net: nn.Module, where: object, exclude: object, declared: Iterable[str], *, stacklevel: int
+) -> dict[str, list[str]]:
     """Turn the selected parameters of a network into buffers, to which drawn values can be given.
 
     Its frozen parts are put into eval mode.
@@ -25,15 +27,17 @@ def make_random(net: nn.Module, where: object, exclude: object, *, stacklevel: i
         net: The network, which is changed.
         where: Rules of which at least one must select a parameter.
         exclude: Rules of which none may select it.
+        declared: Paths of buffers that are random in any case.
         stacklevel: The call to which a warning points: 1 is the caller of this function, 2 the caller's caller.
 
     Returns:
-        The selected sites, in the order of the network, with all paths of each site's parameter.
+        The selected sites, in the order of the network, with all paths of each site's parameter; those of `declared`
+        come last.
 
     Raises:
         ValueError: If a glob matches nothing, nothing is selected, or a layer changes its weight or its gradient.
     """
-    paths = _select(net, where, exclude, stacklevel + 1)
+    paths = _select(net, where, exclude, list(declared), stacklevel + 1)
     for name, path in ((name, path) for name, its_paths in paths.items() for path in its_paths):
         _functional.prepare_embedding(net, path, name)
         _functional.parameter_to_buffer(net, path)
@@ -41,16 +45,32 @@ def make_random(net: nn.Module, where: object, exclude: object, *, stacklevel: i
     return paths
 
 
-def _select(net: nn.Module, where: object, exclude: object, stacklevel: int) -> dict[str, list[str]]:
+def _select(
+    net: nn.Module, where: object, exclude: object, declared: list[str], stacklevel: int
+) -> dict[str, list[str]]:
     """The selected sites with their paths."""
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
+    places = dict(net.named_buffers(remove_duplicate=False))
+    first = {id(places[path]): index for index, path in enumerate(declared)}
+    others = [(path, value) for path, value in places.items() if id(value) in first]
+    fixed = owned(net, sorted(others, key=lambda pair: first[id(pair[1])]))
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
-    chosen = {site for rule in rules for site in rule.sites(parameters, "where")}
-    if not chosen:
+    if not parameters and not fixed:
+        raise ValueError(
+            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network "
+            "with weights."
+        )
+    chosen = {site for rule in rules for site in rule.sites([*parameters, *fixed], "where")}
+    if not chosen and not fixed:
         problem = "selects no parameter" if rules else "is empty and selects no parameter"
         raise ValueError(f'`where` {problem}; the default "**" selects all.')
-    excluded = {site for rule in exceptions for site in rule.sites(parameters, "exclude")}
-    if not chosen - excluded:
+    excluded = {site for rule in exceptions for site in rule.sites([*parameters, *fixed], "exclude")}
+    if refused := sorted(excluded & {one.site for one in fixed}):
+        raise ValueError(
+            f"`exclude` selects `{refused[0]}`, which the network itself declares as random; make it a parameter of "
+            "the network in place of a `PyroSample`, or narrow `exclude`."
+        )
+    if not chosen - excluded and not fixed:
         raise ValueError(f"`exclude` leaves no parameter random, of the {len(chosen)} that `where` selects; narrow it.")
     for argument, globs, inside, outside in (
         ("where", globs_of(rules), chosen | excluded, "leaves out"),
@@ -59,9 +79,8 @@ def _select(net: nn.Module, where: object, exclude: object, stacklevel: int) -> 
         for glob in globs:
             _warn_of_a_part(argument, glob, parameters, inside, outside, stacklevel + 1)
     paths: dict[str, list[str]] = {}
-    for parameter in parameters:
-        if parameter.site in chosen - excluded:
-            paths.setdefault(parameter.site, []).append(parameter.name.partition(".")[2])
+    for parameter in (*(one for one in parameters if one.site in chosen - excluded), *fixed):
+        paths.setdefault(parameter.site, []).append(parameter.name.partition(".")[2])
     return paths
 
 

@@ -2,33 +2,28 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Generic
 
 import pyro
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from pyro.nn import PyroModule, PyroSample
 from pyro.nn.module import pyro_method
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from .. import _checks, _functional
+from .. import _checks
 from .._inputs import Inputs, map_inputs, num_rows
-from .._scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, eval_mode, local_param, seeded, without_pyro
+from .._scope import eval_mode, local_param, seeded
 from .._summary import Shown, Summary
 from ..likelihoods import Likelihood
-from ..priors import PRIOR_PREFIX, WeightPrior
+from ..priors import WeightPrior
 from ..uncertainty import P_co
-from ._choice import make_random, parameter_tree
-from ._inputs import check_input, check_latents, check_shapes, require_site, require_values
-from ._network import private_copy
-from ._priors import NetworkPriors, ParentStatement, SiteStatement
+from ._inputs import check_input, check_shapes, require_values
+from ._latents import LatentVariables
 from ._response import Interception, Response, respond
 from ._selection import SITE_PREFIX, Rules
 from ._summary import summary_of
 
 
-class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
+class BayesianModel(Shown, LatentVariables[P_co]):
     r"""Any `torch.nn.Module` as a Pyro model whose weights have priors.
 
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
@@ -48,6 +43,9 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
 
     The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
+
+    A network may be made of Pyro's modules. What it declares by `PyroSample` is a site under its module path, with the
+    distribution given there as its prior. It is drawn once per call, whatever `where` and `prior` say.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
@@ -82,174 +80,17 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         where: Rules = "**",
         exclude: Rules = (),
     ) -> None:
-        super().__init__()
         _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
         _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
-        self.num_data = _checks.at_least("num_data", num_data, 1)
-        self.prior = prior
-        self.net = private_copy(net)
-        likelihood = copy.deepcopy(likelihood)
-        for module in (self, likelihood):
-            allow_local_mode(module)
-        self.likelihood = likelihood
-        _functional.refresh_recurrent_weights(self.net)
-        self._is_pyro_network = any(isinstance(module, PyroModule) for module in self.net.modules())
+        num_data = _checks.at_least("num_data", num_data, 1)
+        super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
+        self.num_data, self.prior = num_data, prior
         self._interception = Interception()
-        self._paths = make_random(self.net, where, exclude, stacklevel=2)
-        self._priors = NetworkPriors(prior, self.net, {name: paths[0] for name, paths in self._paths.items()})
-        self._declare()
         self.likelihood.to(self.like)
 
-    def _declare(self) -> None:
-        """Declare the sample statements, and the parameters of learned priors."""
-        for parent in self._priors.children:
-            setattr(self, parent, PyroSample(ParentStatement(parent)))
-        for name, (parents, learned) in self._priors.dependencies.items():
-            setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=not (parents or learned))))
-        if self._priors.first_values:
-            self.add_module("prior_parameters", parameter_tree(self._priors.first_values))
-
     def _summary(self) -> Summary:
-        return summary_of((self.network, self.prior, self._likelihood), self.num_data, self.like, self._shapes())
-
-    def prior_of(self, name: str) -> TorchDistributionMixin:
-        """The prior of a site of the network, or of a parent of such a site, on the model's present device.
-
-        Args:
-            name: The site.
-
-        Raises:
-            ValueError: If the prior depends on other latent variables.
-        """
-        if name in self._priors.children:
-            return self._priors.of_parent(name)
-        if parents := self.parents_of(name):
-            raise ValueError(f"the prior of `{name}` depends on {list(parents)}; call `prior_given` with their values.")
-        return self.prior_given(name, {})
-
-    def parents_of(self, name: str) -> tuple[str, ...]:
-        """Names of the latent variables on which the prior of a site of the network depends."""
-        require_site(name, self._paths)
-        return self._priors.dependencies[name][0]
-
-    def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
-        """The prior of a site of the network, given its parents.
-
-        Args:
-            name: The site.
-            values: A value, shape ``(*draws, *event)``, for every parent; further entries are ignored.
-
-        Returns:
-            A distribution of batch shape ``draws``.
-        """
-        require_values(values, self.parents_of(name))
-        parents, learned = self._priors.dependencies[name]
-        needed = {parent: values[parent] for parent in parents}
-        return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
-
-    def _prior_parameter(self, name: str) -> Tensor:
-        tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
-        assert tree is not None
-        path = name.removeprefix(f"{PRIOR_PREFIX}.")
-        parameter = tree.get_parameter(path)
-        return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
-
-    @property
-    def sample_statements(self) -> tuple[object, ...]:
-        """Present prior of each latent variable: a distribution, or a function that makes one."""
-        return (*self._pyro_samples.values(), *self._likelihood._pyro_samples.values())
-
-    @property
-    def has_fixed_priors(self) -> bool:
-        """Whether no prior depends on other variables or is learned; a prior that the user replaced may do so."""
-        statements = self._pyro_samples.values()
-        ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
-        return all(ours) and self._likelihood.has_fixed_priors
-
-    @property
-    def like(self) -> Tensor:
-        """A tensor that has the device and dtype of the network."""
-        path = next(iter(self._paths.values()))[0]
-        return self.network.get_buffer(path)
-
-    @property
-    def network(self) -> nn.Module:
-        """The model's own copy of the network, in which random parameters are buffers with their initial values.
-
-        Read inside a call, ``model.net`` would put parameters into Pyro's global store; this property does not.
-        """
-        net = self._modules["net"]
-        assert net is not None
-        return net
-
-    @property
-    def _likelihood(self) -> Likelihood[P_co]:
-        likelihood = self._modules["likelihood"]
-        assert isinstance(likelihood, Likelihood)
-        return likelihood
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the network's random parameters, on which the model computes."""
-        return self.like.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the network's random parameters."""
-        return self.like.dtype
-
-    @property
-    def site_names(self) -> tuple[str, ...]:
-        """Names of the network's sample sites, in the order in which they are drawn."""
-        return tuple(self._paths)
-
-    @property
-    def parameter_paths(self) -> dict[str, tuple[str, ...]]:
-        """Names in the network of each site's parameter, ``{site: paths}``; tied weights have several."""
-        return {name: tuple(paths) for name, paths in self._paths.items()}
-
-    @property
-    def latent_names(self) -> tuple[str, ...]:
-        """Names of all latent variables: parents of priors, sites of the network, variables of the likelihood."""
-        return (*self._priors.children, *self._paths, *self._likelihood_names())
-
-    def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """The prior of any latent variable, without Pyro; None if only Pyro can tell, as for a user's own statement.
-
-        Args:
-            name: The variable, one of :attr:`latent_names`.
-            values: Values of the latent variables before it, ``{site: shape (*event)}``.
-        """
-        prior: object = self._pyro_samples.get(name)
-        if isinstance(prior, SiteStatement):
-            prior = self.prior_given(name, values)
-        elif isinstance(prior, ParentStatement):
-            prior = self.prior_of(name)
-        elif prior is None:
-            known = self._likelihood_names()
-            noise = {site.removeprefix("likelihood."): v for site, v in values.items() if site in known}
-            prior = self._likelihood.prior_given(name.removeprefix("likelihood."), noise)
-        return prior if isinstance(prior, TorchDistributionMixin) else None
-
-    def _likelihood_names(self) -> list[str]:
-        return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
-
-    def initial_value(self, name: str) -> Tensor:
-        """Value of a site's parameter in the caller's network."""
-        require_site(name, self._paths)
-        return self.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}."))
-
-    @pyro_method
-    def sample_latents(self, *args: object, **kwargs: object) -> None:
-        """A Pyro model with all sample sites of the full one except `obs`, to build guides; arguments are ignored."""
-        self._draw_weights()
-        for name in self._likelihood._pyro_samples:
-            getattr(self._likelihood, name)
-
-    def _draw_weights(self) -> dict[str, Tensor]:
-        for parent in self._priors.children:  # first, so that the weights find them in PyroModule's cache
-            getattr(self, parent)
-        return {name: getattr(self, name) for name in self._paths}
+        parts = self.network, self.prior, self._likelihood
+        return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def observation(self, x: Inputs) -> TorchDistributionMixin:
         """Draw the weights, run the network, and return the elementwise distribution of the targets.
@@ -353,29 +194,6 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
         self._likelihood.check_output(response.output)
         self._likelihood.check_targets(response.output, y)
 
-    def check_latents(self, values: Mapping[str, Tensor]) -> None:
-        """Raise a `ValueError` unless every latent variable has a value, finite and of the right shape."""
-        check_latents(self.latent_names, self._shapes(), values)
-
-    def _shapes(self) -> dict[str, torch.Size]:
-        """Shapes of all latent variables except those of the likelihood."""
-        shapes = {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
-        return shapes | {name: self.initial_value(name).shape for name in self._paths}
-
-    def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights that the layers use, given a value of every site of the network.
-
-        Args:
-            values: ``{site: shape (*event)}``.
-
-        Returns:
-            ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's.
-        """
-        require_values(values, self._paths)
-        pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
-        with EXCLUSIVE:  # another thread's draw may be in the network
-            return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
-
     @pyro_method
     def _observe(self, x: Inputs) -> Response:
         """The response to x under weights drawn by Pyro statements."""
@@ -390,9 +208,8 @@ class BayesianModel(Shown, PyroModule, Generic[P_co], metaclass=AbstractPyroModu
     ) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
-        net = without_pyro(self.network) if self._is_pyro_network else self.network
         weights = {name: values[name] for name in self._paths}
-        return respond(net, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
+        return respond(self.network, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable
 
-from pyro.nn import PyroModule
 from torch import Tensor
 
 from ._model import BayesianModel
@@ -13,13 +12,6 @@ from ._selection import SITE_PREFIX
 def random_paths(model: BayesianModel) -> set[str]:
     """Names in the network of all random parameters; tied weights have several."""
     return {path for paths in model.parameter_paths.values() for path in paths}
-
-
-def declared_names(model: BayesianModel) -> set[str]:
-    """Names of the variables that the network itself declares by Pyro's `PyroSample`."""
-    modules = [(path, module) for path, module in model.network.named_modules() if isinstance(module, PyroModule)]
-    paths = [(SITE_PREFIX, path, name) for path, module in modules for name in module._pyro_samples]
-    return {".".join(filter(None, parts)) for parts in paths}
 
 
 def network_values(model: BayesianModel) -> dict[str, Tensor]:

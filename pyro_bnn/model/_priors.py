@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from .._reflection import tensors_of
 from .._scope import EXCLUSIVE, seeded
 from ..priors import PRIOR_PREFIX, WeightPrior
+from ._declared import DeclaredPrior
+from ._network import first_value
 
 T = TypeVar("T")
 
@@ -42,19 +44,26 @@ def _asked(method: Callable[..., T], *args: object) -> T:
 
 
 class NetworkPriors:
-    """A prior, applied to all random parameters of a network.
+    """A prior, applied to all random parameters of a network except those that have a prior of their own.
 
     Args:
         prior: The prior.
         net: The network, in which random parameters are buffers.
         paths: Path of each site's parameter in the network.
+        declared: Priors of their own, by site.
 
     Raises:
         ValueError: If a distribution has the wrong shape, or two sites give one parent or number different priors.
     """
 
-    def __init__(self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str]) -> None:
-        self._prior, self._net, self._paths = prior, net, dict(paths)
+    def __init__(
+        self,
+        prior: WeightPrior,
+        net: nn.Module,
+        paths: Mapping[str, str],
+        declared: Mapping[str, DeclaredPrior],
+    ) -> None:
+        self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
         self.first_values: dict[str, Tensor] = {}
         """First value of every learnable number."""
@@ -67,9 +76,18 @@ class NetworkPriors:
 
     def _arguments(self, name: str) -> tuple[str, Tensor, nn.Module]:
         path = self._paths[name]
-        return name, self._net.get_buffer(path), self._net.get_submodule(path.rpartition(".")[0])
+        return name, first_value(self._net, name, [path]), self._net.get_submodule(path.rpartition(".")[0])
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether the prior of a site depends on no other variable and is not learned."""
+        return not any(self.dependencies[name]) and not (name in self.declared and self.declared[name].is_learned)
 
     def _add(self, name: str) -> None:
+        if name in self.declared:
+            self.dependencies[name] = (tuple(self.declared[name].sites), ())
+            values = {site: self._arguments(site)[1] for site in self.declared[name].sites}
+            self._check_shape(name, _asked(self.given, name, values))
+            return
         arguments = self._arguments(name)
         parents = dict(_asked(self._prior.parents, *arguments))
         learned = dict(_asked(self._prior.learned, *arguments))
@@ -105,9 +123,10 @@ class NetworkPriors:
 
     def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The prior of a site's parameter, for given values of its parents and learnable numbers."""
-        if any(self.dependencies[name]):
-            return self._prior.given(values, *self._arguments(name))
-        return self._cached(name, name, lambda: self._prior.given({}, *self._arguments(name)))
+        prior = self.declared.get(name, self._prior)
+        if not self.is_fixed(name):
+            return prior.given(values, *self._arguments(name))
+        return self._cached(name, name, lambda: prior.given({}, *self._arguments(name)))
 
     def of_parent(self, parent: str) -> TorchDistributionMixin:
         """The prior of a parent."""
@@ -116,7 +135,7 @@ class NetworkPriors:
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
         """The distribution of `make`, made once for each device and dtype of the site's parameter."""
-        parameter = self._net.get_buffer(self._paths[site])
+        parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
             with EXCLUSIVE:  # another thread's draw may be in the network, whose weights a prior may be around

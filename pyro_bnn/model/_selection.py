@@ -1,5 +1,6 @@
 """Rules that select parameters of a network: by name, by kind of layer, by a function, or composed of these."""
 
+import inspect
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -136,7 +137,16 @@ class _ByFunction(Selection):
 
     def sites(self, parameters: Sequence[Owned], argument: str) -> set[str]:
         """See :meth:`Selection.sites`."""
-        return {p.site for p in parameters if self.chooser(p.name, p.parameter, p.layer)}
+        return {p.site for p in parameters if self._chooses(p, argument)}
+
+    def _chooses(self, parameter: Owned, argument: str) -> bool:
+        answer = self.chooser(parameter.name, parameter.parameter, parameter.layer)
+        if isinstance(answer, Tensor) and answer.numel() != 1:
+            raise ValueError(
+                f"the function of `{argument}` must return True or False, got a tensor of shape "
+                f"{_checks.shape(answer)} for `{parameter.name}`; end it with `.all()` or `.any()`."
+            )
+        return bool(answer)
 
     def __repr__(self) -> str:
         return getattr(self.chooser, "__name__", repr(self.chooser))
@@ -219,13 +229,26 @@ def _rule(value: object, argument: str = "where") -> Selection:
     if isinstance(value, str):
         return ByName(value)
     remedy = ""
-    if isinstance(value, type) and issubclass(value, nn.Module):
-        remedy = f"; call `layers({value.__name__})`"
+    if isinstance(value, type):
+        remedy = f"; call `layers({value.__name__ if issubclass(value, nn.Module) else '...'})`"
     elif isinstance(value, nn.Module):
         remedy = "; pass its name"
     elif callable(value):
-        return _ByFunction(value)
+        remedy = _no_chooser(value)
+        if not remedy:
+            return _ByFunction(value)
     raise ValueError(f"`{argument}` must be {EXAMPLE}, got {_checks.described(value)}{remedy}.")
+
+
+def _no_chooser(function: Callable[..., object]) -> str:
+    """Why a function cannot be called with name, parameter and layer; empty if it can, or nothing is known."""
+    try:
+        inspect.signature(function).bind("name", "parameter", "layer")
+    except TypeError as error:
+        return f" that cannot be called with these three ({error})"
+    except ValueError:  # some functions written in C do not tell
+        return ""
+    return ""
 
 
 def globs_of(rules: Iterable[Selection]) -> Iterator[str]:

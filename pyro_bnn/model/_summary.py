@@ -21,7 +21,11 @@ RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
 
 def summary_of(
-    parts: tuple[nn.Module, WeightPrior, Likelihood], num_data: int, like: Tensor, latents: Mapping[str, torch.Size]
+    parts: tuple[nn.Module, WeightPrior, Likelihood],
+    num_data: int,
+    like: Tensor,
+    latents: Mapping[str, torch.Size],
+    declared: Sequence[str],
 ) -> Summary:
     """A few lines about a model.
 
@@ -30,6 +34,7 @@ def summary_of(
         num_data: Number of data points.
         like: A tensor with its device and dtype.
         latents: Shapes of its latent variables, except those of the likelihood.
+        declared: Sites with priors of their own.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
@@ -46,7 +51,12 @@ def summary_of(
     rows: list[tuple[Cell, ...]] = [shape_row(name, shape, states[name]) for name, shape in shapes.items()]
     if len(rows) > MOST_ROWS:
         rows = list(_rows_by_kind(shapes, states, _kinds(network, shapes)))
-    return Summary(title, [f"prior {prior!r}", f"likelihood {likelihood!r}; {data}"], rows)
+    own = (
+        f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
+        if declared
+        else ""
+    )
+    return Summary(title, [f"prior {prior!r}{own}", f"likelihood {likelihood!r}; {data}"], rows)
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:

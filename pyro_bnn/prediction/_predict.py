@@ -5,20 +5,22 @@ import numbers
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
+from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
 from .. import _checks
 from .._inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
 from .._reuse import Plan
 from .._scope import EXCLUSIVE, Stream
-from ..guides import GuidePosterior
+from ..guides import FlatGuide, GuidePosterior
 from ..model import BayesianModel, carried_paths, own_paths, random_paths
 from ..posterior import Draw, EnsemblePosterior, Posterior
-from ..uncertainty import Prediction, concatenate
+from ..uncertainty import Prediction, ValuePrediction, concatenate
 from ._batch import Batch, Way, add_draws
+from ._own_model import predict_values
 
 __all__ = ["predict", "predict_point"]
 
@@ -29,7 +31,8 @@ DEFAULT_NUM_SAMPLES = 100
 END = object()
 
 
-def predict(
+@overload
+def predict(  # type: ignore[overload-overlap]  # a BayesianModel is a callable, too, and the first that fits is taken
     model: BayesianModel[P],
     posterior: Posterior | Callable[..., object],
     x: Inputs | Iterable,
@@ -40,7 +43,33 @@ def predict(
     keep_draws: bool = False,
     linearised: bool | None = None,
     seed: int | None = None,
-) -> P:
+) -> P: ...
+
+
+@overload
+def predict(
+    model: Callable[..., object],
+    posterior: Posterior | Callable[..., object],
+    x: Inputs | Iterable,
+    *,
+    num_samples: int | None = None,
+    keep_draws: bool = False,
+    seed: int | None = None,
+) -> ValuePrediction: ...
+
+
+def predict(
+    model: BayesianModel[Any] | Callable[..., object],
+    posterior: Posterior | Callable[..., object],
+    x: Inputs | Iterable,
+    *,
+    num_samples: int | None = None,
+    y: Tensor | None = None,
+    batch_size: int = 10_000,
+    keep_draws: bool = False,
+    linearised: bool | None = None,
+    seed: int | None = None,
+) -> Prediction:
     r"""The posterior predictive distribution at x, as a mean over weight draws.
 
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
@@ -48,6 +77,10 @@ def predict(
     Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
     x get the same draws. The network runs in eval mode and is then put back into the mode that it had. What it computes
     before its first random parameter runs once for each batch of rows; of a small network several draws run at once.
+
+    Of a Pyro model that is no :class:`BayesianModel` the return value is predicted: ``model(x)`` is run for each draw,
+    with all rows at once, and mean and variance of what it returns are a :class:`ValuePrediction`. Such a model says no
+    likelihood of single rows, so `y`, a loader and `linearised` are for a :class:`BayesianModel` only.
 
     Args:
         model: The model; its learnable parameters are used too.
@@ -69,7 +102,8 @@ def predict(
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
         :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
-        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`.
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; of a Pyro model of your own a
+        :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
         ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
@@ -86,6 +120,10 @@ def predict(
     if num_samples is None:
         num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
     count = _checks.at_least("num_samples", num_samples, 1)
+    if not isinstance(model, BayesianModel):
+        _require_own_model(model, x, {"y": y, "linearised": linearised or None})
+        keep = _checks.flag("keep_draws", keep_draws)
+        return predict_values(model, source, x, num_samples=count, keep_draws=keep, seed=seed)
 
     def draws(x: Inputs) -> Iterator[Draw]:
         return source.draws(count, x)
@@ -100,6 +138,21 @@ def predict(
         carried=_own_paths(model, source.carried),
     )
     return _predict(model, draws, count, x, y, batch_size, way, seed)
+
+
+def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
+    """Raise unless a model is a Pyro model of one's own, with arguments that fit one."""
+    if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
+        raise ValueError(
+            f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose return "
+            "value is then predicted."
+        )
+    refused = [name for name, value in given.items() if value is not None] + (["a loader"] if _is_loader(x) else [])
+    if refused:
+        raise ValueError(
+            f"`{refused[0]}` needs a BayesianModel, which has a likelihood of single rows, got "
+            f"{_checks.described(model)}; leave it out."
+        )
 
 
 def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:

@@ -1,6 +1,6 @@
 """Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from ._batches import Batches, Data
 from ._callbacks import Callback
 from ._direct import DirectStep
 from ._execution import Execution
+from ._functions import as_module
 from ._judge import judge
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker
+from ._requirements import check_model
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
 
@@ -38,8 +40,8 @@ NOTABLE_FALL = 0.05
 
 
 def fit_svi(
-    model: nn.Module,
-    guide: nn.Module,
+    model: Callable[..., object],
+    guide: Callable[..., object],
     data: Data,
     *,
     optimizer: OptimizerMaker | ScheduledMaker,
@@ -64,7 +66,8 @@ def fit_svi(
 
     Args:
         model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
-        guide: The guide, which is fitted in place.
+        guide: The guide, which is fitted in place. Of a function ``posterior.guide`` is a module with the values that
+            the fit gave its parameters.
         data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
             a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
             dictionary of these. Everything is moved to the model's device.
@@ -104,6 +107,8 @@ def fit_svi(
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
     weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
     require_maker(optimizer)
+    check_model(model, guide)
+    model, guide = as_module("model", model), as_module("guide", guide)
     schedules: list[Schedule] = []
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:

@@ -15,12 +15,14 @@ from .._scope import seeded
 from ..guides import FlatGuide
 from ..joint import Joint
 from ..model import BayesianModel
+from ._functions import PyroFunction
 
 
 def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
     """The joint density for the direct path, or why that path is closed. Runs a copy of the model once, on inputs x."""
     if not isinstance(model, BayesianModel):
-        return f"the model is of type {type(model).__name__}"
+        kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
+        return f"the model is {kind}"
     if overridden := overridden_names(type(model), BayesianModel):
         return f"the model, of type {type(model).__name__}, overrides {', '.join(overridden)}"
     if not isinstance(guide, FlatGuide):

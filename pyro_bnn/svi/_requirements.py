@@ -1,8 +1,7 @@
 """Checks of the arguments of fits and steps, before anything is computed."""
 
-import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -17,7 +16,8 @@ from torch.optim import LBFGS, Optimizer, SparseAdam
 from .. import _checks
 from .._scope import is_auxiliary, seeded, short_errors
 from ..guides import FlatGuide
-from ..model import BayesianModel
+from ..model import BayesianModel, random_paths
+from ._functions import signature_of
 
 EXAMPLE = "functools.partial(torch.optim.Adam, lr=1e-3)"
 
@@ -109,7 +109,7 @@ def check_coverage(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> 
 def check_signature(name: str, module: nn.Module, batch: tuple[Tensor, ...]) -> None:
     """Raise unless a module can be called with a batch."""
     try:
-        inspect.signature(module.forward).bind(*batch)
+        signature_of(module).bind(*batch)
     except TypeError as error:
         raise ValueError(
             f"`{name}` must be a Pyro {name} that is called with the {len(batch)} tensors of a batch, got "
@@ -138,4 +138,28 @@ def check_latents(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: tuple[T
         raise ValueError(
             f"the guide must draw every latent variable of the model, got one that lacks {missing}; pass the targets "
             "in each batch if one of these is observed, or make a guide of this model."
+        )
+
+
+def check_own_statements(model: BayesianModel, drawn: Collection[str], batch: tuple[Any, ...]) -> None:
+    """Raise unless a guide draws what the network or the likelihood draws by a `pyro.sample` in its forward pass.
+
+    Args:
+        model: The model, which is run once.
+        drawn: What the guide draws.
+        batch: The model's arguments.
+    """
+    random = random_paths(model)
+    with short_errors(), seeded(0), torch.no_grad(), poutine.block():
+        buffers = [buffer for path, buffer in model.network.named_buffers() if path not in random]
+        before = [buffer.clone() for buffer in buffers]  # a run changes those of layers such as batch normalisation
+        trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
+    sites = {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
+    missing = sorted(sites - {*drawn, *model.latent_names})
+    if missing:
+        raise ValueError(
+            f"the network draws {missing} by `pyro.sample`, which the guide does not, so no fit would learn it; make "
+            "it a `PyroSample` of a `PyroModule`, which is a site of the model, or fit Pyro's `AutoNormal(model)`."
         )

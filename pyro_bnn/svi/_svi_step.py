@@ -17,15 +17,16 @@ from ..estimators import ELBOS, Applied, Estimator
 from ..guides import MeanFieldGuide
 from ..joint import check_gradients
 from ..kl import check_weight
-from ..model import BayesianModel, declared_names, random_paths, rest_frozen
+from ..model import BayesianModel, random_paths, rest_frozen
 from ._arguments import Arguments, Batch
 from ._direct import DirectStep
 from ._execution import Execution
+from ._functions import PyroFunction, as_module
 from ._graph import GraphStep
 from ._natural import NaturalGradient, require_natural
 from ._obstacle import direct_joint
 from ._pyro_step import PyroStep
-from ._requirements import NotCopied, check_coverage, check_latents, check_model, checked_maker
+from ._requirements import NotCopied, check_coverage, check_latents, check_model, check_own_statements, checked_maker
 from ._step import Step, StepTerms
 
 
@@ -127,6 +128,9 @@ class SVIStep(NotCopied):
         """Give the parameters memory of their own again; no step can be made afterwards."""
         self._is_closed = True
         self._stack.close()
+        for module in (self.model, self.guide):
+            if isinstance(module, PyroFunction):
+                module.publish()
 
     @torch.no_grad()
     def _begin_together(self) -> None:
@@ -180,8 +184,8 @@ class SVIStep(NotCopied):
 
 @contextmanager
 def svi_step(
-    model: nn.Module,
-    guide: nn.Module,
+    model: Callable[..., object],
+    guide: Callable[..., object],
     optimizer: Optimizer | Callable[[list[nn.Parameter]], Optimizer],
     *,
     elbo: ELBO | None = None,
@@ -203,8 +207,9 @@ def svi_step(
     In the context the guide's parameters lie in long vectors; afterwards each has memory of its own again.
 
     Args:
-        model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model that is a module, called as ``model(*batch)``.
-        guide: Any Pyro guide that is a module and owns its parameters. It is fitted in place.
+        model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model, called as ``model(*batch)``.
+        guide: Any Pyro guide. A module is fitted in place. The `pyro.param` statements of functions begin with what
+            Pyro's global store has, as under `pyro.infer.SVI`, and their values are there again at the end.
         optimizer: A torch optimizer of parameters of the guide and the model, or a function from all of these
             parameters to an optimizer, such as ``functools.partial(torch.optim.Adam, lr=1e-3)``.
         elbo: One of Pyro's ELBOs, such as ``Trace_ELBO(num_particles=2)`` for two draws in each step; None is
@@ -234,19 +239,12 @@ def svi_step(
     """
     elbo = Trace_ELBO() if elbo is None else elbo
     check_model(model, guide)
+    model, guide = as_module("model", model), as_module("guide", guide)
     optimizer = checked_maker(optimizer)
     if not isinstance(elbo, ELBO) or type(elbo).__name__.startswith("Jit"):
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
         raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and not a Jit ELBO, got {got}.")
     _checks.at_least("num_particles", elbo.num_particles, 1)
-    if isinstance(guide, type):
-        raise ValueError(f"`guide` must be an instance, got the class; pass `{guide.__name__}(model)`.")
-    for name, module in (("model", model), ("guide", guide)):
-        if not isinstance(module, nn.Module):
-            raise ValueError(
-                f"`{name}` must be a module, got {type(module).__name__}, which keeps its parameters in Pyro's global "
-                "store; fit it with `pyro.infer.SVI`, then pass it to `predict`."
-            )
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
     execution = Execution.given(execution)
@@ -324,7 +322,10 @@ def _learned_parameters(
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
             )
     if isinstance(model, BayesianModel):
-        _check_sites(model, {node["name"] for node in latent if not is_auxiliary(node)})
+        drawn = {node["name"] for node in latent if not is_auxiliary(node)}
+        _check_sites(model, drawn)
+        if not is_direct:
+            check_own_statements(model, drawn, batch)
     if not parameters:
         raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
     return parameters
@@ -334,8 +335,7 @@ def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
     """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
     ours = ("net.", "prior.", "likelihood.")
     missing = [name for name in model.latent_names if name not in drawn]
-    known = {*model.latent_names, *declared_names(model)}
-    foreign = sorted(name for name in drawn if name.startswith(ours) and name not in known)
+    foreign = sorted(name for name in drawn if name.startswith(ours) and name not in model.latent_names)
     if missing or foreign:
         problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
         raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")

@@ -23,6 +23,7 @@ from ._prediction import Prediction as Prediction
 from ._prediction import concatenate as concatenate
 from ._regression import MixtureDensityPrediction as MixtureDensityPrediction
 from ._regression import RegressionPrediction as RegressionPrediction
+from ._values import ValuePrediction as ValuePrediction
 
 __all__ = [
     "Accumulator",
@@ -30,6 +31,7 @@ __all__ = [
     "MixtureDensityPrediction",
     "Prediction",
     "RegressionPrediction",
+    "ValuePrediction",
     "entropy",
     "expected_entropy",
     "mutual_information",

@@ -25,7 +25,7 @@ P = TypeVar("P", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 """Type of the predictions of a model, likelihood or running sum; code that does not say it means any."""
 
-DRAWS_FIRST = ("logits", "components")
+DRAWS_FIRST = ("logits", "components", "values")
 """Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
 
 

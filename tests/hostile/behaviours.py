@@ -115,7 +115,7 @@ WRAPPED = {
         "must have weights, but `weight` is on the device meta",
     ),
     "with NaN": (with_nan, "must have finite weights, got NaN or infinity in `weight`"),
-    "without parameters": (nn.ReLU, "matches none of the network's parameters"),
+    "without parameters": (nn.ReLU, "must have a parameter that can be random"),
 }
 
 OF_WRAPPERS = [
