@@ -245,6 +245,16 @@ def test_numbers_with_commas_in_quotes_are_numbers_and_said(tmp_path, texts):
     assert f"Numbers in 'k' are read as in {example}: {example} is 1234.5." in data.notes
 
 
+def test_new_rows_whose_numbers_are_written_otherwise_are_read_and_said(tmp_path):
+    config = config_of(table_of(tmp_path, k=[1000.5 + i for i in range(40)]))
+    facts = sources.load(config).facts
+    plain = sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,1020.5\n"))
+    other = sources.read_sample(config, facts, _new(tmp_path, 'a,k\n0,"1020,5"\n'))
+    assert torch.equal(plain.x, other.x)
+    assert other.notes == ("Numbers in 'k' are read as in 1234,5: 1234,5 is 1234.5.",)
+    assert plain.notes == ()
+
+
 def test_line_breaks_within_cells_are_said(pyro_bnn, tmp_path):  # noqa: F811
     rows = houses()
     rows[4][2] = "Rome\n1,2,3"

@@ -25,7 +25,7 @@ def table(tmp_path):
 
 
 def cells_of(*texts, separator=",", name="c"):
-    return Cells(name, "t.csv", np.array(texts, dtype=object), separator)
+    return Cells(name, "t.csv", pd.Series(texts, range(1, len(texts) + 1), dtype=object), separator)
 
 
 def columns_of(table):

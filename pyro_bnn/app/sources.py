@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_ta
 from .own.cells import Cells, listed
 from .own.reading import Table, read_table
 from .own.splitting import last_rows, split_rows
-from .own.table import TableEncoding, checksum, complete_rows, feature_names, learned_encoding
+from .own.table import checksum, complete_rows, feature_names, learned_encoding
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 __all__ = ["Look", "Sample", "first_look", "load", "read_sample", "trained_on"]
@@ -83,7 +82,8 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     if facts is None:
         encoding, said = learned_encoding(table, names, training, wanted=config.features)
         target = learned_classes(config.target, labels, table.shown) if labels else _learned(config, cells, training)
-        notes += [*said, *_on_numbers(encoding, target)]
+        numbers = [feature for feature in encoding.features if feature.kind == "number"]
+        notes += [*said, *_on_numbers({column.name: column.written for column in [*numbers, target]})]
         dates = [feature.name for feature in encoding.features if feature.kind == "date"]
         if dates and testing and not config.split_by:
             notes.append(
@@ -105,15 +105,12 @@ def _learned(config: RunConfig, cells: Cells, training: list[int]) -> Target:
     return replace(target, written=written)
 
 
-def _on_numbers(encoding: TableEncoding, target: Target) -> list[str]:
-    """Sentences on numbers that are not written with a decimal point."""
-    columns: dict[str, list[str]] = {}
-    for column in (*(feature for feature in encoding.features if feature.kind == "number"), target):
-        columns.setdefault(column.written, []).append(column.name)
+def _on_numbers(written: Mapping[str, str]) -> list[str]:
+    """Sentences on columns of numbers that are not written with a decimal point, by how they are written."""
     return [
-        f"Numbers in {listed(names)} are read as in {written}: {written} is 1234.5."
-        for written, names in columns.items()
-        if written
+        f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
+        "1234.5."
+        for form in sorted({*written.values()} - {""})
     ]
 
 
@@ -292,11 +289,11 @@ def _table_sample(
             "by --allow-unseen."
         )
     notes += [f"Categories that training did not have count as none of those it had: {said}."] if unseen else []
+    notes += _on_numbers(encoding.written_otherwise(table))
     y, has_target, on_targets = _known_targets(facts.target, config.target, table)
     names = keep or tuple(name for name in config.ignore if name in table.names)
-    copied = {name: ["" if pd.isna(text) else text for text in table.column(name).texts] for name in names}
-    rows = [int(row) + 1 for row in np.flatnonzero(kept)]
-    return Sample(encoding.inputs(table), y, rows, copied, (*notes, *on_targets), has_target)
+    copied = {name: table.frame[name].fillna("").tolist() for name in names}
+    return Sample(encoding.inputs(table), y, table.frame.index.tolist(), copied, (*notes, *on_targets), has_target)
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor | None, list[str]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -184,8 +185,8 @@ def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
         )
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "replace")
-    texts = [str(label) for label in y.tolist()]
-    return Cells(name, shown, np.array([None if text.strip().lower() in MISSING else text for text in texts], object))
+    texts = pd.Series([str(label) for label in y.tolist()], index=range(1, len(y) + 1), dtype=object)
+    return Cells(name, shown, texts.mask(texts.str.strip().str.lower().isin(MISSING), None))
 
 
 def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:

@@ -42,6 +42,9 @@ DATES = {
 
 DATE_LIKE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T].*)?")
 
+TRUTH = {"true": "True", "false": "False"}
+"""How truth values are written, whatever the case of their letters."""
+
 
 @dataclass(frozen=True)
 class Cells:
@@ -50,13 +53,13 @@ class Cells:
     Args:
         name: Name of the column.
         shown: Where they are from, for messages.
-        texts: The cells, shape (N,); None is a missing value.
+        texts: The cells, shape (N,), by the number of the row in the file; missing ones are None.
         separator: What separates the cells in their file.
     """
 
     name: str
     shown: str
-    texts: np.ndarray
+    texts: pd.Series
     separator: str = ","
 
     def __len__(self) -> int:
@@ -68,7 +71,7 @@ class Cells:
     @cached_property
     def is_missing(self) -> np.ndarray:
         """Whether each cell is missing, shape (N,)."""
-        return pd.isna(self.texts)
+        return self.texts.isna().to_numpy()
 
     @property
     def present(self) -> list[str]:
@@ -79,12 +82,13 @@ class Cells:
     def labels(self) -> np.ndarray:
         """The cells as names of classes, where truth values are written in one way; missing ones are empty."""
         truth = {"true": "True", "false": "False"}
-        return np.array(["" if pd.isna(text) else truth.get(text.lower(), text) for text in self.texts], dtype=object)
+        return np.array(
+            [truth.get(text.lower(), text) for text in self.texts.where(~self.is_missing, "")], dtype=object
+        )
 
-    @property
-    def are_whole(self) -> bool:
-        """Whether all cells that are there are whole numbers, written without a point."""
-        return all(text.lstrip("+-").isdecimal() for text in self.present)
+    def row(self, which: np.ndarray) -> int:
+        """Number in the file of the first of some rows, which are given as truth values."""
+        return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
         """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts.
@@ -104,39 +108,44 @@ class Cells:
                 table = str.maketrans(decimal, ".", groups)
                 read[written] = np.array([float(text.translate(table)) for text in present])
         if not read:
-            self._check_few(present, [not lost or _is_number(text) for text, lost in zip(present, plain, strict=True)])
+            patterns = [pattern for pattern, _, _ in NUMBERS.values()]
+            are_numbers = np.array([any(pattern.fullmatch(text) for pattern in patterns) for text in present])
+            self._check_few(present, are_numbers | ~np.isnan(plain))
             return None
         written = preferred if preferred in read else next(iter(read))
-        if written != preferred and "" not in read and self.separator == ",":
-            other = next((other for other, values in read.items() if (values != read[written]).any()), None)
-            if other is not None:
-                raise ValueError(
-                    f"{self} holds numbers such as {next(text for text in present if ',' in text)!r}, which may be "
-                    f"written as in {written} or as in {other}; write them with a decimal point, and without "
-                    "separators between thousands."
-                )
-        numbers = np.full(len(self), np.nan)
-        numbers[~self.is_missing] = read[written]
+        if written not in ("", preferred) and self.separator == ",":
+            for other, values in read.items():
+                if (values != read[written]).any():
+                    raise ValueError(
+                        f"{self} holds numbers such as {next(text for text in present if ',' in text)!r}, which may be "
+                        f"written as in {written} or as in {other}; write them with a decimal point, and without "
+                        "separators between thousands."
+                    )
+        numbers = self._filled(read[written])
         if np.isinf(numbers).any():
-            raise ValueError(
-                f"{self} holds an infinite number in row {np.isinf(numbers).argmax() + 1}; mend or remove it."
-            )
+            row = self.row(np.isinf(numbers))
+            raise ValueError(f"{self} holds an infinite number in row {row}; mend or remove it.")
         return numbers, written
 
-    def _check_few(self, present: list[str], are_numbers: Sequence[bool]) -> None:
+    def _filled(self, values: np.ndarray) -> np.ndarray:
+        """Numbers for the cells that are there, NaN for the others."""
+        filled = np.full(len(self), np.nan)
+        filled[~self.is_missing] = values
+        return filled
+
+    def _check_few(self, present: list[str], are_numbers: np.ndarray) -> None:
         """Raise if most cells are numbers."""
-        if sum(are_numbers) <= MOSTLY * len(present):
+        if are_numbers.sum() <= MOSTLY * len(present):
             return
-        odd = next((text for text, is_number in zip(present, are_numbers, strict=True) if not is_number), None)
-        if odd is not None:
+        if are_numbers.all():
+            kinds = {("," in text, "." in text): text for text in present if not text.lstrip("+-").isdecimal()}
             raise ValueError(
-                f"{self} holds numbers, but also texts such as {odd!r}; make them numbers or empty cells, or "
-                f"{training_without([self.name])}."
+                f"{self} holds numbers that are written in several ways, such as {listed(list(kinds.values())[:2])}; "
+                "write them all in one way, as 1234,5 or as 1234.5."
             )
-        kinds = {("," in text, "." in text): text for text in present if not text.lstrip("+-").isdecimal()}
         raise ValueError(
-            f"{self} holds numbers that are written in several ways, such as {listed(list(kinds.values())[:2])}; write "
-            "them all in one way, as 1234,5 or as 1234.5."
+            f"{self} holds numbers, but also texts such as {present[are_numbers.argmin()]!r}; make them numbers or "
+            f"empty cells, or {training_without([self.name])}."
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
@@ -150,13 +159,11 @@ class Cells:
         """
         present = self.present
         if sum(map(bool, map(DATE_LIKE.fullmatch, present))) <= MOSTLY * len(present):
-            return None
+            return None if present else (self._filled(np.empty(0)), preferred)
         read = {}
         for written, (pattern, parts) in DATES.items():
-            texts = pd.Series(
-                [pattern.sub(parts, text) if pattern.match(text) else "" for text in present], dtype=object
-            )
-            times = pd.to_datetime(texts, format="ISO8601", utc=True, errors="coerce")
+            texts = [pattern.sub(parts, text) if pattern.match(text) else "" for text in present]
+            times = pd.to_datetime(pd.Series(texts), format="ISO8601", utc=True, errors="coerce")
             if not times.isna().any():
                 read[written] = ((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(dtype=float)
         remedy = "write them as in 2024-12-31 or 2024-12-31 15:30"
@@ -167,15 +174,9 @@ class Cells:
                 f"{training_without([self.name])}."
             )
         written = preferred if preferred in read else next(iter(read))
-        if written != preferred and len(read) > 1 and not np.array_equal(*read.values()):
+        if written != preferred and any((days != read[written]).any() for days in read.values()):
             raise ValueError(f"{self} holds dates such as {present[0]!r}, where day and month are not told; {remedy}.")
-        days = np.full(len(self), np.nan)
-        days[~self.is_missing] = read[written]
-        return days, written
-
-
-def _is_number(text: str) -> bool:
-    return any(pattern.fullmatch(text) for pattern, _, _ in NUMBERS.values())
+        return self._filled(read[written]), written
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

@@ -82,10 +82,10 @@ class Feature:
         inputs = (values[0][:, self.parts] - np.array(self.mean)) / np.array(self.scale)
         is_far = (np.abs(inputs) > LARGEST).any(1)
         if is_far.any():
-            row = int(is_far.argmax())
+            row = cells.row(is_far)
             raise ValueError(
                 f"{cells} holds numbers that are much larger than in training, such as {cells.texts[row]} in row "
-                f"{row + 1}; mend them."
+                f"{row}; mend them."
             )
         return inputs
 

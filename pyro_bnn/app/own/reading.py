@@ -22,7 +22,7 @@ class Table:
 
     Args:
         shown: Where it is from, for messages.
-        frame: The cells, as texts; None is a missing value.
+        frame: The cells, as texts; None is a missing value. Its index has the numbers of the rows in the file, from 1.
         separator: What separates the cells in the file; empty if nothing does.
         notes: Sentences for the user on what was read.
     """
@@ -47,7 +47,7 @@ class Table:
             ValueError: If there is no such column.
         """
         self.require([name])
-        return Cells(name, self.shown, self.frame[name].to_numpy(dtype=object), self.separator)
+        return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str]) -> None:
         """Check that there are columns of these names.
@@ -96,14 +96,14 @@ def read_table(path: str | Path) -> Table:
         raise ValueError(f"{path} has two columns {twice!r}; give them different names.")
     if not len(frame):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
-    frame.columns = pd.Index(names, dtype=object)
-    broken = {name: frame[name].str.contains("\n").eq(True).to_numpy() for name in names}
-    notes += [
-        f"Cells of column {name!r} of {path} hold line breaks, the first in row {rows.argmax() + 1}; if that is not "
-        "meant, look for a quote too many."
-        for name, rows in broken.items()
-        if rows.any()
-    ]
+    frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)
+    for name in names:
+        is_broken = frame[name].str.contains("\n").eq(True).to_numpy()
+        if is_broken.any():
+            notes.append(
+                f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken.argmax() + 1}; if "
+                "that is not meant, look for a quote too many."
+            )
     return Table(str(path), frame, separator, tuple(notes))
 
 

@@ -55,6 +55,16 @@ class TableEncoding:
         found = {feature.name: feature.unseen(table.column(feature.name)) for feature in self.features}
         return {name: categories for name, categories in found.items() if categories}
 
+    def written_otherwise(self, table: Table) -> dict[str, str]:
+        """How numbers are written in columns where that is not as in training, by column."""
+        numbers = [feature for feature in self.features if feature.kind == "number"]
+        found = {feature.name: table.column(feature.name).numbers(feature.written) for feature in numbers}
+        return {
+            feature.name: read[1]
+            for feature in numbers
+            if (read := found[feature.name]) is not None and read[1] != feature.written
+        }
+
 
 def learned_encoding(
     table: Table, names: Sequence[str], training: Sequence[int], *, wanted: Sequence[str]
@@ -125,10 +135,11 @@ def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarr
     if empty:
         raise ValueError(f"{table.shown} has no value in {columns}; fill some in, or {training_without(empty)}.")
     if lacking.any() and not drop:
+        row = table.frame.index[lacking.argmax()]
         raise ValueError(
-            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
-            f"{lacking.argmax() + 1}), where training lacked none; fill them in, leave those rows out by "
-            f"--drop-missing, or {training_without(where)}."
+            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row {row}), "
+            f"where training lacked none; fill them in, leave those rows out by --drop-missing, or "
+            f"{training_without(where)}."
         )
     if lacking.all():
         raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
@@ -140,7 +151,7 @@ def checksum(table: Table, names: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for name in names:
         cells = table.column(name)
-        texts = "\x1e".join(np.where(cells.is_missing, "", cells.texts))
+        texts = "\x1e".join(cells.texts.where(~cells.is_missing, ""))
         digest.update(f"{name}\x1f{texts}\x1d".encode(errors="surrogatepass"))
     return digest.hexdigest()
 

@@ -121,7 +121,7 @@ def target_labels(cells: Cells) -> list[str]:
         if rows.any():
             raise ValueError(
                 f"the target {cells.name!r} in {cells.shown} {what} in {rows.sum()} of {len(cells)} rows (the first is "
-                f"row {rows.argmax() + 1}); mend or remove those rows."
+                f"row {cells.row(rows)}); mend or remove those rows."
             )
     return list(cells.labels)
 
@@ -135,7 +135,7 @@ def guessed(cells: Cells) -> tuple[str, str]:
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     if cells.numbers() is None:
         return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
-    if cells.are_whole and num_values <= MOST_GUESSED_CLASSES:
+    if all(text.lstrip("+-").isdecimal() for text in cells.present) and num_values <= MOST_GUESSED_CLASSES:
         return (
             "categorical",
             f"Target {cells.name!r} holds whole numbers with {count}: classification (for numbers: --likelihood "
