@@ -46,6 +46,7 @@ TABLES = {
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
     "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; mend that line, and quote"),
+    "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "Expected 2 fields in line 2, saw 3"),
     "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, and the line of names 3; mend it"),
     "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quote is opened and never closed"),
     "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is no table: ',' expected after"),

@@ -82,8 +82,8 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     if facts is None:
         encoding, said = learned_encoding(table, names, training, wanted=config.features)
         target = learned_classes(config.target, labels, table.shown) if labels else _learned(config, cells, training)
-        numbers = [feature for feature in encoding.features if feature.kind == "number"]
-        notes += [*said, *_on_numbers({column.name: column.written for column in [*numbers, target]})]
+        written = {feature.name: feature.written for feature in encoding.features if feature.kind == "number"}
+        notes += [*said, *_on_numbers({**written, target.name: target.written})]
         dates = [feature.name for feature in encoding.features if feature.kind == "date"]
         if dates and testing and not config.split_by:
             notes.append(

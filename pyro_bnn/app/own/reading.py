@@ -121,7 +121,6 @@ def _separated(path: Path) -> tuple[list[str], pd.DataFrame, str]:
             path,
             sep=separator,
             header=None,  # so that no line may have more cells than the first
-            index_col=False,
             dtype=object,
             keep_default_na=False,  # so that only cells that are not there are NaN
             skipinitialspace=True,

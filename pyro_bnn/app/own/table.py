@@ -138,7 +138,7 @@ def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarr
         row = table.frame.index[lacking.argmax()]
         raise ValueError(
             f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row {row}), "
-            f"where training lacked none; fill them in, leave those rows out by --drop-missing, or "
+            "where training lacked none; fill them in, leave those rows out by --drop-missing, or "
             f"{training_without(where)}."
         )
     if lacking.all():
