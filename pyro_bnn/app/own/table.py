@@ -137,8 +137,8 @@ def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarr
     if lacking.any() and not drop:
         row = table.frame.index[lacking.argmax()]
         raise ValueError(
-            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row {row}), "
-            "where training lacked none; fill them in, leave those rows out by --drop-missing, or "
+            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
+            f"{row}), where training lacked none; fill them in, leave those rows out by --drop-missing, or "
             f"{training_without(where)}."
         )
     if lacking.all():
