@@ -49,6 +49,7 @@ BAD = {
     "drop_missing": [True, 1, None],
     "test_fraction": [0.5, 1, -0.1, "0.1", True, None],
     "split_seed": [1, -1, None],
+    "split_by": ["day", 3, None],
 }
 
 

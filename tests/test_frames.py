@@ -1,6 +1,5 @@
 """Predictions as data frames."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -146,12 +145,6 @@ def test_half_precision_and_no_rows_work():
 def test_wrong_arguments_are_answered_with_a_sentence(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_without_pandas_the_error_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[tables\]'"):
-        predicted("categorical").to_frame()
 
 
 def test_kinds_are_those_of_the_table():

@@ -1,7 +1,12 @@
 """Whatever is wrong with a table or with arrays is said in one sentence, and nothing is left behind."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
+
+from pyro_bnn.app.own.arrays import read_arrays
 
 from .own_data import NAMES, QUICK, houses, write_table
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -40,30 +45,46 @@ TABLES = {
     "two equal names": (text("a,a,price", "1,2,3"), (), "has two columns 'a'; give them different names"),
     "no name": (text("a,,price", "1,5,3", "1,9,4"), (), "column 2 of"),
     "no header": (text("1,2", "3,4", "5,6"), (), "its first line holds numbers; put a line of names above it"),
-    "ragged": (text("a,price", "1,2", "3,4,5"), (), "line 3 of"),
+    "ragged": (text("a,price", "1,2", "3,4,5"), (), "Expected 2 fields in line 3, saw 3; mend that line, and quote"),
+    "all lines longer": (text("a,price", "1,2,3", "4,5,6"), (), "Expected 2 fields in line 2, saw 3"),
+    "short line": (text("a,b,price", "1,2,3", "4,5"), (), "has 2 cells, and the line of names 3; mend it"),
+    "unclosed quote": (text("a,price", '1,"2', "3,4", "5,6"), (), "a quote is opened and never closed"),
+    "quote within a cell": (text("a,price", '"1"x,2', "3,4"), (), "is no table: ',' expected after"),
     "not UTF-8": ("größe,price\n1,2\n".encode("latin-1"), (), "is no text in UTF-8 (byte 0xf6 cannot be read)"),
     "UTF-16": ("area,price\n1,2\n".encode("utf-16"), (), "is no text in UTF-8"),
     "binary": (bytes(range(128)) * 4, (), "is no t"),
-    "missing cell": (
-        edited(3, "rooms", ""),
-        (),
-        "lacks values in column 'rooms', in 1 of 20 rows (the first is row 4)",
+    "no value of the target": (
+        with_column("none", iter([""] * 20)),
+        ("--target", "none"),
+        "has no value in column 'none'",
     ),
-    "missing target": (edited(3, "price", "NA"), (), "lacks values in column 'price'"),
-    "missing column": (with_column("empty", iter([""] * 20)), (), "has no value in column 'empty'; fill some in, or"),
     "infinite": (edited(5, "area", "inf"), (), "column 'area' of"),
     "infinite target": (edited(5, "price", "-inf"), (), "holds an infinite number in row 6"),
     "too large": (edited(5, "area", "1e308"), ("--test-fraction", 0), "holds too large numbers; divide them"),
     "mixed": (edited(5, "area", "large"), (), "holds numbers, but also texts such as 'large'"),
     "mixed target": (edited(5, "price", "dear"), (), "column 'price' of"),
-    "dates": (with_column("day", (f"2024-01-{i:02d}" for i in range(1, 21))), (), "column 'day' of"),
-    "identifiers": (with_column("id", (f"id{i}" for i in range(20))), (), "leave it out by --ignore id"),
+    "dates of two kinds": (with_column("day", (f"{i}.2.24" for i in range(1, 21))), (), "column 'day' of"),
+    "month or day": (
+        with_column("day", (f"{i % 9 + 1}/2/2024" for i in range(20))),
+        (),
+        "where day and month are not told",
+    ),
+    "only names": (
+        with_column("id", (f"id{i}" for i in range(20))),
+        ("--features", "id", "--ignore", "id"),
+        "has no column to predict",
+    ),
+    "infinite class": (
+        edited(3, "rooms", "inf"),
+        ("--target", "rooms", "--likelihood", "categorical"),
+        "an infinite number",
+    ),
     "target constant": (with_column("same", iter(["2.5"] * 20)), ("--target", "same"), "is the same number, 2.5"),
     "one class": (with_column("same", iter(["yes"] * 20)), ("--target", "same"), "is 'yes' in all rows"),
     "only constants": (
         with_column("same", iter(["2.5"] * 20)),
         ("--features", "same"),
-        "has no column to predict from: 'same' hold the same value in all rows",
+        "has no column to predict from. Column 'same' is the same in all training rows: it is left out.",
     ),
     "texts as numbers": (GOOD, ("--target", "city", "--likelihood", "gaussian"), "needs numbers; choose categorical"),
     "numbers as counts": (GOOD, ("--likelihood", "poisson"), "must hold counts for --likelihood poisson"),
@@ -172,6 +193,74 @@ def test_a_file_that_holds_no_arrays_is_refused(pyro_bnn, tmp_path, content):  #
     path = tmp_path / "data.npz"
     path.write_bytes(content)
     assert str(path) in refused(pyro_bnn, path)
+
+
+LABELS = ["a", "b"] * 10
+INFINITE = np.where(np.arange(20) == 3, np.inf, np.arange(20) % 2)
+
+
+@pytest.mark.parametrize("name", ["y", "y_test"])
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([*LABELS[:-1], ""]), "lacks a label in 1 of 20 rows (the first is row 20)"),
+        (np.array([*LABELS[:-1], "nan"]), "lacks a label in 1 of 20 rows"),
+        (np.where(np.arange(20) < 2, np.nan, 1.0), "lacks a label in 2 of 20 rows (the first is row 1)"),
+        (INFINITE, "holds an infinite number in 1 of 20 rows (the first is row 4)"),
+        (-INFINITE, "holds an infinite number in 1 of 20 rows"),
+    ],
+)
+def test_labels_that_are_none_are_no_class(pyro_bnn, tmp_path, name, labels, message):  # noqa: F811
+    path = tmp_path / "data.npz"
+    good = {"x": X, "y": np.array(LABELS) if labels.dtype.kind == "U" else np.arange(20.0) % 2}
+    np.savez(path, **{**good, "x_test": X, "y_test": good["y"], name: labels})
+    assert message in refused(pyro_bnn, path, "--likelihood", "categorical")
+
+
+@pytest.mark.parametrize("options", [("--test-fraction", 0.5), ("--split-seed", 3)])
+def test_a_share_of_test_rows_is_refused_where_they_are_given(pyro_bnn, tmp_path, options):  # noqa: F811
+    path = tmp_path / "data.npz"
+    np.savez(path, x=X, y=X[:, 0], x_test=X, y_test=X[:, 0])
+    assert f"so no rows are set aside; leave out {options[0]}, or those arrays" in refused(pyro_bnn, path, *options)
+
+
+@pytest.mark.parametrize("name", ["data.npz", "table.csv", "table.parquet"])
+def test_a_pipe_is_no_file(pyro_bnn, tmp_path, name):  # noqa: F811
+    def give_up(*_):
+        raise AssertionError("it waits for ever")
+
+    path = tmp_path / name
+    os.mkfifo(path)
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
+    try:
+        message = refused(pyro_bnn, path, *(() if name == "data.npz" else ("--target", "y")))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert "is no file; pass" in message
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_arrays_are_named_whatever_is_wrong_with_them(tmp_path, save):
+    path = tmp_path / "data.npz"
+    save(path, x=np.arange(12.0).reshape(4, 3), y=np.arange(4))
+    good, kinds = path.read_bytes(), set()
+    for place in range(len(good)):
+        for value in (0, 9, 40, 57, 255):
+            path.write_bytes(good[:place] + bytes([value]) + good[place + 1 :])
+            try:
+                read_arrays(path)
+            except ValueError as error:
+                assert str(path) in str(error)  # noqa: PT017  # most damages are harmless or found; each must be named
+                kinds.add(type(error.__cause__).__name__)
+    assert {"BadZipFile", "ValueError"} < kinds
+
+
+def test_a_damaged_parquet_file_is_named(pyro_bnn, tmp_path):  # noqa: F811
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"PAR1" + 50 * b"x" + b"PAR1")
+    assert "is no Parquet file, or is damaged" in refused(pyro_bnn, path, "--target", "y")
 
 
 def test_rows_that_lack_values_are_left_out_if_wanted(pyro_bnn, tmp_path):  # noqa: F811

@@ -2,13 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from pyro_bnn.app import runs, sources
-from pyro_bnn.app.own.columns import numbers_of
+from pyro_bnn.app.own.cells import Cells
 from pyro_bnn.app.own.reading import read_table
 from pyro_bnn.app.own.splitting import split_rows
 from pyro_bnn.app.own.targets import guessed
@@ -20,6 +22,18 @@ from .test_cli import PNG, pyro_bnn  # noqa: F401  # a fixture
 @pytest.fixture
 def table(tmp_path):
     return write_table(tmp_path / "houses.csv", houses())
+
+
+def cells_of(*texts, separator=",", name="c"):
+    return Cells(name, "t.csv", pd.Series(texts, range(1, len(texts) + 1), dtype=object), separator)
+
+
+def columns_of(table):
+    """The cells of a table by column, None where one is missing."""
+    return {
+        name: [None if cell is None or cell != cell else cell for cell in table.column(name).texts]
+        for name in table.names
+    }
 
 
 def trained(pyro_bnn, table, run, *options):  # noqa: F811
@@ -125,7 +139,7 @@ def test_classes_are_predicted_from_a_table(pyro_bnn, tmp_path):  # noqa: F811
     ],
 )
 def test_the_kind_of_target_is_guessed_and_said(cells, likelihood):
-    found, reason = guessed("y", cells, "t.csv")
+    found, reason = guessed(cells_of(*cells, name="y"))
     assert found == likelihood
     assert ("classification" in reason) == (likelihood == "categorical")
 
@@ -136,31 +150,29 @@ def test_the_kind_of_target_is_guessed_and_said(cells, likelihood):
 @pytest.mark.parametrize(("separator", "ending"), [(",", ".csv"), (";", ".csv"), ("\t", ".tsv"), ("|", ".txt")])
 def test_separators_are_found(tmp_path, separator, ending):
     table = read_table(write_table(tmp_path / f"t{ending}", [[1, "a b"], [2, "c"]], ("x", "y"), separator))
-    assert table.columns == {"x": ["1", "2"], "y": ["a b", "c"]}
+    assert columns_of(table) == {"x": ["1", "2"], "y": ["a b", "c"]}
 
 
 def test_a_byte_order_mark_blank_lines_quotes_and_missing_values_are_understood(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbf"x","y, z"\r\n1, NA \r\n\r\n?,"a, b"\r\n')
-    assert read_table(path).columns == {"x": ["1", None], "y, z": [None, "a, b"]}
+    assert columns_of(read_table(path)) == {"x": ["1", None], "y, z": [None, "a, b"]}
 
 
 def test_parquet_gives_the_same_cells(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    frame = pandas.DataFrame({"x": [0.1, float("nan")], "n": [1, 2], "t": ["a", None], "b": [True, False]})
+    frame = pd.DataFrame({"x": [0.1, float("nan")], "n": [1, 2], "t": ["a", None], "b": [True, False]})
     frame.to_parquet(tmp_path / "t.parquet")
-    found = read_table(tmp_path / "t.parquet").columns
+    found = columns_of(read_table(tmp_path / "t.parquet"))
     assert found == {"x": ["0.1", None], "n": ["1", "2"], "t": ["a", None], "b": ["True", "False"]}
 
 
 def test_the_index_that_pandas_writes_is_no_column(tmp_path):
     path = write_table(tmp_path / "t.csv", [[0, 5, 1], [1, 6, 2]], ("", "x", "y"))
-    assert list(read_table(path).columns) == ["x", "y"]
+    assert read_table(path).names == ["x", "y"]
 
 
 def test_huge_whole_numbers_are_numbers():
-    assert numbers_of("n", ["1" + 30 * "0", "2"], "t.csv").tolist() == [1e30, 2.0]
+    assert cells_of("1" + 30 * "0", "2").numbers()[0].tolist() == [1e30, 2.0]
 
 
 @pytest.mark.parametrize(("separator", "ending"), [(";", ".csv"), ("\t", ".tsv")])
@@ -170,10 +182,12 @@ def test_decimal_commas_are_read_as_numbers_and_said(pyro_bnn, tmp_path, separat
     for name, cells in (("points", rows), ("commas", with_commas)):
         table = write_table(tmp_path / f"{name}{ending}", cells, NAMES, separator)
         out = trained(pyro_bnn, table, tmp_path / name)
-        assert ("Commas in 'area', 'price' are decimal commas: 1,5 is read as 1.5." in out) == (name == "commas")
+        said = "Numbers in 'area', 'price' are read as in 1234,5: 1234,5 is 1234.5."
+        assert (said in out) == (name == "commas")
         runs_of[name] = runs.read_facts(tmp_path / name)
-    assert runs_of["commas"].table == runs_of["points"].table
-    assert runs_of["commas"].target == runs_of["points"].target
+    for one, other in zip(*(facts.table.features for facts in runs_of.values()), strict=True):
+        assert replace(one, written="") == replace(other, written="")
+    assert replace(runs_of["commas"].target, written="") == runs_of["points"].target
     out = tmp_path / "out.csv"
     means = []
     for name in ("points", "commas"):  # either form of new rows, whatever that of the run
@@ -183,41 +197,57 @@ def test_decimal_commas_are_read_as_numbers_and_said(pyro_bnn, tmp_path, separat
     assert means[0] == means[1]
 
 
-def test_commas_in_codes_and_between_thousands_are_no_decimal_commas():
-    found = numbers_of("c", ["1,5", "2", None, "-3,5e2"], "t.csv", allows_commas=True)
-    np.testing.assert_array_equal(found, [1.5, 2.0, np.nan, -350.0])
-    assert numbers_of("c", ["1,5", "2,5"], "t.csv") is None  # of a table that commas separate
-    assert numbers_of("c", ["a,1", "b,2"], "t.csv", allows_commas=True) is None
-    for other in ("2.5", "1.234,5", "many"):
-        with pytest.raises(ValueError, match=f"numbers with decimal commas, but also cells such as '{other}'; write"):
-            numbers_of("c", ["1,5", "2,5", other], "t.csv", allows_commas=True)
+@pytest.mark.parametrize(
+    ("texts", "numbers", "written"),
+    [
+        (["1,5", "2", None, "-3,5e2"], [1.5, 2.0, np.nan, -350.0], "1234,5"),
+        (["1.234,5", "2,5", "999", "1.234"], [1234.5, 2.5, 999.0, 1234.0], "1.234,5"),
+        (["1,234.5", "2.5", "1,234,567"], [1234.5, 2.5, 1234567.0], "1,234.5"),
+        (["1 234,5", "2,5"], [1234.5, 2.5], "1 234,5"),
+        (["1'234.5", "2.5"], [1234.5, 2.5], "1 234.5"),
+        (["1e5", "-.5", "2.", "+3"], [1e5, -0.5, 2.0, 3.0], ""),
+        (["1.234", "2.5"], [1.234, 2.5], ""),
+        (["0,123", "0,456"], [0.123, 0.456], "1234,5"),  # no thousand begins with 0
+        (["1_1", "12_1"], None, None),  # codes, though Python reads 11 and 121
+        (["0x10", "x"], None, None),
+        (["a,1", "b,2"], None, None),
+    ],
+)
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_what_is_a_number(texts, numbers, written, separator):
+    found = cells_of(*texts, separator=separator).numbers()
+    if numbers is None:
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found[0], numbers)
+        assert found[1] == written
+
+
+def test_a_comma_before_three_digits_may_be_of_two_kinds():
+    """It groups thousands, or it is the decimal point: where commas separate cells, nothing tells which."""
+    with pytest.raises(
+        ValueError, match=r"such as '1,234', which may be written as in 1234,5 or as in 1,234\.5; write"
+    ):
+        cells_of("1,234", "2").numbers()
+    assert cells_of("1,234", "2", separator=";").numbers()[0].tolist() == [1.234, 2.0]
+    assert cells_of("1,234", "2").numbers("1,234.5")[0].tolist() == [1234.0, 2.0]  # as in training
+    assert cells_of("1.234", "2").numbers("1.234,5")[0].tolist() == [1234.0, 2.0]
+    assert cells_of("53.483", "2.5").numbers("1234,5")[0].tolist() == [53.483, 2.5]
 
 
 @pytest.mark.parametrize(
-    ("cells", "numbers"),
+    ("texts", "message"),
     [
-        (["1_1", "12_1"], None),  # codes, though Python reads 11 and 121
-        (["1e5", "-.5", "2."], [1e5, -0.5, 2.0]),
-        (["\uff11\uff12", "\uff13"], [12.0, 3.0]),  # full width
-        (["0x10", "1 000"], None),
+        (["1", "2", "1_1"], "holds numbers, but also texts such as '1_1'"),
+        (["1", "2", "-nan"], "holds numbers, but also texts such as '-nan'"),
+        (["1,5", "2,5", "many"], "holds numbers, but also texts such as 'many'"),
+        (["1,5", "2,5", "2.5"], "written in several ways, such as '1,5', '2.5'|written in several ways, such as '2,5'"),
+        (["1", "2", "Infinity"], "holds an infinite number in row 3"),
     ],
 )
-def test_what_is_a_number(cells, numbers):
-    found = numbers_of("c", cells, "t.csv")
-    assert (None if found is None else found.tolist()) == numbers
-
-
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ("1_1", "holds numbers, but also texts such as '1_1'"),
-        ("-nan", "holds numbers, but also texts such as '-nan'"),
-        ("Infinity", "holds an infinite number in row 3"),
-    ],
-)
-def test_cells_among_numbers_that_are_none_are_named(cell, message):
+def test_cells_among_numbers_that_are_none_are_named(texts, message):
     with pytest.raises(ValueError, match=message):
-        numbers_of("c", ["1", "2", cell], "t.csv")
+        cells_of(*texts).numbers()
 
 
 def test_codes_with_underscores_are_categories(pyro_bnn, tmp_path):  # noqa: F811
@@ -258,10 +288,10 @@ def test_columns_that_never_change_are_left_out_and_said(pyro_bnn, tmp_path):  #
     table = write_table(tmp_path / "t.csv", rows, ("seven", "word", "number", *NAMES))
     out = trained(pyro_bnn, table, tmp_path / "run")
     for name in ("seven", "word"):
-        assert f"Column '{name}' is the same in all training rows and is left out." in out
-    assert "Column 'number' counts the rows, and says nothing of new ones" in out
+        assert f"Column '{name}' is the same in all training rows: it is left out." in out
+    assert "Column 'number' counts the rows, and says nothing of new ones: it is left out." in out
     names = [f["name"] for f in json.loads((tmp_path / "run" / "data.json").read_text())["table"]["features"]]
-    assert names == ["number", "area", "rooms", "city", "garden"]
+    assert names == ["area", "rooms", "city", "garden"]
 
 
 def test_features_are_chosen(pyro_bnn, table, tmp_path):  # noqa: F811

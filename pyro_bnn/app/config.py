@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .own.reading import TABLES
-from .own.specs import checked_function
+from .own.specs import TABLES, checked_function
 from .specs import make_estimator, make_init, make_inputs, make_kl_weight, make_optimizer, make_prior
 
 __all__ = ["RunConfig", "kind_of"]
@@ -61,6 +60,7 @@ class RunConfig:
         drop_missing: Whether rows of a table that lack a value are left out.
         test_fraction: Share of the rows of a table or of arrays that are set aside for `evaluate`.
         split_seed: Seed of the choice of these rows.
+        split_by: Column of a table whose latest rows are set aside; empty for a choice at random.
     """
 
     dataset: str
@@ -89,6 +89,7 @@ class RunConfig:
     drop_missing: bool = False
     test_fraction: float = 0.0
     split_seed: int = 0
+    split_by: str = ""
 
     @property
     def kind(self) -> str:
@@ -158,6 +159,7 @@ BELONGS: dict[str, tuple[tuple[str, ...], object]] = {
     "drop_missing": (("table",), False),
     "test_fraction": (("table", "arrays"), 0.0),
     "split_seed": (("table", "arrays"), 0),
+    "split_by": (("table",), ""),
 }
 """Settings of some kinds of data only, and their value for others."""
 
@@ -326,5 +328,6 @@ CHECKS: dict[str, Check] = {
     "drop_missing": _flag,
     "test_fraction": _fraction,
     "split_seed": _whole(0),
+    "split_by": _text(str),
 }
 """The check of each setting."""

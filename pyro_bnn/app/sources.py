@@ -1,7 +1,7 @@
 """The data of runs, from wherever they are: image sets, tables, arrays."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +11,12 @@ from torch import Tensor
 from . import images
 from .config import RunConfig
 from .datasets import Dataset, Facts
-from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, read_arrays
-from .own.columns import has_decimal_commas, labels_of, learned_features, numbers_of
-from .own.reading import Table, listed, read_table
-from .own.splitting import split_rows
-from .own.table import TableEncoding, checksum, complete_rows, feature_names
-from .own.targets import Target, guessed, learned_classes, learned_numbers
+from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
+from .own.cells import Cells, listed
+from .own.reading import Table, read_table
+from .own.splitting import last_rows, split_rows
+from .own.table import checksum, complete_rows, feature_names, learned_encoding
+from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
 __all__ = ["Look", "Sample", "first_look", "load", "read_sample", "trained_on"]
 
@@ -65,77 +65,86 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
 def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     table = read_table(path)
     names = feature_names(table, target=config.target, features=config.features, ignore=config.ignore)
-    used = [*names, config.target]
-    kept = complete_rows(table, used, drop=config.drop_missing)
-    notes = [] if len(kept) == len(table) else [f"Rows left out because they lack a value: {len(table) - len(kept)}."]
-    table = table.rows(kept) if len(kept) < len(table) else table
-    texts, shown = table.column(config.target), table.shown
-    is_class = config.likelihood == "categorical"
-    labels = labels_of(texts) if is_class else None
-    training, testing = split_rows(len(table), config.test_fraction, seed=config.split_seed, labels=labels)
+    used = [*names, config.target, *([config.split_by] if config.split_by else [])]
+    digest = checksum(table, used)
+    _check_unchanged(path, facts, digest)
+    notes = [*table.notes]
+    for reason, columns, drop in (("the target", [config.target], True), ("a value", used, config.drop_missing)):
+        kept = complete_rows(table, columns, drop=True) if drop else np.ones(len(table), dtype=bool)
+        notes += [] if kept.all() else [f"Rows left out because they lack {reason}: {(~kept).sum()}."]
+        table = table.rows(kept)
+    cells = table.column(config.target)
+    labels = target_labels(cells) if config.likelihood == "categorical" else None
+    if config.split_by:
+        training, testing = last_rows(table.column(config.split_by), config.test_fraction)
+    else:
+        training, testing = split_rows(len(table), config.test_fraction, seed=config.split_seed, labels=labels)
     if facts is None:
-        features, constant = learned_features(table, names, training)
-        notes += [f"Column {name!r} is the same in all training rows and is left out." for name in constant]
-        notes += [
-            f"Column {name!r} counts the rows, and says nothing of new ones: leave it out by --ignore {name}."
-            for name in names
-            if _counts_rows(table, name)
-        ]
-        notes += _noted_commas(table, names if is_class else used)
-        encoding = TableEncoding(features)
-        target = _learned_target(config, table, training)
+        encoding, said = learned_encoding(table, names, training, wanted=config.features)
+        target = learned_classes(config.target, labels, table.shown) if labels else _learned(config, cells, training)
+        written = {feature.name: feature.written for feature in encoding.features if feature.kind == "number"}
+        notes += [*said, *_on_numbers({**written, target.name: target.written})]
+        dates = [feature.name for feature in encoding.features if feature.kind == "date"]
+        if dates and testing and not config.split_by:
+            notes.append(
+                f"Test rows are chosen at random, though column {dates[0]!r} holds dates; to test on the latest rows, "
+                f"pass --split-by {dates[0]}."
+            )
     elif facts.table is None:
         raise ValueError(f"the run was not trained on a table, but {path} is one.")
     else:
         encoding, target = facts.table, facts.target
-    x, y = encoding.inputs(table), target.encoded(texts, shown, allows_commas=table.allows_commas)
-    found = Facts(checksum(table, used), len(training), len(testing), [encoding.width], target, encoding, None)
+    x, y = encoding.inputs(table), target.encoded(cells)
+    found = Facts(digest, len(training), len(testing), [encoding.width], target, encoding, None)
     return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes))
 
 
-def _noted_commas(table: Table, names: Sequence[str]) -> list[str]:
-    found = [name for name in names if table.allows_commas and has_decimal_commas(table.column(name))]
-    return [f"Commas in {listed(found)} are decimal commas: 1,5 is read as 1.5."] if found else []
+def _learned(config: RunConfig, cells: Cells, training: list[int]) -> Target:
+    numbers, written = target_numbers(cells)
+    target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, cells.shown)
+    return replace(target, written=written)
 
 
-def _counts_rows(table: Table, name: str) -> bool:
-    numbers = numbers_of(name, table.column(name), table.shown, allows_commas=table.allows_commas)
-    return numbers is not None and len(numbers) > 2 and bool((np.diff(numbers) == 1).all())
+def _on_numbers(written: Mapping[str, str]) -> list[str]:
+    """Sentences on columns of numbers that are not written with a decimal point, by how they are written."""
+    return [
+        f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
+        "1234.5."
+        for form in sorted({*written.values()} - {""})
+    ]
 
 
-def _learned_target(config: RunConfig, table: Table, training: list[int]) -> Target:
-    texts = table.column(config.target)
-    if config.likelihood == "categorical":
-        return learned_classes(config.target, labels_of(texts), table.shown)
-    numbers = numbers_of(config.target, texts, table.shown, allows_commas=table.allows_commas)
-    if numbers is None:
+def _check_unchanged(path: Path, facts: Facts | None, digest: str) -> None:
+    """Raise if the rows of a run are not those that it was trained on."""
+    if facts is not None and facts.sha256 != digest:
         raise ValueError(
-            f"the target {config.target!r} in {table.shown} holds texts such as {next(filter(None, texts))!r}, and "
-            f"--likelihood {config.likelihood} needs numbers; choose categorical."
+            f"{path} is not what the run was trained on: its rows have changed since; pass a copy of the file as it "
+            "was (--data FILE), or see new rows by `pyro-bnn predict`."
         )
-    return learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
-    arrays = read_arrays(path)
-    shown = str(path)
-    (x, y), test = _parts(arrays, shown)
+    arrays, shown = read_arrays(path), str(path)
+    digest = array_checksum(arrays)
+    _check_unchanged(path, facts, digest)
+    (x, y), test = pairs_of(arrays, shown)
     is_class = config.likelihood == "categorical"
     if test is None:
-        labels = array_labels(y, shown) if is_class else None
+        labels = target_labels(array_labels("y", y, shown)) if is_class else None
         training, testing = split_rows(len(x), config.test_fraction, seed=config.split_seed, labels=labels)
         (x, y), test = (x[training], y[training]), (x[testing], y[testing])
     elif x.shape[1:] != test[0].shape[1:]:
         raise ValueError(f"`x_test` in {shown} must have rows of shape {x.shape[1:]}, got {test[0].shape[1:]}.")
     if facts is None:
-        keep_whole = config.net != "mlp"
         standardize = config.inputs == "standardized"
-        encoding = learned_arrays(x, standardize=standardize, keep_whole=keep_whole, shown=shown)
+        encoding = learned_arrays(x, standardize=standardize, keep_whole=config.net != "mlp", shown=shown)
         if is_class:
-            target = learned_classes("y", [*array_labels(y, shown), *array_labels(test[1], shown)], shown)
+            both = (("y", y), ("y_test", test[1]))
+            labels = [label for name, part in both for label in target_labels(array_labels(name, part, shown))]
+            target = learned_classes("y", labels, shown)
         else:
             target = learned_numbers("y", numeric_targets(y, shown), config.likelihood, shown)
     elif facts.arrays is None:
@@ -144,46 +153,13 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         encoding, target = facts.arrays, facts.target
     named = (("y", x, y), ("y_test", *test))
     sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
-    found = Facts(array_checksum(arrays), len(x), len(test[0]), encoding.shape, target, None, encoding)
+    found = Facts(digest, len(x), len(test[0]), encoding.shape, target, None, encoding)
     return Dataset(*sets[0], *sets[1], found)
-
-
-Pair = tuple[np.ndarray, np.ndarray]
-
-
-def _parts(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
-    """Training rows, and test rows if there are some."""
-    found = []
-    for x, y in _pairs(arrays, shown):
-        if len(arrays[x]) != len(arrays[y]):
-            raise ValueError(
-                f"`{x}` and `{y}` in {shown} must have as many rows, got {len(arrays[x])} and {len(arrays[y])}."
-            )
-        found.append((arrays[x], arrays[y]))
-    return found[0], found[1] if len(found) > 1 else None
-
-
-def _pairs(arrays: Mapping[str, np.ndarray], shown: str) -> list[tuple[str, str]]:
-    """Names of the arrays of training rows, and of test rows if there are some."""
-    whole, training, testing = ("x", "y"), ("x_train", "y_train"), ("x_test", "y_test")
-    if any(name in arrays for name in whole) and any(name in arrays for name in training):
-        raise ValueError(
-            f"{shown} holds {listed([*arrays])}: the rows to train on are x and y, or x_train and y_train; leave one "
-            "pair out."
-        )
-    names = training if "x_train" in arrays else whole
-    if any(name not in arrays for name in names):
-        raise ValueError(f"{shown} must hold arrays x and y, or x_train and y_train, but it holds {listed([*arrays])}.")
-    given = [name for name in testing if name in arrays]
-    if len(given) == 1:
-        other = next(name for name in testing if name not in given)
-        raise ValueError(f"{shown} holds {given[0]!r} but no {other!r}; add it, or leave {given[0]!r} out.")
-    return [names, testing] if given else [names]
 
 
 def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -> Tensor:
     if target.is_class:
-        return target.encoded([*array_labels(y, shown)], shown) if len(y) else torch.zeros(0, dtype=torch.int64)
+        return target.encoded(array_labels(name, y, shown))
     numbers = numeric_targets(y, shown)
     if numbers.shape[1] != target.size:
         expected = "(N,) or (N, 1)" if target.size == 1 else f"(N, {target.size})"
@@ -191,7 +167,7 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
             f"`{name}` in {shown} must have shape {expected}, as in training, got {y.shape}; give every row the "
             f"targets of training, or leave `{name}` out."
         )
-    return target.standardized(numbers)
+    return target.standardized(numbers, shown)
 
 
 # --- new runs ---------------------------------------------------------------------------------------------------------
@@ -205,11 +181,13 @@ class Look:
         likelihood: The likelihood that its targets suggest.
         reason: A sentence that says why.
         num_rows: Number of rows for training and test together, or for training where the file has test rows.
+        has_test: Whether the file has test rows.
     """
 
     likelihood: str
     reason: str
     num_rows: int
+    has_test: bool = False
 
 
 def first_look(config: RunConfig) -> Look:
@@ -222,14 +200,13 @@ def first_look(config: RunConfig) -> Look:
     path = Path(config.dataset)
     if config.kind == "table":
         table = read_table(path)
-        texts = table.column(config.target)
-        return Look(*guessed(config.target, texts, table.shown, allows_commas=table.allows_commas), len(table))
-    (x, y), _ = _parts(read_arrays(path), str(path))
+        return Look(*guessed(table.column(config.target)), len(table))
+    (x, y), test = pairs_of(read_arrays(path), str(path))
     if y.dtype.kind == "f":
         reason = "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
-        return Look("gaussian", reason, len(x))
+        return Look("gaussian", reason, len(x), test is not None)
     reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
-    return Look("categorical", reason, len(x))
+    return Look("categorical", reason, len(x), test is not None)
 
 
 # --- new rows ---------------------------------------------------------------------------------------------------------
@@ -296,13 +273,15 @@ def read_sample(
 def _table_sample(
     config: RunConfig, facts: Facts, path: Path, keep: tuple[str, ...], drop_missing: bool, allow_unseen: bool
 ) -> Sample:
-    assert facts.table is not None
+    encoding = facts.table
+    assert encoding is not None
     table = read_table(path)
-    table.require([*facts.table.names, *keep])
-    rows = complete_rows(table, facts.table.names, drop=drop_missing)
-    notes = [] if len(rows) == len(table) else [f"Rows left out because they lack a value: {len(table) - len(rows)}."]
-    table = table.rows(rows) if len(rows) < len(table) else table
-    unseen = facts.table.unseen(table)
+    table.require([*encoding.names, *keep])
+    kept = complete_rows(table, encoding.names if drop_missing else encoding.never_missing, drop=drop_missing)
+    notes = [*table.notes]
+    notes += [] if kept.all() else [f"Rows left out because they lack a value: {(~kept).sum()}."]
+    table = table.rows(kept)
+    unseen = encoding.unseen(table)
     said = "; ".join(f"column {name!r} holds {listed(found, 3)}" for name, found in unseen.items())
     if unseen and not allow_unseen:
         raise ValueError(
@@ -310,34 +289,30 @@ def _table_sample(
             "by --allow-unseen."
         )
     notes += [f"Categories that training did not have count as none of those it had: {said}."] if unseen else []
-    y, has_target, said_of_targets = _known_targets(facts.target, config.target, table)
-    names = keep or tuple(name for name in config.ignore if name in table.columns)
-    kept = {name: [text or "" for text in table.column(name)] for name in names}
-    x, numbers = facts.table.inputs(table), [row + 1 for row in rows]
-    return Sample(x, y, numbers, kept, (*notes, *said_of_targets), has_target)
+    notes += _on_numbers(encoding.written_otherwise(table))
+    y, has_target, on_targets = _known_targets(facts.target, config.target, table)
+    names = keep or tuple(name for name in config.ignore if name in table.names)
+    copied = {name: table.frame[name].fillna("").tolist() for name in names}
+    return Sample(encoding.inputs(table), y, table.frame.index.tolist(), copied, (*notes, *on_targets), has_target)
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor | None, list[str]]:
     """The targets of new rows, which of the rows have one, and what is to be said; targets are not needed."""
-    if name not in table.columns:
+    if name not in table.names:
         return None, None, []
-    texts = table.column(name)
-    known = [row for row, text in enumerate(texts) if text is not None]
-    if not known:
+    known = ~table.column(name).is_missing
+    if not known.any():
         return None, None, [f"No scores: no row of {table.shown} has the target {name!r}."]
     try:
-        found = target.encoded([texts[row] for row in known], table.shown, allows_commas=table.allows_commas)
+        found = target.encoded(table.rows(known).column(name))
     except ValueError as error:
         return None, None, [f"No scores: {error}"]
-    if len(known) == len(texts):
+    if known.all():
         return found, None, []
-    y, has_target = found.new_zeros(len(texts), *found.shape[1:]), torch.zeros(len(texts), dtype=torch.bool)
-    y[known], has_target[known] = found, True
-    return (
-        y,
-        has_target,
-        [f"Rows without the target {name!r} are predicted, but not scored: {len(texts) - len(known)}."],
-    )
+    has_target = torch.from_numpy(known)
+    y = found.new_zeros(len(table), *found.shape[1:])
+    y[has_target] = found
+    return y, has_target, [f"Rows without the target {name!r} are predicted, but not scored: {(~known).sum()}."]
 
 
 def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:

@@ -109,7 +109,6 @@ class ClassificationPrediction(Prediction):
             index: Labels of the rows; None numbers them.
 
         Raises:
-            ImportError: If pandas is not installed.
             ValueError: If there are not as many names as classes, outputs or rows.
         """
         num_classes = self.probs.shape[-1]

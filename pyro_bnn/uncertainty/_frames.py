@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from .. import _checks
-from .._extras import optional
 
 if TYPE_CHECKING:
     import pandas
@@ -26,10 +25,10 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
         index: Labels of the rows; None numbers them.
 
     Raises:
-        ImportError: If pandas is not installed.
         ValueError: If the index has another number of labels.
     """
-    pandas = optional("pandas", "pandas", "tables")
+    import pandas  # late: it takes long
+
     labels = pandas.RangeIndex(num_rows) if index is None else pandas.Index(index)
     if len(labels) != num_rows:
         raise ValueError(f"`index` must have one label per row of the prediction, {num_rows}, got {len(labels)}.")

@@ -89,7 +89,6 @@ class Prediction(Shown, ABC):
             index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
 
         Raises:
-            ImportError: If pandas is not installed.
             ValueError: If the index has another number of labels.
         """
 

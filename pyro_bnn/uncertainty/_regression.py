@@ -103,7 +103,6 @@ class RegressionPrediction(Prediction):
             index: Labels of the rows; None numbers them.
 
         Raises:
-            ImportError: If pandas is not installed.
             ValueError: If the components were not kept, or there are not as many names as outputs or rows.
         """
         columns = by_output("mean", self.mean, outputs)

@@ -16,7 +16,8 @@ Target = Annotated[
 Features = Annotated[
     str | None,
     typer.Option(
-        help="Columns of a table to predict from, separated by commas.",
+        help="Columns of a table to predict from, separated by commas. Columns that count or name the rows are used "
+        "only if they are among these.",
         show_default="all but the target",
         rich_help_panel=OWN,
     ),
@@ -34,7 +35,7 @@ DropMissing = Annotated[
     typer.Option(
         "--drop-missing/--no-drop-missing",
         help="Leave out rows that lack a value.",
-        show_default="they are refused",
+        show_default="one more input says which values are missing",
         rich_help_panel=OWN,
     ),
 ]
@@ -61,6 +62,14 @@ SplitSeed = Annotated[
     typer.Option(
         help="Seed of the choice of those rows, so that runs of several --seed have the same.",
         show_default="0",
+        rich_help_panel=OWN,
+    ),
+]
+SplitBy = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of a table with dates or numbers: the latest rows are set aside, in place of a choice at random.",
+        show_default="a choice at random",
         rich_help_panel=OWN,
     ),
 ]

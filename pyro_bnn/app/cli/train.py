@@ -62,6 +62,7 @@ def train(
     likelihood: own_options.LikelihoodSpec = None,
     test_fraction: own_options.TestFraction = None,
     split_seed: own_options.SplitSeed = None,
+    split_by: own_options.SplitBy = None,
     net: own_options.Net = None,
     estimator: own_options.EstimatorSpec = None,
 ) -> None:
@@ -96,6 +97,7 @@ def train(
         "likelihood": likelihood,
         "test_fraction": test_fraction,
         "split_seed": split_seed,
+        "split_by": split_by,
         "net": net,
         "estimator": estimator,
     }

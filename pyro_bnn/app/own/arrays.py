@@ -1,18 +1,34 @@
 """Arrays of numpy as inputs and targets of a network."""
 
 import hashlib
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-__all__ = ["ArrayEncoding", "array_checksum", "array_labels", "learned_arrays", "numeric_targets", "read_arrays"]
+from .cells import Cells, listed
+from .features import LARGEST
+from .reading import MISSING
+
+__all__ = [
+    "ArrayEncoding",
+    "Pair",
+    "array_checksum",
+    "array_labels",
+    "learned_arrays",
+    "numeric_targets",
+    "pairs_of",
+    "read_arrays",
+]
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
+
+Pair = tuple[np.ndarray, np.ndarray]
+"""Inputs and targets."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +51,25 @@ class ArrayEncoding:
         """The inputs, shape ``(N, *shape)``; whole numbers that are left as they are stay whole numbers.
 
         Raises:
-            ValueError: If the array has another shape than in training, or holds no finite numbers.
+            ValueError: If the array has another shape than in training, or holds no numbers, or too large ones.
         """
         _check_numbers("x", x, shown)
         x = x[:, None] if x.ndim == 1 else x
         if [*x.shape[1:]] != self.shape:
             raise ValueError(f"`x` in {shown} must have shape (N, {', '.join(map(str, self.shape))}), got {x.shape}.")
-        if self.mean:
-            x = (x - np.array(self.mean)) / np.array(self.scale)
-        elif self.is_whole:
+        if self.is_whole:
             if x.dtype.kind not in "iu":
                 raise ValueError(f"`x` in {shown} must hold whole numbers, as in training, got {x.dtype}.")
             return torch.from_numpy(x.astype(np.int64))
-        inputs = torch.from_numpy(np.asarray(x, dtype=np.float64)).to(torch.get_default_dtype())
-        if not bool(inputs.isfinite().all()):
-            raise ValueError(f"`x` in {shown} holds numbers that are too large; divide them by a number.")
-        return inputs
+        inputs = (x - np.array(self.mean)) / np.array(self.scale) if self.mean else np.asarray(x, dtype=np.float64)
+        is_far = (np.abs(inputs) > LARGEST).reshape(len(x), -1).any(1)
+        if is_far.any():
+            raise ValueError(
+                f"`x` in {shown} holds numbers that are too large, the first in row {is_far.argmax() + 1}: "
+                f"{'standardised by the training rows ' if self.mean else ''}they must lie within {LARGEST:g}; mend "
+                "that row, or divide the numbers by another one before training."
+            )
+        return torch.from_numpy(np.asarray(inputs, dtype=np.float64)).to(torch.get_default_dtype())
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -62,26 +81,59 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            names = list(file)
-            arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
-    except ValueError as error:
-        if "pickle" not in str(error).lower():
-            raise ValueError(f"{path} is damaged: {error}; write it by `numpy.savez`.") from error
-        raise ValueError(
-            f"{path} holds Python objects, which are not read, or is no file of arrays; write plain arrays of numbers "
-            "by `numpy.savez`."
-        ) from error
-    except (OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is no file of arrays; write one by `numpy.savez`.") from error
+    if not path.is_file():
+        raise ValueError(f"{path} is no file; pass arrays in a file, such as data.npz.")
+    with path.open("rb") as opened:
+        try:
+            with np.load(opened, allow_pickle=False) as file:
+                names = list(file)
+                arrays = {name: np.asarray(file[name]) for name in PARTS if name in names}
+        except Exception as error:  # damaged archives raise errors of a dozen kinds
+            if "pickle" in str(error).lower():
+                raise ValueError(
+                    f"{path} holds Python objects, which are not read, or is no file of arrays; write plain arrays of "
+                    "numbers by `numpy.savez`."
+                ) from error
+            raise ValueError(
+                f"{path} is no file of arrays, or is damaged ({type(error).__name__}: {' '.join(str(error).split())}); "
+                "write it by `numpy.savez`."
+            ) from error
     if not arrays:
-        held = f"it holds {', '.join(map(repr, names))}" if names else "it is empty"
-        raise ValueError(f"{path} must hold arrays x and y, or x_train and y_train, but {held}.")
+        raise ValueError(
+            f"{path} must hold arrays x and y, or x_train and y_train, but it "
+            f"{f'holds {listed(names)}' if names else 'is empty'}."
+        )
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) == 0:
             raise ValueError(f"`{name}` in {path} has no rows, got shape {array.shape}.")
     return arrays
+
+
+def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
+    """Training rows, and test rows if there are some.
+
+    Raises:
+        ValueError: If an array is missing, or has another number of rows than its partner.
+    """
+    held = listed([*arrays])
+    if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
+        raise ValueError(
+            f"{shown} holds {held}: the rows to train on are x and y, or x_train and y_train; leave one pair out."
+        )
+    training = ["x_train", "y_train"] if "x_train" in arrays else ["x", "y"]
+    if not arrays.keys() >= {*training}:
+        raise ValueError(f"{shown} must hold arrays x and y, or x_train and y_train, but it holds {held}.")
+    given = [name for name in ("x_test", "y_test") if name in arrays]
+    if len(given) == 1:
+        other = "y_test" if given == ["x_test"] else "x_test"
+        raise ValueError(f"{shown} holds {given[0]!r} but no {other!r}; add it, or leave {given[0]!r} out.")
+    for x, y in (training, given) if given else (training,):
+        if len(arrays[x]) != len(arrays[y]):
+            raise ValueError(
+                f"`{x}` and `{y}` in {shown} must have as many rows, got {len(arrays[x])} and {len(arrays[y])}."
+            )
+    found = (arrays[training[0]], arrays[training[1]])
+    return found, (arrays["x_test"], arrays["y_test"]) if given else None
 
 
 def _check_numbers(name: str, array: np.ndarray, shown: str) -> None:
@@ -118,8 +170,8 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown:
     return ArrayEncoding([*x.shape[1:]], mean.tolist(), np.where(is_constant, 1.0, scale).tolist(), is_whole=False)
 
 
-def array_labels(y: np.ndarray, shown: str) -> list[str]:
-    """Labels, as names of classes.
+def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
+    """Labels, as the cells of a column.
 
     Raises:
         ValueError: If they are not one label per row.
@@ -128,12 +180,13 @@ def array_labels(y: np.ndarray, shown: str) -> list[str]:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "iubUSf":
         raise ValueError(
-            f"labels `y` in {shown} must be whole numbers or texts of shape (N,), got {y.dtype} of shape {y.shape}; "
-            "choose --likelihood gaussian for several numbers per row."
+            f"labels `{name}` in {shown} must be whole numbers or texts of shape (N,), got {y.dtype} of shape "
+            f"{y.shape}; choose --likelihood gaussian for several numbers per row."
         )
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "replace")
-    return [str(label) for label in y.tolist()]
+    texts = pd.Series([str(label) for label in y.tolist()], index=range(1, len(y) + 1), dtype=object)
+    return Cells(name, shown, texts.mask(texts.str.strip().str.lower().isin(MISSING), None))
 
 
 def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:

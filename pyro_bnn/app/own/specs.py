@@ -1,8 +1,11 @@
-"""Names of functions, as typed on the command line."""
+"""What is typed on the command line: names of functions, and endings of files."""
 
 from pathlib import Path
 
-__all__ = ["checked_function", "parts_of", "stored"]
+__all__ = ["TABLES", "checked_function", "parts_of", "stored"]
+
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+"""Endings of the files that are read as tables."""
 
 
 def parts_of(spec: str) -> tuple[str, str]:

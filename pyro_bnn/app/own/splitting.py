@@ -2,9 +2,12 @@
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import torch
 
-__all__ = ["split_rows"]
+from .cells import Cells
+
+__all__ = ["last_rows", "split_rows"]
 
 
 def split_rows(
@@ -24,8 +27,7 @@ def split_rows(
     Raises:
         ValueError: If there are too few rows.
     """
-    if num_rows < 4:
-        raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")
+    _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[Hashable, list[int]] = {}
     for row in order:
@@ -39,3 +41,30 @@ def split_rows(
         test += rows[:taken]
     chosen = {*test}
     return [row for row in range(num_rows) if row not in chosen], sorted(chosen)
+
+
+def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
+    """Divide rows into earlier ones to train on and the latest ones to test on, each in their first order.
+
+    Args:
+        cells: What orders the rows: dates or numbers.
+        fraction: Share of the test rows, at least 0 and below 1.
+
+    Returns:
+        Numbers of the training rows and of the test rows, from 0.
+
+    Raises:
+        ValueError: If there are too few rows, or the cells cannot be ordered.
+    """
+    _check_enough(len(cells))
+    values = cells.numbers() or cells.days()
+    if values is None or cells.is_missing.any():
+        raise ValueError(f"{cells} must hold a number or a date in each row to split by it; choose another --split-by.")
+    order = np.argsort(values[0], kind="stable")
+    num_training = min(max(round((1 - fraction) * len(cells)), 1), len(cells))
+    return sorted(order[:num_training].tolist()), sorted(order[num_training:].tolist())
+
+
+def _check_enough(num_rows: int) -> None:
+    if num_rows < 4:
+        raise ValueError(f"there are too few rows to learn from: at least 4 are needed, got {num_rows}.")

@@ -8,10 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .columns import MOST_CATEGORIES, is_whole, labels_of, numbers_of
-from .reading import Texts, number_in
+from .cells import Cells
+from .features import LARGEST, MOST_CATEGORIES
 
-__all__ = ["MOST_GUESSED_CLASSES", "Target", "guessed", "learned_classes", "learned_numbers"]
+__all__ = [
+    "MOST_GUESSED_CLASSES",
+    "Target",
+    "guessed",
+    "learned_classes",
+    "learned_numbers",
+    "target_labels",
+    "target_numbers",
+]
 
 MOST_GUESSED_CLASSES = 10
 """Heuristic: whole numbers with more different values are taken for numbers, and with fewer for classes."""
@@ -26,12 +34,14 @@ class Target:
         classes: Names of the classes; empty for numbers.
         mean: Number that is subtracted from each output's target; empty for classes.
         scale: Number that it is divided by, above 0; empty for classes.
+        written: How numbers are written in a table; see :mod:`~pyro_bnn.app.own.cells`.
     """
 
     name: str
     classes: list[str]
     mean: list[float]
     scale: list[float]
+    written: str = ""
 
     @property
     def is_class(self) -> bool:
@@ -48,73 +58,90 @@ class Target:
         """Whether the network predicts it in its own units: nothing is subtracted, and it is divided by 1."""
         return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
 
-    def standardized(self, y: np.ndarray) -> Tensor:
+    def standardized(self, y: np.ndarray, shown: str) -> Tensor:
         """Numbers as the network predicts them.
 
         Args:
             y: Targets in their own units, shape (N, O).
-        """
-        return torch.tensor((y - np.array(self.mean)) / np.array(self.scale), dtype=torch.get_default_dtype())
-
-    def encoded(self, texts: Texts, shown: str, *, allows_commas: bool = False) -> Tensor:
-        """The cells of a column as targets of the network: labels, shape (N,), or numbers, shape (N, 1).
-
-        Args:
-            texts: The cells.
             shown: Where they are from, for messages.
-            allows_commas: Whether numbers may have decimal commas.
 
         Raises:
-            ValueError: If one is missing, is no number, or is a class that training did not have.
+            ValueError: If one is much larger than in training.
         """
-        _require_all(self.name, texts, shown)
+        standard = (y - np.array(self.mean)) / np.array(self.scale)
+        if (np.abs(standard) > LARGEST).any():
+            row = int((np.abs(standard) > LARGEST).any(1).argmax())
+            raise ValueError(
+                f"the target {self.name!r} in {shown} is much larger than in training in row {row + 1}; mend it."
+            )
+        return torch.tensor(standard, dtype=torch.get_default_dtype())
+
+    def encoded(self, cells: Cells) -> Tensor:
+        """The cells of a column, of which none is missing, as labels, shape (N,), or as numbers, shape (N, 1).
+
+        Raises:
+            ValueError: If one is no number, or is a class that training did not have.
+        """
         if not self.is_class:
-            return self.standardized(_numbers(self.name, texts, shown, allows_commas)[:, None])
+            return self.standardized(target_numbers(cells, self.written)[0][:, None], cells.shown)
         place = {name: index for index, name in enumerate(self.classes)}
-        labels = labels_of(texts)
+        labels = target_labels(cells)
         others = sorted({*labels} - {*self.classes})
         if others:
             raise ValueError(
-                f"the target {self.name!r} in {shown} holds the class {others[0]!r}, which was not among those of "
-                f"training: {', '.join(self.classes)}."
+                f"the target {self.name!r} in {cells.shown} holds the class {others[0]!r}, which was not among those "
+                f"of training: {', '.join(self.classes)}."
             )
-        return torch.tensor([place[label] for label in labels])
+        return torch.tensor([place[label] for label in labels], dtype=torch.int64)
 
 
-def _require_all(name: str, texts: Texts, shown: str) -> None:
-    missing = [number for number, text in enumerate(texts, 1) if text is None]
-    if missing:
-        raise ValueError(
-            f"the target {name!r} in {shown} lacks {len(missing)} of {len(texts)} values, the first in row "
-            f"{missing[0]}; fill them in, or leave those rows out."
-        )
+def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
+    """The cells as numbers, and how they are written.
 
-
-def _numbers(name: str, texts: Texts, shown: str, allows_commas: bool) -> np.ndarray:
-    numbers = numbers_of(name, texts, shown, allows_commas=allows_commas)
+    Raises:
+        ValueError: If they are texts.
+    """
+    numbers = cells.numbers(written)
     if numbers is None:
         raise ValueError(
-            f"the target {name!r} in {shown} must hold numbers for this likelihood, but holds texts such as "
-            f"{next(filter(None, texts), '')!r}; choose --likelihood categorical."
+            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.present[0]!r}, and this likelihood "
+            "needs numbers; choose categorical."
         )
     return numbers
 
 
-def guessed(name: str, texts: Texts, shown: str, *, allows_commas: bool = False) -> tuple[str, str]:
+def target_labels(cells: Cells) -> list[str]:
+    """The cells as names of classes.
+
+    Raises:
+        ValueError: If one is missing, or is infinite.
+    """
+    are_infinite = np.array([label.lower().strip("+-") in ("inf", "infinity") for label in cells.labels], dtype=bool)
+    for what, rows in (("lacks a label", cells.is_missing), ("holds an infinite number", are_infinite)):
+        if rows.any():
+            raise ValueError(
+                f"the target {cells.name!r} in {cells.shown} {what} in {rows.sum()} of {len(cells)} rows (the first is "
+                f"row {cells.row(rows)}); mend or remove those rows."
+            )
+    return list(cells.labels)
+
+
+def guessed(cells: Cells) -> tuple[str, str]:
     """The likelihood that a target's cells suggest, and a sentence that says why.
 
     Texts, truth values and few different whole numbers are classes; other numbers are numbers.
     """
-    values = {text for text in texts if text is not None}
-    count = f"{len(values)} different {'value' if len(values) == 1 else 'values'}"
-    if numbers_of(name, texts, shown, allows_commas=allows_commas) is None:
-        return "categorical", f"Target {name!r} holds texts ({count}): classification."
-    if is_whole(texts) and len(values) <= MOST_GUESSED_CLASSES:
+    num_values = len({*cells.present})
+    count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
+    if cells.numbers() is None:
+        return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
+    if all(text.lstrip("+-").isdecimal() for text in cells.present) and num_values <= MOST_GUESSED_CLASSES:
         return (
             "categorical",
-            f"Target {name!r} holds whole numbers with {count}: classification (for numbers: --likelihood gaussian).",
+            f"Target {cells.name!r} holds whole numbers with {count}: classification (for numbers: --likelihood "
+            "gaussian).",
         )
-    return "gaussian", f"Target {name!r} holds numbers: regression with Gaussian noise, whose size is learned."
+    return "gaussian", f"Target {cells.name!r} holds numbers: regression with Gaussian noise, whose size is learned."
 
 
 def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
@@ -136,7 +163,11 @@ def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
 
 def _order(label: str) -> tuple[float, str]:
     """Numbers before texts, in their order."""
-    return number_in(label, math.inf), label
+    try:
+        number = math.inf if "_" in label else float(label)
+    except ValueError:
+        return math.inf, label
+    return math.inf if math.isnan(number) else number, label
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
