@@ -19,7 +19,7 @@ VALUES = DIGITS.to_dict()
 def test_every_recipe_is_valid_and_comes_back_from_its_file(key):
     config = RECIPES[key]
     config.check()
-    assert RunConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert RunConfig.from_json(json.dumps(config.to_dict())) == config
 
 
 BAD = {
@@ -59,7 +59,7 @@ def test_there_are_bad_values_of_every_setting():
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
 def test_a_bad_value_is_refused_wherever_it_comes_from(name, value):
     with pytest.raises(ValueError, match=r"\.$") as from_file:
-        RunConfig.from_dict({**VALUES, name: value})
+        RunConfig.from_json(json.dumps({**VALUES, name: value}))
     said = str(from_file.value)
     assert "\n" not in said
     with pytest.raises(ValueError, match=r"\.$"):
@@ -80,19 +80,28 @@ def test_every_likelihood_that_the_message_names_is_accepted():
     ("values", "message"),
     [
         ([1], "must be an object with settings by name, got list"),
-        ({**VALUES, "version": 3}, "version 3 is later than 2, which is read here; install a later pyro-bnn"),
-        ({**VALUES, "version": "one"}, "`version` must be 2, got 'one'"),
-        ({**VALUES, "colour": 1}, "`colour` is no setting"),
+        ({**VALUES, "version": 3}, "`version` must be 2, got 3; install a later pyro-bnn"),
+        ({**VALUES, "version": "one"}, "`version` must be 2, got 'one'; train the run anew"),
+        ({**VALUES, "version": None}, "`version` must be 2, got None"),
+        ({**VALUES, "colour": 1}, "`colour` is unknown"),
         ({key: value for key, value in VALUES.items() if key != "lr"}, "`lr` is missing"),
+        ({**VALUES, "hidden": [4, 0]}, r"^`hidden\.1` must be at least 1, got 0\.$"),
         (
-            {"epochs": 0, "colour": 1, **{k: v for k, v in VALUES.items() if k not in ("epochs", "lr")}, "seed": "x"},
-            r"`lr` is missing; `colour` is no setting; `epochs` must be .*, got 0; `seed` must be .*, got 'x'\.$",
+            {"colour": 1, **{k: v for k, v in VALUES.items() if k != "lr"}, "epochs": 0, "seed": "x"},
+            r"^`epochs` must be at least 1, got 0; `lr` is missing; `seed` must be a whole number, got 'x'; "
+            r"`colour` is unknown\.$",
         ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(values, message):
     with pytest.raises(ValueError, match=message):
-        RunConfig.from_dict(values)
+        RunConfig.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN"])
+def test_what_is_no_configuration_is_refused(text):
+    with pytest.raises(ValueError, match=r"JSON|EOF|recursion limit|expected|must be an object"):
+        RunConfig.from_json(text)
 
 
 def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path):  # noqa: F811
@@ -100,6 +109,6 @@ def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path)
         "train", "digits", "--epochs", 0, "--lr", -1, "--guide", "x", "--seed", -1, "--out", tmp_path / "run"
     )
     assert (code, out) == (2, "")
-    for word in ("`epochs`", "`lr`", "unknown guide 'x'", "`seed`"):
+    for word in ("`epochs`", "`lr`", "`guide` must be 'mean-field' or 'auto-normal', got 'x'", "`seed`"):
         assert word in err
     assert not (tmp_path / "run").exists()

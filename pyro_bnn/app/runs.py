@@ -1,7 +1,6 @@
 """Training runs: a folder with configuration, history and posterior, which can be repeated and evaluated later."""
 
 import functools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from .folders import Folder, creating, find_run
 from .manifest import Manifest, verified
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
+from .validation import checked, parsed
 
 __all__ = [
     "ACCURACY",
@@ -195,7 +195,7 @@ def read_config(folder: Path) -> RunConfig:
     """
     path = verified(folder, CONFIG)
     try:
-        return RunConfig.from_dict(json.loads(path.read_bytes()))
+        return RunConfig.from_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
 
@@ -247,7 +247,7 @@ def _loaded(
         raise ValueError(f"the network of {config.net} has changed since {run} was trained: {error}") from error
     path = verified(run, HISTORY)
     try:
-        history = History.from_dict(json.loads(path.read_bytes()))
+        history = History.from_dict(parsed(path.read_bytes()))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} is no history of this version of pyro-bnn; train the run anew.") from error
     return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
@@ -262,7 +262,7 @@ def read_facts(folder: Path) -> Facts:
     """
     path = verified(folder, DATA)
     try:
-        return record(Facts, json.loads(path.read_bytes()), "data")
+        return record(Facts, parsed(path.read_bytes()), "data")
     except ValueError as error:
         raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
 
@@ -296,4 +296,8 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     """
     if ACCURACY not in Manifest.read(find_run(run)).files:
         return None
-    return AccuracyCurve.from_dict(json.loads(verified(run, ACCURACY).read_bytes()))
+    path = verified(run, ACCURACY)
+    try:
+        return checked(AccuracyCurve, parsed(path.read_bytes()))
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is not of this version of pyro-bnn: {error}") from error

@@ -31,8 +31,7 @@ def evaluate(
 
     Results are printed; metrics and pictures are written into the run's folder.
     """
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    options.check_draws(num_samples)
     options.check_format(picture_format)
     with loading():
         from .. import images, runs, sources

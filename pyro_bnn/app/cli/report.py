@@ -38,8 +38,7 @@ def report(
 
     It holds verdicts in words, scores, calibration, unknown images, examples, training curves, weights and settings.
     """
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    options.check_draws(num_samples)
     if out is not None:
         _check_free(out, force)
     with loading():
