@@ -25,6 +25,7 @@ from .datasets import Dataset, Facts
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
 from .manifest import Manifest, verified
+from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
 from .validation import checked, parsed
@@ -119,22 +120,23 @@ def fit(
     train_rows, test_rows = (data.x_train, data.y_train), (data.x_test, data.y_test)
     tracker = AccuracyTracker(model, guide, train_rows, test_rows) if config.accuracy else None
     noting = _noting(folder, config.epochs)
-    posterior = fit_svi(
-        model,
-        guide,
-        train_rows,
-        optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
-        num_epochs=config.epochs,
-        batch_size=config.batch_size,
-        elbo=Trace_ELBO(num_particles=config.num_particles),
-        estimator=make_estimator(config.estimator),
-        kl_weight=make_kl_weight(config.kl_weight, num_weights),
-        callbacks=(noting,) if tracker is None else (tracker, noting),
-        progress=progress,
-        checkpoint=checkpoint,
-        resume=checkpoint if is_resumed else None,
-        seed=config.seed,
-    )
+    with own_code(config.net):
+        posterior = fit_svi(
+            model,
+            guide,
+            train_rows,
+            optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
+            num_epochs=config.epochs,
+            batch_size=config.batch_size,
+            elbo=Trace_ELBO(num_particles=config.num_particles),
+            estimator=make_estimator(config.estimator),
+            kl_weight=make_kl_weight(config.kl_weight, num_weights),
+            callbacks=(noting,) if tracker is None else (tracker, noting),
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=checkpoint if is_resumed else None,
+            seed=config.seed,
+        )
     folder.write_json(HISTORY, posterior.history.to_dict())
     with folder.new(POSTERIOR) as path:
         save_posterior(path, model, posterior)

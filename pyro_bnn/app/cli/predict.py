@@ -85,6 +85,7 @@ def predict(
     with loading():
         from ..._files import write_atomically
         from .. import runs, sources
+        from ..own.network import own_code
         from ..reports.predictions import write_predictions
 
     output = Output("predict", as_json=as_json)
@@ -95,9 +96,10 @@ def predict(
     sample = sources.read_sample(config, facts, rows, keep=names, **options_of_rows)
     model, posterior = runs.load_trained(run, device=device)
     text = io.StringIO()
-    scores = write_predictions(
-        text, model, posterior, sample, facts.target, levels=levels, num_samples=num_samples, seed=seed
-    )
+    with own_code(config.net):
+        scores = write_predictions(
+            text, model, posterior, sample, facts.target, levels=levels, num_samples=num_samples, seed=seed
+        )
     if out == "-":
         typer.echo(text.getvalue(), nl=False)
     else:

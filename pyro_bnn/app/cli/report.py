@@ -43,19 +43,22 @@ def report(
         _check_free(out, force)
     with loading():
         from ..._files import write_atomically
+        from .. import runs
         from ..folders import updating
+        from ..own.network import own_code
         from ..reports.page import headline, make_page, sections_of, subject_of
 
-    subject = subject_of(
-        run,
-        ood,
-        num_samples=num_samples,
-        seed=seed,
-        data=data,
-        download=download,
-        device=options.check_device(device),
-    )
-    sections = sections_of(subject)
+    with own_code(runs.load_config(run).net):
+        subject = subject_of(
+            run,
+            ood,
+            num_samples=num_samples,
+            seed=seed,
+            data=data,
+            download=download,
+            device=options.check_device(device),
+        )
+        sections = sections_of(subject)
     page = make_page(subject, sections)
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
