@@ -12,6 +12,7 @@ from .._files import DamagedFileError, write_atomically
 __all__ = ["MANIFEST", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]
 
 MANIFEST = "manifest.json"
+PART = ".part-"
 FORMAT = "pyro_bnn folder"
 VERSION = 1
 """Version of manifests; a folder with a later one is refused."""
@@ -93,6 +94,10 @@ class Manifest:
             raise DamagedFileError(_is_damaged(path))
         return cls(content["command"], content["is_finished"], content["replaces"], files)
 
+    def lists(self, name: str) -> bool:
+        """Whether a file of this name is the program's, or would be taken for one."""
+        return name in (*self.files, MANIFEST) or name.startswith((PART, ".lock"))
+
     def own(self, folder: Path) -> Iterator[Path]:
         """The program's files in a folder, the manifest last; also what a killed process has left of them."""
         for name in [*self.files, MANIFEST]:
@@ -102,7 +107,7 @@ class Manifest:
 
 def part_of(name: str) -> str:
     """Name of a file while it is being written; its ending is that of the file."""
-    return f".part-{name}"
+    return f"{PART}{name}"
 
 
 def has_manifest(folder: Path) -> bool:

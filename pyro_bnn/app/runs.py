@@ -24,7 +24,7 @@ from .config import RunConfig
 from .datasets import Dataset, Facts
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
-from .manifest import Manifest, verified
+from .manifest import Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
@@ -38,6 +38,7 @@ __all__ = [
     "POSTERIOR",
     "begun_facts",
     "build",
+    "check_foreign",
     "fit",
     "load_accuracy",
     "load_config",
@@ -200,6 +201,26 @@ def read_config(folder: Path) -> RunConfig:
         return RunConfig.from_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
+
+
+def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
+    """Check that a file to be written is none that a run consists of, or is made of.
+
+    Args:
+        out: The file.
+        config: Settings of the run that is used; neither its data nor its network's code may be written over.
+        inputs: Files that are read.
+
+    Raises:
+        FileExistsError: If it is, even where a link leads there.
+    """
+    real = out.resolve()
+    if has_manifest(real.parent) and Manifest.read(real.parent).lists(real.name):
+        raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
+    code = [Path(config.net.rpartition(":")[0])] if config.net != "mlp" else []
+    for path in (*inputs, Path(config.dataset), *code):
+        if path.is_file() and real == path.resolve():
+            raise FileExistsError(f"{out} is a file that the run is made of or reads; choose another --out.")
 
 
 def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:

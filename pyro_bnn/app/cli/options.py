@@ -218,6 +218,20 @@ def check_draws(num_samples: int) -> None:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
 
 
+def check_file(out: Path, *, force: bool) -> None:
+    """Check, before anything is computed, that a file can be written.
+
+    Raises:
+        OSError: If it is a folder, lies in no folder, or is there and `force` is not given.
+    """
+    if out.is_dir():
+        raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+    if not out.resolve().parent.is_dir():
+        raise FileNotFoundError(f"--out must lie in a folder, and there is no folder {out.parent}; make it first.")
+
+
 def check_device(name: str) -> str:
     """The name of a device, unchanged.
 

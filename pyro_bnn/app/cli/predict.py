@@ -1,7 +1,6 @@
 """`pyro-bnn predict`."""
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +80,7 @@ def predict(
     if not levels or not all(0 < share < 1 for share in levels):
         raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}.")
     if out != "-":
-        _check_out(Path(out), rows, force)
+        options.check_file(Path(out), force=force)
     with loading():
         from ..._files import write_atomically
         from .. import runs, sources
@@ -91,6 +90,8 @@ def predict(
     output = Output("predict", as_json=as_json)
     device = options.check_device(device)
     config, facts = runs.load_config(run), runs.read_facts(run)
+    if out != "-":
+        runs.check_foreign(Path(out), config, rows)
     names = () if keep is None else options.read_names(keep)
     options_of_rows = {"drop_missing": drop_missing, "allow_unseen": allow_unseen}
     sample = sources.read_sample(config, facts, rows, keep=names, **options_of_rows)
@@ -111,18 +112,6 @@ def predict(
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
     output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)
-
-
-def _check_out(out: Path, rows: Path, force: bool) -> None:
-    """Raise if a file of predictions cannot be written, or something else is there."""
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder; choose a file for --out.")
-    if out.exists() and rows.exists() and os.path.samefile(out, rows):
-        raise FileExistsError(f"{out} is the file with the rows themselves; choose another --out.")
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
-    if not out.resolve().parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {out.resolve().parent}; make it, or choose another --out.")
 
 
 def _listed(scores: "Mapping[str, float]") -> str:
