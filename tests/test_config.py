@@ -52,6 +52,35 @@ BAD = {
 }
 
 
+LARGE = [
+    *(f"--init=network:{number}{of}" for number in ("1e50", "1e-50") for of in ("", "*prior", "*weight")),
+    *(f"--prior={prior}" for prior in ("normal:1e50", "laplace:1e-50", "mixture:.5,1e50,1", "**=fan-in:1e25")),
+    *(
+        "--kl-weight=1e50",
+        "--kl-weight=warmup:3,1e50",
+        "--lr=1e50",
+        "--optimizer=natural:.9,1e50",
+        "--inputs=scaled:1e50",
+    ),
+]
+
+
+@pytest.mark.parametrize("option", LARGE)
+def test_numbers_whose_squares_single_precision_does_not_hold_are_refused(pyro_bnn, tmp_path, option):  # noqa: F811
+    code, out, err = pyro_bnn("train", "digits", "--epochs", 1, "--hidden", 3, "--out", tmp_path / "run", option)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.search(r"1e-18|10{18}", err)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("number", ["1e50", "1e-50"])
+def test_a_noise_scale_too_large_or_too_small_is_refused(number):
+    table = replace(DIGITS, dataset="t.csv", target="y", hold_out=(), validation=0, inputs="raw")
+    replace(table, likelihood="gaussian:0.1").check()
+    with pytest.raises(ValueError, match="from 1e-18 to 1e18"):
+        replace(table, likelihood=f"gaussian:{number}").check()
+
+
 def test_there_are_bad_values_of_every_setting():
     assert BAD.keys() == {field.name for field in fields(RunConfig)}
 

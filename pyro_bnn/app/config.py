@@ -14,6 +14,7 @@ from .own.reading import TABLES
 from .own.specs import parts_of
 from .setting import KINDS, Setting
 from .specs import (
+    LARGEST,
     OPTIMIZERS,
     PRIOR_CHOICES,
     PRIORS,
@@ -23,6 +24,7 @@ from .specs import (
     make_kl_weight,
     make_optimizer,
     make_prior,
+    numbers_in,
 )
 from .validation import STRICT, checked, parsed
 
@@ -66,6 +68,8 @@ def _likelihood(spec: str) -> None:
     if name not in LIKELIHOODS:
         taken = likelihoods_in_words(other for other in LIKELIHOODS if other != "bernoulli")
         raise ValueError(f"unknown likelihood {spec!r}; choose {taken}")
+    if ":" in spec:
+        numbers_in(spec, spec.partition(":")[2], 1)
     make_likelihood(spec)
 
 
@@ -138,6 +142,7 @@ class RunConfig:
     lr: Annotated[
         float,
         Gt(0),
+        Lt(LARGEST),
         Setting(
             "Learning rate. With sgd it multiplies the gradient of one batch's loss: summed NLL plus KL / number of "
             "batches.",

@@ -205,11 +205,13 @@ class Look:
         likelihood: The likelihood that its targets suggest.
         reason: A sentence that says why.
         num_rows: Number of rows for training and test together, or for training where the file has test rows.
+        has_test_rows: Whether the file says which rows are for testing.
     """
 
     likelihood: str
     reason: str
     num_rows: int
+    has_test_rows: bool = False
 
 
 def first_look(config: RunConfig) -> Look:
@@ -224,12 +226,12 @@ def first_look(config: RunConfig) -> Look:
         table = read_table(path)
         texts = table.column(config.target)
         return Look(*guessed(config.target, texts, table.shown, allows_commas=table.allows_commas), len(table))
-    (x, y), _ = _parts(read_arrays(path), str(path))
+    (x, y), test = _parts(read_arrays(path), str(path))
     if y.dtype.kind == "f":
         reason = "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
-        return Look("gaussian", reason, len(x))
+        return Look("gaussian", reason, len(x), test is not None)
     reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
-    return Look("categorical", reason, len(x))
+    return Look("categorical", reason, len(x), test is not None)
 
 
 # --- new rows ---------------------------------------------------------------------------------------------------------

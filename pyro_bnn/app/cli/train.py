@@ -60,6 +60,7 @@ def train(
         recipes.find_recipe(dataset, recipe or "default")  # a mistake is told before torch is loaded
     with loading():
         from .. import runs, sources
+        from ..building import unused_globs
         from ..folders import resuming
         from ..processes import going_on, joined, shared
         from ..starting import new_config
@@ -81,6 +82,11 @@ def train(
             folder = stack.enter_context(shared(going_on(place, force=force), processes))
         facts = runs.begun_facts(folder)
         known = sources.load(config, root=data, download=download, facts=facts)
+        unused = "" if facts is not None else unused_globs(config, known)
+        if unused and "prior" in given:
+            raise ValueError(f"{unused}; mend the glob, or leave it out.")
+        if unused:
+            notes.append(f"{unused[0].upper()}{unused[1:]}: --prior gives another.")
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)
