@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .validation import parsed
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -115,7 +117,7 @@ def _holder(path: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
+        content = parsed(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -5,9 +5,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from pydantic import Field
 
 from .._files import DamagedFileError, write_atomically
+from .validation import STRICT, checked, parsed
 
 __all__ = ["MANIFEST", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]
 
@@ -16,6 +20,10 @@ PART = ".part-"
 FORMAT = "pyro_bnn folder"
 VERSION = 1
 """Version of manifests; a folder with a later one is refused."""
+
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""Names that the program gives to files: none reaches out of its folder, is hidden, or is too long for a disk."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +35,19 @@ class FileRecord:
         sha256: Checksum of the content, as hexadecimal digits.
     """
 
-    size: int
+    __pydantic_config__ = STRICT
+
+    size: Annotated[int, Ge(0)]
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> "FileRecord":
         """The record of a file as it is."""
         return cls(path.stat().st_size, digest(path))
+
+
+class LaterVersionError(ValueError):
+    """A folder was written by a later version of this program."""
 
 
 @dataclass
@@ -47,10 +61,12 @@ class Manifest:
         files: Each file by its name; None for one that is still being written.
     """
 
+    __pydantic_config__ = STRICT
+
     command: str
     is_finished: bool = False
     replaces: bool = False
-    files: dict[str, FileRecord | None] = field(default_factory=dict)
+    files: dict[FileName, FileRecord | None] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write the manifest to a folder.
@@ -80,19 +96,20 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
-            checksum = content.pop("sha256")
-            is_whole = content["format"] == FORMAT and checksum == _digest_of(content)
+            content = parsed(path.read_bytes())
+            is_whole = content.pop("sha256") == _digest_of(content) and content.pop("format") == FORMAT
+            version = content.pop("version")
+            if is_whole and type(version) is int and version > VERSION:
+                raise LaterVersionError(f"{folder} was written by a later version of pyro-bnn; install that one.")
+            if is_whole and type(version) is int and version == VERSION and content.keys() == {*vars(cls(""))}:
+                manifest = checked(cls, content)
+                if MANIFEST not in manifest.files:
+                    return manifest
+        except LaterVersionError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedFileError(_is_damaged(path)) from error
-        if not is_whole:
-            raise DamagedFileError(_is_damaged(path))
-        if content["version"] > VERSION:
-            raise ValueError(f"{folder} was written by a later version of pyro-bnn; install that one.")
-        files = {name: record and FileRecord(**record) for name, record in content["files"].items()}
-        if any(Path(name).name != name for name in files):  # a path would reach out of the folder
-            raise DamagedFileError(_is_damaged(path))
-        return cls(content["command"], content["is_finished"], content["replaces"], files)
+        raise DamagedFileError(_is_damaged(path))
 
     def lists(self, name: str) -> bool:
         """Whether a file of this name is the program's, or would be taken for one."""
@@ -101,7 +118,7 @@ class Manifest:
     def own(self, folder: Path) -> Iterator[Path]:
         """The program's files in a folder, the manifest last; also what a killed process has left of them."""
         for name in [*self.files, MANIFEST]:
-            left = [*folder.glob(f".{_literal(name)}.*.part"), folder / part_of(name), folder / name]
+            left = [*folder.glob(f".{name}.*.part"), folder / part_of(name), folder / name]
             yield from (path for path in left if path.is_symlink() or path.is_file())
 
 
@@ -153,8 +170,3 @@ def _is_damaged(path: Path) -> str:
         f"{path} is damaged or was edited: its checksum does not fit its content; take it from a copy of the folder, "
         "or make the folder anew (settings are options of `pyro-bnn train`)."
     )
-
-
-def _literal(name: str) -> str:
-    """The name as a pattern that matches only itself."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
