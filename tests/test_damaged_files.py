@@ -163,7 +163,7 @@ def test_deeply_nested_files_give_one_line(pyro_bnn, run, name):  # noqa: F811
 
 
 def test_a_deeply_nested_lock_is_no_obstacle(pyro_bnn, run):  # noqa: F811
-    (run / ".lock").write_text(NESTED[0])
+    (run.parent / ".run.lock").write_text(NESTED[0])
     assert pyro_bnn("weights", run)[0] == 0
 
 

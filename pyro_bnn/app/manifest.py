@@ -13,10 +13,12 @@ from pydantic import Field
 from .._files import DamagedFileError, write_atomically
 from .validation import STRICT, checked, parsed
 
-__all__ = ["MANIFEST", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]
+__all__ = ["MANIFEST", "PROGRESS", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]
 
 MANIFEST = "manifest.json"
-PART = ".part-"
+PART, PROGRESS = ".part-", ".progress"
+"""Beginning of names of files that are being written, and the file that says how far a command has come."""
+
 FORMAT = "pyro_bnn folder"
 VERSION = 1
 """Version of manifests; a folder with a later one is refused."""
@@ -113,11 +115,11 @@ class Manifest:
 
     def lists(self, name: str) -> bool:
         """Whether a file of this name is the program's, or would be taken for one."""
-        return name in (*self.files, MANIFEST) or name.startswith((PART, ".lock"))
+        return name in (*self.files, MANIFEST, PROGRESS) or name.startswith(PART)
 
     def own(self, folder: Path) -> Iterator[Path]:
         """The program's files in a folder, the manifest last; also what a killed process has left of them."""
-        for name in [*self.files, MANIFEST]:
+        for name in [*self.files, PROGRESS, MANIFEST]:
             left = [*folder.glob(f".{name}.*.part"), folder / part_of(name), folder / name]
             yield from (path for path in left if path.is_symlink() or path.is_file())
 
