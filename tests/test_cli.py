@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -337,42 +336,6 @@ def test_priors_by_name_from_the_command_line():
     layer = torch.nn.Linear(2, 1)
     assert_identical(prior("net.2.weight", layer.weight.detach(), layer).stddev, torch.full((1, 2), 0.2))
     assert_identical(prior("net.4.weight", layer.weight.detach(), layer).variance, torch.full((1, 2), 0.02))
-
-
-@pytest.mark.parametrize(
-    ("prior", "message"),
-    [
-        (
-            "net.9.*=normal:1;**=normal:0.1",
-            "net.9.* of the prior chooses none of the parameters net.1.weight,",
-        ),
-        ("**=normal:1;net.1.*=normal:0.1", "net.1.* of the prior chooses none"),  # the first that matches wins
-        ("**=normal:1;**=normal:0.1", "names a glob twice"),
-    ],
-)
-def test_a_glob_that_chooses_nothing_is_refused(pyro_bnn, tmp_path, prior, message):
-    options = ("--epochs", 1, "--hidden", 3, "--out", tmp_path / "r")
-    code, _, err = pyro_bnn("train", "digits", "--prior", prior, *options)
-    assert (code, err.count("\n")) == (2, 1)
-    assert message in err
-    assert not (tmp_path / "r").exists()
-    code, _, err = pyro_bnn("train", "digits", "--prior", "net.1.*=normal:1;**=normal:0.1", *options)  # the twin
-    assert (code, err) == (0, "")
-
-
-@pytest.mark.parametrize("option", ["--test-fraction", "--split-seed"])
-def test_shares_of_test_rows_are_refused_beside_given_ones(pyro_bnn, tmp_path, option):
-    numbers = np.random.default_rng(0)
-    sets = {f"{name}_{part}": numbers.normal(size=n) for part, n in (("train", 300), ("test", 5)) for name in "xy"}
-    np.savez(tmp_path / "both.npz", **sets)
-    arguments = ("train", tmp_path / "both.npz", "--hidden", 3, "--epochs", 1, "--out", tmp_path / "r")
-    code, _, err = pyro_bnn(*arguments, option, 0)
-    assert (code, f"holds its test rows (x_test and y_test); leave out {option}" in err) == (2, True)
-    code, out, err = pyro_bnn(*arguments)  # the twin
-    assert (code, err) == (0, "")
-    assert "Trained on 300 rows" in out
-    config = runs.load_config(tmp_path / "r")
-    assert (config.test_fraction, config.batch_size) == (0.0, 150)  # of 300 rows, and not of a share of them
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ import json
 import re
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
+from pyro_bnn.app import runs
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.recipes import RECIPES
 
@@ -141,3 +143,39 @@ def test_all_wrong_options_are_named_before_a_folder_is_made(pyro_bnn, tmp_path)
     for word in ("`epochs`", "`lr`", "`guide` must be 'mean-field' or 'auto-normal', got 'x'", "`seed`"):
         assert word in err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (
+            "net.9.*=normal:1;**=normal:0.1",
+            "net.9.* of the prior chooses none of the parameters net.1.weight,",
+        ),
+        ("**=normal:1;net.1.*=normal:0.1", "net.1.* of the prior chooses none"),  # the first that matches wins
+        ("**=normal:1;**=normal:0.1", "names a glob twice"),
+    ],
+)
+def test_a_glob_that_chooses_nothing_is_refused(pyro_bnn, tmp_path, prior, message):  # noqa: F811
+    options = ("--epochs", 1, "--hidden", 3, "--out", tmp_path / "r")
+    code, _, err = pyro_bnn("train", "digits", "--prior", prior, *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    assert not (tmp_path / "r").exists()
+    code, _, err = pyro_bnn("train", "digits", "--prior", "net.1.*=normal:1;**=normal:0.1", *options)  # the twin
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("option", ["--test-fraction", "--split-seed"])
+def test_shares_of_test_rows_are_refused_beside_given_ones(pyro_bnn, tmp_path, option):  # noqa: F811
+    numbers = np.random.default_rng(0)
+    sets = {f"{name}_{part}": numbers.normal(size=n) for part, n in (("train", 300), ("test", 5)) for name in "xy"}
+    np.savez(tmp_path / "both.npz", **sets)
+    arguments = ("train", tmp_path / "both.npz", "--hidden", 3, "--epochs", 1, "--out", tmp_path / "r")
+    code, _, err = pyro_bnn(*arguments, option, 0)
+    assert (code, f"holds its test rows (x_test and y_test); leave out {option}" in err) == (2, True)
+    code, out, err = pyro_bnn(*arguments)  # the twin
+    assert (code, err) == (0, "")
+    assert "Trained on 300 rows" in out
+    config = runs.load_config(tmp_path / "r")
+    assert (config.test_fraction, config.batch_size) == (0.0, 150)  # of 300 rows, and not of a share of them

@@ -29,8 +29,8 @@ except ImportError:  # Windows
 __all__ = [
     "CHECKPOINT",
     "Place",
+    "check_alone",
     "clear",
-    "empty",
     "is_locked",
     "is_ours",
     "is_resumable",
@@ -250,8 +250,8 @@ def _strangers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in own)
 
 
-def empty(folder: Path) -> None:
-    """Remove the program's files from a folder.
+def check_alone(folder: Path) -> None:
+    """Check that a folder holds nothing but files of the program.
 
     Raises:
         FileExistsError: If there are files of others.
@@ -259,8 +259,6 @@ def empty(folder: Path) -> None:
     strangers = _strangers(folder)
     if strangers:
         raise FileExistsError(f"{folder} holds files that pyro-bnn did not write ({', '.join(strangers)}); move them.")
-    for path in (manifest_of(folder) or Manifest("")).own(folder):
-        path.unlink(missing_ok=True)
 
 
 def clear(folder: Path) -> None:

@@ -147,7 +147,7 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
             folder = Folder(place.part, place, Manifest(command, replaces=force))
             try:
                 with told(place):
-                    place.part.mkdir(exist_ok=True)
+                    place.part.mkdir()
                     folder.manifest.write(place.part)
                     if place.real.exists():
                         shutil.copymode(place.real, place.part)
@@ -327,7 +327,8 @@ def _check_free(place: Place, force: bool) -> None:
     if os.path.lexists(place.old):
         raise FileExistsError(f"{place.old} is in the way; move it away or choose another --out.")
     if part.exists():
-        exchange.empty(part)
+        exchange.check_alone(part)
+        exchange.clear(part)
 
 
 def _make_parents(place: Place) -> list[Path]:

@@ -48,10 +48,6 @@ class FileRecord:
         return cls(path.stat().st_size, digest(path))
 
 
-class LaterVersionError(ValueError):
-    """A folder was written by a later version of this program."""
-
-
 @dataclass
 class Manifest:
     """The files that the program wrote to a folder. All others are not the program's, and it does not delete them.
@@ -101,17 +97,16 @@ class Manifest:
             content = parsed(path.read_bytes())
             is_whole = content.pop("sha256") == _digest_of(content) and content.pop("format") == FORMAT
             version = content.pop("version")
-            if is_whole and type(version) is int and version > VERSION:
-                raise LaterVersionError(f"{folder} was written by a later version of pyro-bnn; install that one.")
-            if is_whole and type(version) is int and version == VERSION and content.keys() == {*vars(cls(""))}:
-                manifest = checked(cls, content)
-                if MANIFEST not in manifest.files:
-                    return manifest
-        except LaterVersionError:
-            raise
+            is_later = is_whole and type(version) is int and version > VERSION
+            manifest = cls("") if is_later else checked(cls, content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedFileError(_is_damaged(path)) from error
-        raise DamagedFileError(_is_damaged(path))
+        if is_later:
+            raise ValueError(f"{folder} was written by a later version of pyro-bnn; install that one.")
+        is_known = type(version) is int and version == VERSION and content.keys() == {*vars(manifest)}
+        if not (is_whole and is_known) or MANIFEST in manifest.files:
+            raise DamagedFileError(_is_damaged(path))
+        return manifest
 
     def lists(self, name: str) -> bool:
         """Whether a file of this name is the program's, or would be taken for one."""

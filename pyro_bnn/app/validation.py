@@ -56,13 +56,14 @@ def checked(kind: type[T], values: object) -> T:
     from pydantic import ValidationError
 
     try:
-        return _adapter(kind).validate_json(json.dumps(values))
+        found: T = _adapter(kind).validate_json(json.dumps(values))
+        return found
     except ValidationError as error:
         raise ValueError(f"{'; '.join(map(_clause, error.errors(include_url=False)))}.") from error
 
 
 @functools.cache
-def _adapter(kind: type[T]) -> "TypeAdapter[T]":
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

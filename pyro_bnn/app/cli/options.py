@@ -93,8 +93,12 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             autocompletion=one_of(*(setting.choices or (get_args(kind) if get_origin(kind) is Literal else ()))),
             rich_help_panel=setting.panel,
         )
-        typed = Annotated[(kind if kind in (int, float, bool) else str) | None, option]
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=typed))
+        typed: Any = kind if kind in (int, float, bool) else str
+        found.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed | None, option]
+            )
+        )
     signature = inspect.signature(command)
     own = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
     taken = {part.name for part in own}
