@@ -56,7 +56,7 @@ def checked(kind: type[T], values: object) -> T:
     from pydantic import ValidationError
 
     try:
-        found: T = _adapter(kind).validate_json(json.dumps(values))
+        found: T = _adapter(kind).validate_json(json.dumps(values))  # type: ignore[arg-type]  # a class has a hash
         return found
     except ValidationError as error:
         raise ValueError(f"{'; '.join(map(_clause, error.errors(include_url=False)))}.") from error
