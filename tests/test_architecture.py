@@ -124,8 +124,8 @@ MATHEMATICS = {"backward", "grad", "log_prob", "rsample", "kl_divergence", "func
 """What a density, a gradient or a network is computed with."""
 
 
-PROGRAMS_OWN = {"Folder"}
-"""Classes of the program that it may derive others from."""
+PROGRAMS_OWN = {"Folder", "ValueError"}
+"""Classes that the program may derive others from: one of its own, and errors of wrong use."""
 
 
 def mathematics_in(source):

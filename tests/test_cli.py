@@ -99,7 +99,7 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--prior", "mixture:1"], "needs 3 number(s) after the colon"),
         (
             ["train", "digits", "--out", "r", "--guide", "flow"],
-            "unknown guide 'flow'; choose mean-field",
+            "`guide` must be 'mean-field' or 'auto-normal', got 'flow'",
         ),
         (["train", "digits", "--out", "r", "--init", "zeros"], "unknown initialisation 'zeros'"),
         (["train", "digits", "--out", "r", "--inputs", "white"], "unknown inputs 'white'; choose raw, standardized or"),
@@ -108,18 +108,21 @@ def test_same_seed_same_posterior_other_seed_other(pyro_bnn, tmp_path):
         (["train", "digits", "--out", "r", "--inputs", "scaled"], "'scaled' needs a factor above 0"),
         (
             ["train", "digits", "--out", "r", "--recipe", "tutorial", "--batch-size", "0"],
-            "`batch_size` must be a whole",
+            "`batch_size` must be at least 1, got 0",
         ),
         (["train", "digits", "--out", "r", "--optimizer", "lion"], "unknown optimizer 'lion'; choose adam, sgd,"),
-        (["train", "digits", "--out", "r", "--schedule", "x"], "unknown schedule 'x'; choose constant, cosine or"),
+        (
+            ["train", "digits", "--out", "r", "--schedule", "x"],
+            "`schedule` must be 'constant', 'cosine' or 'warm-cosine', got 'x'",
+        ),
         (["train", "digits", "--out", "r", "--kl-weight", "warm"], "bad KL weight 'warm'; choose a number"),
         (["train", "digits", "--out", "r", "--kl-weight", "-1"], "bad KL weight '-1'"),
         (["train", "digits", "--out", "r", "--kl-weight", "warmup:1,2,3"], "needs 2 number(s)"),
         (["train", "digits", "--out", "r", "--init", "uniform:3"], "unknown initialisation 'uniform:3'"),
         (["train", "digits", "--out", "r", "--device", "meta"], "unknown device 'meta'; choose cpu or cuda"),
         (["train", "digits", "--out", "r", "--hidden", "a,b"], "`--hidden` must be whole numbers separated by commas"),
-        (["train", "digits", "--out", "r", "--hidden", "0"], "`hidden` must be a whole number of at least 1"),
-        (["train", "digits", "--out", "r", "--epochs", "0"], "`epochs` must be a whole number of at least 1"),
+        (["train", "digits", "--out", "r", "--hidden", "0"], "`hidden.0` must be at least 1, got 0"),
+        (["train", "digits", "--out", "r", "--epochs", "0"], "`epochs` must be at least 1, got 0"),
         (["train", "digits", "--out", "r", "--epochs", "many"], "--epochs"),
         (["train", "digits", "--out", "r", "--hold-out", "11"], "held-out classes must be among 0, ..., 9"),
         (["train", "digits", "--out", "r", "--validation", "5000"], "`validation` must lie between 1 and"),
@@ -284,13 +287,11 @@ def test_an_epoch_of_sgd_adds_up_to_the_gradient_of_the_loss_of_all_data(tmp_pat
             torch.testing.assert_close(moved, 1e-9 * start[name].grad, rtol=1e-3, atol=1e-11)
 
 
-def test_accuracy_is_recorded_and_shown_beside_what_was_published(pyro_bnn, tmp_path, monkeypatch):
-    monkeypatch.setitem(recipes.PUBLISHED_ACCURACY, ("digits", "tutorial"), recipes.TUTORIAL_ACCURACY)
+def test_accuracy_is_recorded_and_shown(pyro_bnn, tmp_path):
     run = tmp_path / "run"
     code, out, err = pyro_bnn("train", "digits", "--recipe", "tutorial", "--epochs", 2, "--out", run)
     assert (code, err) == (0, "")
-    assert "published: train      test" in out
-    assert "94.56%    94.55%" in out
+    assert "accuracy at mean weights" in out
     curve = runs.load_accuracy(run)
     assert len(curve.train) == len(curve.test) == 2
     assert (run / "accuracy.csv").read_text().splitlines()[0] == "epoch,train,test"
@@ -325,10 +326,9 @@ def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
 @pytest.mark.parametrize("recipe", ["tutorial", "tutorial-mixture"])
 def test_the_tutorials_column_is_followed(pyro_bnn, tmp_path, real_data, recipe):
     run = tmp_path / "run"
-    code, out, err = pyro_bnn("train", "mnist", "--recipe", recipe, "--epochs", 1, "--data", real_data, "--out", run)
+    code, _, err = pyro_bnn("train", "mnist", "--recipe", recipe, "--epochs", 1, "--data", real_data, "--out", run)
     assert code == 0, err
-    assert "94.56%    94.55%" in out
-    assert abs(runs.load_accuracy(run).test[0] - 0.9455) < 0.01
+    assert abs(runs.load_accuracy(run).test[0] - 0.9455) < 0.01  # what the tutorial prints
 
 
 def test_priors_by_name_from_the_command_line():

@@ -1,6 +1,7 @@
 """Files of runs and data that were damaged, edited or mixed up are named, and never taken for good ones."""
 
 import gzip
+import hashlib
 import json
 import shutil
 from contextlib import contextmanager
@@ -88,7 +89,7 @@ def test_a_configuration_of_a_later_version_asks_for_that(pyro_bnn, run):  # noq
     with updating(run, command="train") as folder:
         folder.write_json("config.json", {**config, "version": 9, "colour": "red"})
     code, _, err = pyro_bnn("evaluate", run)
-    assert (code, "version 9 is later than 2, which is read here; install a later pyro-bnn" in err) == (2, True)
+    assert (code, "`version` must be 2, got 9; install a later pyro-bnn" in err) == (2, True)
 
 
 def test_a_manifest_of_a_later_version_asks_for_that(run, monkeypatch):
@@ -105,6 +106,65 @@ def test_a_manifest_cannot_reach_out_of_its_folder(run):
     Manifest("train", is_finished=True, files={"../mine.txt": None}).write(run)
     with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
         runs.load_config(run)
+
+
+def forged(folder, **changes):
+    """A manifest with changes, and with the checksum that fits them; a change to None removes the key."""
+    content = {**json.loads((folder / "manifest.json").read_text()), **changes}
+    content = {name: value for name, value in content.items() if name != "sha256" and value is not REMOVED}
+    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({**content, "sha256": checksum}))
+
+
+REMOVED = object()
+RECORD = {"size": 1, "sha256": "0" * 64}
+FORGED = [
+    *({name: REMOVED} for name in ("format", "version", "command", "is_finished", "replaces", "files")),
+    *({"version": version} for version in (None, "1", 0, True, 1.0, [])),
+    *({"files": files} for files in ([], None, "config.json", {"config.json": 3}, {"config.json": []})),
+    *({"files": {"config.json": {**RECORD, **change}}} for change in ({"size": "1"}, {"sha256": 5}, {"more": 1})),
+    *({"files": {name: None}} for name in ("n" * 300, "", "..", ".lock", "a/b", "a*", "manifest.json", "bad\udcff")),
+    {"colour": "red"},
+    {"command": 3},
+    {"is_finished": "yes"},
+]
+
+
+@pytest.mark.parametrize("changes", FORGED)
+def test_a_forged_manifest_is_refused_by_every_command_and_nothing_is_moved(pyro_bnn, run, changes):  # noqa: F811
+    (run / "mine.txt").write_text("mine")
+    forged(run, **changes)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    for command in (("weights", run), ("train", "digits", "--epochs", 1, "--hidden", 3, "--out", run, "--force")):
+        code, out, err = pyro_bnn(*command)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "manifest.json is damaged" in err
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+NESTED = ["[" * 100_000, '{"a":' * 100_000]
+
+
+@pytest.mark.parametrize("name", ["config.json", "data.json", "history.json", "accuracy.json", "manifest.json"])
+def test_deeply_nested_files_give_one_line(pyro_bnn, run, name):  # noqa: F811
+    for text in NESTED:
+        (run / name).write_text(text)
+        if name != "manifest.json":
+            with updating(run, command="train") as folder:
+                folder.write_text(name, text)
+        if name == "accuracy.json":
+            with pytest.raises(ValueError, match=r"accuracy\.json is not of this version"):
+                runs.load_accuracy(run)
+            continue
+        code, out, err = pyro_bnn("weights", run)
+        assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
+        assert name in err
+
+
+def test_a_deeply_nested_lock_is_no_obstacle(pyro_bnn, run):  # noqa: F811
+    (run.parent / ".run.lock").write_text(NESTED[0])
+    assert pyro_bnn("weights", run)[0] == 0
 
 
 def test_a_folder_without_a_run_says_so(pyro_bnn, tmp_path):  # noqa: F811

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyro_bnn.app import folders
+from pyro_bnn.app import exchange
 from pyro_bnn.app.folders import creating, updating
 from pyro_bnn.app.manifest import verified
 
@@ -235,6 +235,6 @@ def test_an_addition_that_fails_leaves_the_earlier_file(good):
 
 
 def test_a_system_without_locks_is_refused_politely(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders.locks, "fcntl", None)
+    monkeypatch.setattr(exchange, "fcntl", None)
     with pytest.raises(OSError, match="this system has no POSIX file locks; on Windows, use WSL"):
         make(tmp_path / "run")

@@ -130,7 +130,10 @@ def test_whole_numbers_reach_an_embedding_as_they_are(pyro_bnn, nets):  # noqa: 
         ("own_nets.py:no_such", "has no function no_such"),
         ("own_nets.py:number", "has no function number"),
         ("own_nets.py:nothing", "the function must return a torch.nn.Module, got NoneType"),
-        ("own_nets.py:broken", "the function raised RuntimeError: the disk is on fire"),
+        (
+            "own_nets.py:broken",
+            '`raise RuntimeError("the disk is on fire")`, raised RuntimeError: the disk is on fire',
+        ),
         ("own_nets.py:demanding", "and needs depth too; give those a default"),
         ("own_nets.py:too_wide", "must give outputs of shape (2, 1) for 1 target under gaussian, got (2, 3)"),
         ("own_nets.py:other_input", "the network cannot take inputs of shape (2, 7)"),
@@ -169,3 +172,124 @@ def test_a_network_that_changed_since_training_is_refused(pyro_bnn, nets, old, n
     for command in (("evaluate", "run"), ("predict", "run", "houses.csv"), ("weights", "run")):
         code, _, err = pyro_bnn(*command)
         assert (code, message in err) == (2, True), err
+
+
+FUTURE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class Sizes:
+    width: int = 4
+
+def make(num_outputs):
+    return nn.Linear(7, num_outputs)
+"""
+
+ODD = """
+import os, sys
+from torch import nn
+
+os.chdir("/")
+
+def moving(num_outputs):
+    os.chdir("/usr")
+    return Moving(7, num_outputs)
+
+class Moving(nn.Linear):
+    def forward(self, x):
+        os.chdir("/")
+        return super().forward(x)
+
+def leaving():
+    sys.exit(0)
+
+class Leaving(nn.Linear):
+    def forward(self, x):
+        sys.exit(0)
+
+def leaves_at_once(num_outputs):
+    return Leaving(7, num_outputs)
+
+class LeavingLater(nn.Linear):
+    def forward(self, x):
+        if len(x) > 2:
+            sys.exit(0)
+        return super().forward(x)
+
+def leaves_later(num_outputs):
+    return LeavingLater(7, num_outputs)
+
+class Broken(nn.Linear):
+    def forward(self, x):
+        table = {}
+        return table["weights"]
+
+def breaks(num_outputs):
+    return Broken(7, num_outputs)
+
+class BrokenLater(nn.Linear):
+    def forward(self, x):
+        if len(x) > 2:
+            raise KeyError("later")
+        return super().forward(x)
+
+def breaks_later(num_outputs):
+    return BrokenLater(7, num_outputs)
+"""
+
+
+def test_a_file_may_hold_dataclasses_with_postponed_annotations(pyro_bnn, nets):  # noqa: F811
+    (nets / "future.py").write_text(FUTURE)
+    code, _, err = train(pyro_bnn, "future.py:make")
+    assert (code, err) == (0, "")
+
+
+def test_a_file_that_changes_the_folder_does_not_lose_the_run(pyro_bnn, nets, monkeypatch):  # noqa: F811
+    (nets / "odd.py").write_text(ODD)
+    code, _, err = train(pyro_bnn, "odd.py:moving")
+    assert (code, err) == (0, "")
+    assert (nets / "run" / "posterior.pt").is_file()
+    commands = (
+        ("evaluate", "run", "--num-samples", 2),
+        ("predict", "run", "houses.csv", "--out", "new.csv"),
+        ("report", "run", "--num-samples", 2),
+        ("report", "run", "--num-samples", 2, "--out", "page.html"),
+    )
+    for command in commands:
+        code, _, err = pyro_bnn(*command)
+        assert code == 0, err
+        monkeypatch.chdir(nets)  # the network has moved this process, as its forward pass does
+    assert (nets / "new.csv").is_file()
+    assert (nets / "run" / "report.html").is_file()
+    assert (nets / "page.html").is_file()
+
+
+def test_a_network_that_ends_the_program_while_it_predicts_is_an_error(pyro_bnn, nets):  # noqa: F811
+    (nets / "odd.py").write_text(ODD.replace("sys.exit(0)\n        return", "pass\n        return"))
+    assert train(pyro_bnn, "odd.py:leaves_later")[0] == 0
+    (nets / "odd.py").write_text(ODD)
+    code, out, err = pyro_bnn("predict", "run", "houses.csv")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "odd.py, line 29, `sys.exit(0)`, raised SystemExit" in err
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("leaving", "odd.py, line 17, `sys.exit(0)`, raised SystemExit: 0"),
+        ("leaves_at_once", "odd.py, line 21, `sys.exit(0)`, raised SystemExit: 0"),
+        ("leaves_later", "odd.py, line 29, `sys.exit(0)`, raised SystemExit: 0"),
+        ("breaks", "odd.py, line 38, `return table[\"weights\"]`, raised KeyError: 'weights'"),
+        ("breaks_later", "odd.py, line 46, `raise KeyError(\"later\")`, raised KeyError: 'later'"),
+    ],
+)
+def test_an_error_in_a_network_is_shown_with_its_line(pyro_bnn, nets, function, message):  # noqa: F811
+    (nets / "odd.py").write_text(ODD)
+    code, out, err = train(pyro_bnn, f"odd.py:{function}")
+    assert (code, err.count("\n")) == (2, 1)
+    assert message in err
+    assert "cannot take inputs" not in err
+    assert "Trained" not in out
+    assert not (nets / "run").exists()

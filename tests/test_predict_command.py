@@ -1,6 +1,7 @@
 """`pyro-bnn predict`: a line for each row, in its order."""
 
 import csv
+import filecmp
 import json
 import shutil
 
@@ -285,7 +286,7 @@ def test_a_file_that_is_there_is_replaced_only_if_that_is_wanted(pyro_bnn, place
     assert pyro_bnn("predict", place / "run", rows, "--out", out, "--force")[0] == 0
     assert len(predictions_in(out)) == 5
     code, _, err = pyro_bnn("predict", place / "run", rows, "--out", rows, "--force")
-    assert (code, "is the file with the rows themselves" in err) == (2, True)
+    assert (code, "is a file that the run is made of or reads" in err) == (2, True)
     for other, message in ((place, "is a folder"), (place / "no" / "out.csv", "there is no folder")):
         code, _, err = pyro_bnn("predict", place / "run", rows, "--out", other)
         assert (code, message in err) == (2, True)
@@ -335,3 +336,24 @@ def test_rows_with_fewer_targets_than_the_run_are_refused(pyro_bnn, tmp_path):  
     assert (code, "must have shape (N, 2), as in training, got (20, 1)" in err, out.exists()) == (2, True, False)
     np.savez(new, x=x)
     assert pyro_bnn("predict", run, new, "--out", out)[0] == 0  # targets are not needed
+
+
+@pytest.mark.parametrize("command", ["predict", "report"])
+@pytest.mark.parametrize(
+    "name", ["run/posterior.pt", "run/config.json", "run/manifest.json", "run/.lock", "link.pt", "houses.csv"]
+)
+def test_an_output_in_the_place_of_a_runs_own_file_is_refused(pyro_bnn, place, command, name):  # noqa: F811
+    """With --force too, through links, and for the table that the run was trained on."""
+    run, rows = place / "run", new_rows(place / "new.csv")
+    (place / "link.pt").symlink_to(run / "posterior.pt")
+    table = shutil.copy(runs.load_config(run).dataset, place / "old.csv")
+    out = runs.load_config(run).dataset if name == "houses.csv" else place / name
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    arguments = (rows,) if command == "predict" else ()
+    code, said, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", out, "--force")
+    assert (code, said) == (2, "")
+    assert f"{out} is a file " in err
+    assert filecmp.cmp(table, runs.load_config(run).dataset, shallow=False)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    code, _, err = pyro_bnn(command, run, *arguments, "--num-samples", 2, "--out", run / "mine.csv")  # the twin
+    assert code == 0, err

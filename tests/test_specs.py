@@ -4,7 +4,7 @@ import pytest
 
 import pyro_bnn as pb
 from pyro_bnn.app import specs
-from pyro_bnn.app.cli import options
+from pyro_bnn.app.config import settings
 
 from .cases import small_model
 from .fits import fit
@@ -31,7 +31,7 @@ def test_every_prior_that_can_be_typed_can_be_fitted(name):
 def test_every_prior_is_in_the_help_and_in_the_error(name):
     choice = f"{name}:{specs.PRIORS[name][1]}"
     assert choice in specs.PRIOR_CHOICES
-    assert choice in options.PriorSpec.__metadata__[0].help
+    assert choice in settings()["prior"].help
     with pytest.raises(ValueError, match=choice):
         specs.make_prior("no-such-prior")
 

@@ -4,6 +4,8 @@ import csv
 from dataclasses import asdict, dataclass
 from io import StringIO
 
+from .validation import STRICT
+
 __all__ = ["AccuracyCurve"]
 
 
@@ -15,6 +17,8 @@ class AccuracyCurve:
         train: Accuracy on training data, one fraction per epoch.
         test: Accuracy on test data (or on a validation set), one fraction per epoch.
     """
+
+    __pydantic_config__ = STRICT
 
     train: tuple[float, ...]
     test: tuple[float, ...]
@@ -40,22 +44,14 @@ class AccuracyCurve:
         writer.writerows((epoch, *pair) for epoch, pair in enumerate(zip(self.train, self.test, strict=True), 1))
         return text.getvalue()
 
-    def table(self, published: "AccuracyCurve | None" = None) -> str:
-        """A table with one line per epoch, beside published values if there are any.
+    def table(self) -> str:
+        """A table with one line per epoch.
 
         Example:
-            >>> print(AccuracyCurve((0.9,), (0.8,)).table(AccuracyCurve((0.91, 0.93), (0.9, 0.92))))
-            accuracy at mean weights        train      test    published: train      test
-            epoch  1                       90.00%    80.00%              91.00%    90.00%
+            >>> print(AccuracyCurve((0.9,), (0.8,)).table())
+            accuracy at mean weights        train      test
+            epoch  1                       90.00%    80.00%
         """
-        heading = f"{'accuracy at mean weights':26s} {'train':>10s}{'test':>10s}"
-        lines = [f"{f'epoch {i:2d}':26s} {a:10.2%}{b:10.2%}" for i, a, b in _numbered(self)]
-        if published is not None:
-            heading += f"{'published: train':>20s}{'test':>10s}"
-            theirs = [f"{a:20.2%}{b:10.2%}" for _, a, b in _numbered(published)]
-            lines = [line + other for line, other in zip(lines, theirs + [""] * len(lines), strict=False)]
-        return "\n".join([heading, *lines])
-
-
-def _numbered(curve: AccuracyCurve) -> list[tuple[int, float, float]]:
-    return [(epoch, *pair) for epoch, pair in enumerate(zip(curve.train, curve.test, strict=True), 1)]
+        rows = enumerate(zip(self.train, self.test, strict=True), 1)
+        lines = [f"{f'epoch {epoch:2d}':26s} {train:10.2%}{test:10.2%}" for epoch, (train, test) in rows]
+        return "\n".join([f"{'accuracy at mean weights':26s} {'train':>10s}{'test':>10s}", *lines])

@@ -8,13 +8,14 @@ from ..guides import MeanFieldGuide, auto_normal
 from ..likelihoods import Likelihood, make_likelihood
 from ..model import BayesianModel
 from ..nets import mlp
+from ..priors import PriorByName
 from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.network import check_network, make_network
 from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
-__all__ = ["build", "rebuild"]
+__all__ = ["build", "rebuild", "unused_globs"]
 
 CHECKED_ROWS = 2
 """Number of rows that a network of the user is tried on."""
@@ -38,6 +39,20 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
     return _build(config, facts, stand_in, facts.num_train)
+
+
+def unused_globs(config: RunConfig, data: Dataset) -> str:
+    """A clause on globs of a run's prior that choose the prior of no parameter; empty if there is none."""
+    prior = make_prior(config.prior)
+    if not isinstance(prior, PriorByName):
+        return ""
+    model, _ = build(config, data)
+    names = model.site_names
+    used = [prior.prior_of(name) for name in names]
+    unused = [glob for glob, chosen in prior.priors.items() if not any(chosen is other for other in used)]
+    if not unused:
+        return ""
+    return f"{' and '.join(unused)} of the prior chooses none of the parameters {', '.join(names)}"
 
 
 def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[BayesianModel, nn.Module]:

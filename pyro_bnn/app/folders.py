@@ -1,5 +1,6 @@
 """Folders that the program writes: locked, proven to be writable before anything is computed, and never half there."""
 
+import errno
 import json
 import os
 import shutil
@@ -8,10 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .._files import DamagedFileError
-from . import exchange, locks
-from .exchange import CHECKPOINT, LOCK, Place
+from . import exchange
+from .exchange import CHECKPOINT, Place, locked, told
 from .files import synchronise
-from .manifest import FileRecord, Manifest, has_manifest, part_of
+from .manifest import PROGRESS, FileRecord, Manifest, has_manifest, part_of
 
 __all__ = ["Folder", "creating", "find_run", "resuming", "updating"]
 
@@ -23,11 +24,10 @@ class Folder:
         path: Where the files are written.
         place: Where the folder is, or will be at the end.
         manifest: The folder's manifest.
-        lock: The folder's lock, held by this process.
     """
 
-    def __init__(self, path: Path, place: Place, manifest: Manifest, lock: locks.Lock) -> None:
-        self.path, self.place, self.manifest, self._lock = path, place, manifest, lock
+    def __init__(self, path: Path, place: Place, manifest: Manifest) -> None:
+        self.path, self.place, self.manifest = path, place, manifest
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
@@ -94,7 +94,7 @@ class Folder:
 
     def note(self, progress: str) -> None:
         """Say how far this process has come, to other commands; such as ``12 of 40 epochs``."""
-        self._lock.note(progress)
+        (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
         """Check that a disk has room.
@@ -141,22 +141,19 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
     _check_target(place)
     made = _make_parents(place)
     try:
-        lock = _lock_part(place, command)
-        try:
+        with locked(place, command):
             exchange.settle(place)
-            if not place.part.exists():  # it was finished, and has just taken its place
-                lock.release(place.real / LOCK)
-                lock = _lock_part(place, command)
             _check_free(place, force)
-            lock.note("")
-            folder = Folder(place.part, place, Manifest(command, replaces=force), lock)
-            with _told(place):
-                folder.manifest.write(place.part)
-                if place.real.exists():
-                    shutil.copymode(place.real, place.part)
-            yield from _working(folder)
-        finally:
-            _release(lock, place)
+            folder = Folder(place.part, place, Manifest(command, replaces=force))
+            try:
+                with told(place):
+                    place.part.mkdir()
+                    folder.manifest.write(place.part)
+                    if place.real.exists():
+                        shutil.copymode(place.real, place.part)
+                yield from _working(folder)
+            finally:
+                _tidy(place)
     finally:
         for parent in made:
             with suppress(OSError):  # not empty: it is in use
@@ -182,8 +179,7 @@ def resuming(run: str | Path) -> Iterator[Folder]:
                 f"{run} is finished: there is nothing to resume; see it by `pyro-bnn evaluate {run}`."
             )
         raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")
-    lock = _lock_part(place, "train")
-    try:
+    with locked(place, "train"):
         exchange.settle(place)
         if not place.part.exists():
             raise FileExistsError(
@@ -191,12 +187,10 @@ def resuming(run: str | Path) -> Iterator[Folder]:
             )
         if not exchange.is_resumable(place.part):
             raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it anew.")
-        folder = Folder(place.part, place, Manifest.read(place.part), lock)
+        folder = Folder(place.part, place, Manifest.read(place.part))
         if place.real.exists() and not folder.manifest.replaces:
             raise FileExistsError(f"{run} has come into being since the unfinished run began; move it away.")
         yield from _working(folder)
-    finally:
-        _release(lock, place)
 
 
 @contextmanager
@@ -215,17 +209,16 @@ def updating(run: str | Path, *, command: str, writes: Sequence[str] = ()) -> It
         OSError: If the folder cannot be written.
     """
     place = Place.of(find_run(run))
-    with _told(place):
-        lock = locks.take(place.real / LOCK, command, shown=place.shown)
-    try:
-        folder = Folder(place.real, place, Manifest.read(place.real), lock)
+    with locked(place, command):
+        with told(place):
+            if not _is_writable(place.real):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place.real))
+        folder = Folder(place.real, place, Manifest.read(place.real))
         folder.check_free(*writes)
         try:
             yield folder
         finally:
             folder.record()
-    finally:
-        lock.release(place.real / LOCK)
 
 
 def find_run(run: str | Path) -> Path:
@@ -238,19 +231,16 @@ def find_run(run: str | Path) -> Path:
     place = Place.of(run)
     part = exchange.manifest_of(place.part)
     if place.old.exists() or (part is not None and part.is_finished):
-        lock = _lock_part(place, "train")
-        try:
+        with locked(place, "train"):
             exchange.settle(place)
-        finally:
-            _release(lock, place)
     if has_manifest(place.real):
         return Path(run)
     if part is None or place.real.exists():
         raise FileNotFoundError(
             f"{run} holds no training run: there is no {Path(run) / 'manifest.json'}; make one with `pyro-bnn train`."
         )
-    state = locks.progress(place.part / LOCK) or "its training has begun"
-    if locks.is_held(place.part / LOCK):
+    state = _progress(place) or "its training has begun"
+    if exchange.is_locked(place):
         raise BlockingIOError(f"{run} is being trained: {state}; wait until it is finished.")
     if exchange.is_resumable(place.part):
         raise FileNotFoundError(f"{run} is not finished: {state}; `pyro-bnn train --resume {run}` goes on.")
@@ -266,22 +256,31 @@ def _working(folder: Folder) -> Iterator[Folder]:
         if exchange.is_resumable(place.part):
             raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {place.shown}` goes on.") from error
         raise
-    (place.part / CHECKPOINT).unlink(missing_ok=True)
+    for name in (CHECKPOINT, PROGRESS):
+        (place.part / name).unlink(missing_ok=True)
     folder.manifest.is_finished = True
     folder.record()
     exchange.publish(place)
 
 
-def _release(lock: locks.Lock, place: Place) -> None:
-    """Release the lock of the hidden folder. What is left of that is removed, unless it is of use."""
-    is_resumable = True
+def _tidy(place: Place) -> None:
+    """Remove what is left of the hidden folder, unless it is of use."""
     with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest says whose it is
-        is_resumable = exchange.is_resumable(place.part)
         manifest = exchange.manifest_of(place.part)
-        is_finished = manifest is not None and manifest.is_finished
-        if place.part.is_dir() and not (is_resumable or is_finished):
+        if place.part.is_dir() and not (manifest and manifest.is_finished) and not exchange.is_resumable(place.part):
             exchange.clear(place.part)
-    lock.release(place.real / LOCK, *(() if is_resumable else (place.part / LOCK,)))
+
+
+def _progress(place: Place) -> str:
+    """How far an unfinished run has come, or an empty text."""
+    try:
+        return (place.part / PROGRESS).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _check_target(place: Place) -> None:
@@ -299,8 +298,10 @@ def _check_target(place: Place) -> None:
 def _check_free(place: Place, force: bool) -> None:
     """Raise if something is at a place that is not to be replaced; else remove what a killed process left there."""
     part, shown = place.part, place.shown
+    if os.path.lexists(part) and not exchange.is_ours(part):
+        raise FileExistsError(f"{part} is in the way; move it away or choose another --out.")
     if exchange.is_resumable(part) and not force:
-        state = locks.progress(part / LOCK) or "it has a checkpoint"
+        state = _progress(place) or "it has a checkpoint"
         raise FileExistsError(
             f"{shown} is not finished: {state}; `pyro-bnn train --resume {shown}` goes on, and --force begins anew."
         )
@@ -318,48 +319,21 @@ def _check_free(place: Place, force: bool) -> None:
                 f"{shown / 'manifest.json'} is damaged, and it is not known which files in {shown} are pyro-bnn's; "
                 "move that folder away."
             ) from error
-        if not os.access(place.real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        if not _is_writable(place.real):
             raise PermissionError(f"{shown} cannot be replaced: permission denied; choose another --out.")
     manifest = exchange.manifest_of(part)
     if manifest is not None and manifest.is_finished:
         raise FileExistsError(f"{part} holds a finished run that could not be moved to its place; move it away.")
     if os.path.lexists(place.old):
         raise FileExistsError(f"{place.old} is in the way; move it away or choose another --out.")
-    exchange.empty(part)
+    if part.exists():
+        exchange.check_alone(part)
+        exchange.clear(part)
 
 
 def _make_parents(place: Place) -> list[Path]:
     """Make the folders above a place; returns those that were made, the innermost first."""
     missing = [parent for parent in place.real.parents if not os.path.lexists(parent)]
-    with _told(place):
+    with told(place):
         place.real.parent.mkdir(parents=True, exist_ok=True)
     return missing
-
-
-def _lock_part(place: Place, command: str) -> locks.Lock:
-    """Make the hidden folder beside a place, if it is missing, and lock it."""
-    while True:
-        with _told(place):
-            try:
-                place.part.mkdir()
-            except FileExistsError:
-                if not exchange.is_ours(place.part):
-                    raise FileExistsError(
-                        f"{place.part} is in the way; move it away or choose another --out."
-                    ) from None
-            with suppress(FileNotFoundError):  # its process has ended just now
-                return locks.take(place.part / LOCK, command, shown=place.shown)
-
-
-@contextmanager
-def _told(place: Place) -> Iterator[None]:
-    """A context in which what the system says against writing becomes a sentence."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:  # it is one
-            raise
-        where = "" if error.filename is None else f": {error.filename}"
-        raise OSError(
-            f"{place.shown} cannot be written ({(error.strerror or str(error)).lower()}{where}); choose another folder."
-        ) from error

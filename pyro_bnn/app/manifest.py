@@ -5,16 +5,27 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+from pydantic import Field
 
 from .._files import DamagedFileError, write_atomically
+from .validation import STRICT, checked, parsed
 
-__all__ = ["MANIFEST", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]
+__all__ = ["MANIFEST", "PROGRESS", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]
 
 MANIFEST = "manifest.json"
+PART, PROGRESS = ".part-", ".progress"
+"""Beginning of names of files that are being written, and the file that says how far a command has come."""
+
 FORMAT = "pyro_bnn folder"
 VERSION = 1
 """Version of manifests; a folder with a later one is refused."""
+
+
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""Names that the program gives to files: none reaches out of its folder, is hidden, or is too long for a disk."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,9 @@ class FileRecord:
         sha256: Checksum of the content, as hexadecimal digits.
     """
 
-    size: int
+    __pydantic_config__ = STRICT
+
+    size: Annotated[int, Ge(0)]
     sha256: str
 
     @classmethod
@@ -46,10 +59,12 @@ class Manifest:
         files: Each file by its name; None for one that is still being written.
     """
 
+    __pydantic_config__ = STRICT
+
     command: str
     is_finished: bool = False
     replaces: bool = False
-    files: dict[str, FileRecord | None] = field(default_factory=dict)
+    files: dict[FileName, FileRecord | None] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Write the manifest to a folder.
@@ -79,30 +94,34 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            content: dict[str, Any] = json.loads(path.read_bytes())
-            checksum = content.pop("sha256")
-            is_whole = content["format"] == FORMAT and checksum == _digest_of(content)
+            content = parsed(path.read_bytes())
+            is_whole = content.pop("sha256") == _digest_of(content) and content.pop("format") == FORMAT
+            version = content.pop("version")
+            is_later = is_whole and type(version) is int and version > VERSION
+            manifest = cls("") if is_later else checked(cls, content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedFileError(_is_damaged(path)) from error
-        if not is_whole:
-            raise DamagedFileError(_is_damaged(path))
-        if content["version"] > VERSION:
+        if is_later:
             raise ValueError(f"{folder} was written by a later version of pyro-bnn; install that one.")
-        files = {name: record and FileRecord(**record) for name, record in content["files"].items()}
-        if any(Path(name).name != name for name in files):  # a path would reach out of the folder
+        is_known = type(version) is int and version == VERSION and content.keys() == {*vars(manifest)}
+        if not (is_whole and is_known) or MANIFEST in manifest.files:
             raise DamagedFileError(_is_damaged(path))
-        return cls(content["command"], content["is_finished"], content["replaces"], files)
+        return manifest
+
+    def lists(self, name: str) -> bool:
+        """Whether a file of this name is the program's, or would be taken for one."""
+        return name in (*self.files, MANIFEST, PROGRESS) or name.startswith(PART)
 
     def own(self, folder: Path) -> Iterator[Path]:
         """The program's files in a folder, the manifest last; also what a killed process has left of them."""
-        for name in [*self.files, MANIFEST]:
-            left = [*folder.glob(f".{_literal(name)}.*.part"), folder / part_of(name), folder / name]
+        for name in [*self.files, PROGRESS, MANIFEST]:
+            left = [*folder.glob(f".{name}.*.part"), folder / part_of(name), folder / name]
             yield from (path for path in left if path.is_symlink() or path.is_file())
 
 
 def part_of(name: str) -> str:
     """Name of a file while it is being written; its ending is that of the file."""
-    return f".part-{name}"
+    return f"{PART}{name}"
 
 
 def has_manifest(folder: Path) -> bool:
@@ -148,8 +167,3 @@ def _is_damaged(path: Path) -> str:
         f"{path} is damaged or was edited: its checksum does not fit its content; take it from a copy of the folder, "
         "or make the folder anew (settings are options of `pyro-bnn train`)."
     )
-
-
-def _literal(name: str) -> str:
-    """The name as a pattern that matches only itself."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -3,10 +3,9 @@
 import math
 from dataclasses import replace
 
-from .accuracy import AccuracyCurve
 from .config import RunConfig
 
-__all__ = ["DATA_SETS", "NAMES", "PUBLISHED_ACCURACY", "RECIPES", "default", "find_recipe"]
+__all__ = ["DATA_SETS", "NAMES", "RECIPES", "default", "find_recipe"]
 
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
@@ -109,18 +108,6 @@ RECIPES: dict[tuple[str, str], RunConfig] = {
 
 DATA_SETS = tuple(dict.fromkeys(dataset for dataset, _ in RECIPES))
 NAMES = tuple(dict.fromkeys(name for _, name in RECIPES))
-
-# What the tutorial prints for its Gaussian prior; for its mixture prior it prints nothing.
-TUTORIAL_ACCURACY = AccuracyCurve(
-    train=(0.9456, 0.9628, 0.9698, 0.9753, 0.9786, 0.9805, 0.9823, 0.9840, 0.9859, 0.9878),
-    test=(0.9455, 0.9593, 0.9641, 0.9684, 0.9723, 0.9733, 0.9756, 0.9749, 0.9765, 0.9775),
-)
-
-PUBLISHED_ACCURACY: dict[tuple[str, str], AccuracyCurve] = {
-    ("mnist", "tutorial"): TUTORIAL_ACCURACY,
-    ("mnist", "tutorial-mixture"): TUTORIAL_ACCURACY,
-}
-"""The accuracy at mean weights that the source of a recipe reports for each epoch."""
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:

@@ -1,7 +1,6 @@
 """Training runs: a folder with configuration, history and posterior, which can be repeated and evaluated later."""
 
 import functools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +24,11 @@ from .config import RunConfig
 from .datasets import Dataset, Facts
 from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
-from .manifest import Manifest, verified
+from .manifest import Manifest, has_manifest, verified
+from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
+from .validation import checked, parsed
 
 __all__ = [
     "ACCURACY",
@@ -37,6 +38,7 @@ __all__ = [
     "POSTERIOR",
     "begun_facts",
     "build",
+    "check_foreign",
     "fit",
     "load_accuracy",
     "load_config",
@@ -119,22 +121,23 @@ def fit(
     train_rows, test_rows = (data.x_train, data.y_train), (data.x_test, data.y_test)
     tracker = AccuracyTracker(model, guide, train_rows, test_rows) if config.accuracy else None
     noting = _noting(folder, config.epochs)
-    posterior = fit_svi(
-        model,
-        guide,
-        train_rows,
-        optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
-        num_epochs=config.epochs,
-        batch_size=config.batch_size,
-        elbo=Trace_ELBO(num_particles=config.num_particles),
-        estimator=make_estimator(config.estimator),
-        kl_weight=make_kl_weight(config.kl_weight, num_weights),
-        callbacks=(noting,) if tracker is None else (tracker, noting),
-        progress=progress,
-        checkpoint=checkpoint,
-        resume=checkpoint if is_resumed else None,
-        seed=config.seed,
-    )
+    with own_code(config.net):
+        posterior = fit_svi(
+            model,
+            guide,
+            train_rows,
+            optimizer=optimizer if schedule is None else scheduled(optimizer, schedule),
+            num_epochs=config.epochs,
+            batch_size=config.batch_size,
+            elbo=Trace_ELBO(num_particles=config.num_particles),
+            estimator=make_estimator(config.estimator),
+            kl_weight=make_kl_weight(config.kl_weight, num_weights),
+            callbacks=(noting,) if tracker is None else (tracker, noting),
+            progress=progress,
+            checkpoint=checkpoint,
+            resume=checkpoint if is_resumed else None,
+            seed=config.seed,
+        )
     folder.write_json(HISTORY, posterior.history.to_dict())
     with folder.new(POSTERIOR) as path:
         save_posterior(posterior, path, model)
@@ -195,9 +198,29 @@ def read_config(folder: Path) -> RunConfig:
     """
     path = verified(folder, CONFIG)
     try:
-        return RunConfig.from_dict(json.loads(path.read_bytes()))
+        return RunConfig.from_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
+
+
+def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
+    """Check that a file to be written is none that a run consists of, or is made of.
+
+    Args:
+        out: The file.
+        config: Settings of the run that is used; neither its data nor its network's code may be written over.
+        inputs: Files that are read.
+
+    Raises:
+        FileExistsError: If it is, even where a link leads there.
+    """
+    real = out.resolve()
+    if has_manifest(real.parent) and Manifest.read(real.parent).lists(real.name):
+        raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
+    code = [Path(config.net.rpartition(":")[0])] if config.net != "mlp" else []
+    for path in (*inputs, Path(config.dataset), *code):
+        if path.is_file() and real == path.resolve():
+            raise FileExistsError(f"{out} is a file that the run is made of or reads; choose another --out.")
 
 
 def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
@@ -247,7 +270,7 @@ def _loaded(
         raise ValueError(f"the network of {config.net} has changed since {run} was trained: {error}") from error
     path = verified(run, HISTORY)
     try:
-        history = History.from_dict(json.loads(path.read_bytes()))
+        history = History.from_dict(parsed(path.read_bytes()))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} is no history of this version of pyro-bnn; train the run anew.") from error
     return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
@@ -262,7 +285,7 @@ def read_facts(folder: Path) -> Facts:
     """
     path = verified(folder, DATA)
     try:
-        return record(Facts, json.loads(path.read_bytes()), "data")
+        return record(Facts, parsed(path.read_bytes()), "data")
     except ValueError as error:
         raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
 
@@ -296,4 +319,8 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
     """
     if ACCURACY not in Manifest.read(find_run(run)).files:
         return None
-    return AccuracyCurve.from_dict(json.loads(verified(run, ACCURACY).read_bytes()))
+    path = verified(run, ACCURACY)
+    try:
+        return checked(AccuracyCurve, parsed(path.read_bytes()))
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is not of this version of pyro-bnn: {error}") from error

@@ -181,13 +181,13 @@ class Look:
         likelihood: The likelihood that its targets suggest.
         reason: A sentence that says why.
         num_rows: Number of rows for training and test together, or for training where the file has test rows.
-        has_test: Whether the file has test rows.
+        has_test_rows: Whether the file says which rows are for testing.
     """
 
     likelihood: str
     reason: str
     num_rows: int
-    has_test: bool = False
+    has_test_rows: bool = False
 
 
 def first_look(config: RunConfig) -> Look:

@@ -27,6 +27,7 @@ __all__ = [
     "make_optimizer",
     "make_prior",
     "make_scale_map",
+    "numbers_in",
 ]
 
 PIXEL_SCALE_FLOOR = 0.003
@@ -48,13 +49,24 @@ PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers)
 """All of them in a sentence."""
 
 
-def _numbers(spec: str, text: str, count: int) -> list[float]:
+SMALLEST, LARGEST = 1e-18, 1e18
+"""Single precision holds squares of the numbers between: it ends at 1.2e-38 and 3.4e38."""
+
+
+def numbers_in(spec: str, text: str, count: int) -> list[float]:
+    """Numbers from a part of a specification, separated by commas.
+
+    Raises:
+        ValueError: If they are not so many numbers, or one is neither 0 nor of a size that single precision can square.
+    """
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if len(numbers) != count:
         raise ValueError(f"{spec!r} needs {count} number(s) after the colon, separated by commas.")
+    if any(number != 0 and not SMALLEST <= abs(number) <= LARGEST for number in numbers if number == number):
+        raise ValueError(f"{spec!r} must hold numbers of sizes from 1e-18 to 1e18, or 0.")
     return numbers
 
 
@@ -71,8 +83,11 @@ def make_prior(spec: str) -> pb.Prior:
         PriorByName(priors={'**.bias': NormalPrior(scale=1.0), '**': NormalPrior(scale=0.1)})
     """
     if "=" in spec:
-        pairs = [part.partition("=") for part in spec.split(";")]
-        return pb.PriorByName({glob.strip(): make_prior(prior.strip()) for glob, _, prior in pairs})
+        parts = [part.partition("=") for part in spec.split(";")]
+        priors = {glob.strip(): make_prior(prior.strip()) for glob, _, prior in parts}
+        if len(priors) < len(parts):
+            raise ValueError(f"{spec!r} names a glob twice; leave one of them out.")
+        return pb.PriorByName(priors)
     name, _, numbers = spec.partition(":")
     if name not in PRIORS:
         raise ValueError(
@@ -80,7 +95,7 @@ def make_prior(spec: str) -> pb.Prior:
             "GLOB=PRIOR;GLOB=PRIOR."
         )
     prior, names = PRIORS[name]
-    return prior(*_numbers(spec, numbers, len(names.split(",")))) if numbers else prior()
+    return prior(*numbers_in(spec, numbers, len(names.split(",")))) if numbers else prior()
 
 
 def make_init(spec: str) -> pb.Init:
@@ -104,10 +119,10 @@ def make_init(spec: str) -> pb.Init:
             "network:F*weight."
         )
     if rest.endswith("*prior"):
-        return pb.NetworkInit(prior_fraction=_numbers(spec, rest.removesuffix("*prior"), 1)[0])
+        return pb.NetworkInit(prior_fraction=numbers_in(spec, rest.removesuffix("*prior"), 1)[0])
     if rest.endswith("*weight"):
-        return pb.NetworkInit(weight_fraction=_numbers(spec, rest.removesuffix("*weight"), 1)[0])
-    return pb.NetworkInit(*(_numbers(spec, rest, 1) if rest else ()))
+        return pb.NetworkInit(weight_fraction=numbers_in(spec, rest.removesuffix("*weight"), 1)[0])
+    return pb.NetworkInit(*(numbers_in(spec, rest, 1) if rest else ()))
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
@@ -137,8 +152,10 @@ def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
         factor = float(Fraction(rest.strip()))
     except (ValueError, ArithmeticError):
         factor = 0.0
-    if factor <= 0:
-        raise ValueError(f"{spec!r} needs a factor above 0 after the colon, such as scaled:2 or scaled:255/126.")
+    if not SMALLEST <= factor <= LARGEST:
+        raise ValueError(
+            f"{spec!r} needs a factor above 0 after the colon, from 1e-18 to 1e18, such as scaled:2 or scaled:255/126."
+        )
     return [pb.nets.Standardize(x.new_zeros(()), x.new_tensor(1 / factor))]
 
 
@@ -158,15 +175,16 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
     if name == "per-weight":
         return pb.kl.per_weight(num_weights)
     if name == "warmup":
-        epochs, *weight = _numbers(spec, rest, 2 if "," in rest else 1)
+        epochs, *weight = numbers_in(spec, rest, 2 if "," in rest else 1)
         if epochs != int(epochs):
             raise ValueError(f"{spec!r} must warm up over a whole number of epochs.")
         return pb.kl.linear_warmup(int(epochs), *weight)
     try:
-        return pb.kl.constant(float(spec))
+        return pb.kl.constant(*numbers_in(spec, spec, 1))
     except ValueError as error:
         raise ValueError(
-            f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]."
+            f"bad KL weight {spec!r}; choose a number of at least 0, blundell, per-weight or warmup:EPOCHS[,WEIGHT]; "
+            "numbers are 0, or from 1e-18 to 1e18."
         ) from error
 
 
@@ -209,7 +227,7 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
         raise ValueError(f"unknown optimizer {spec!r}; choose adam, sgd, natural or natural:DECAY,CLIP.")
     if not colon:
         return pb.natural_gradient(lr)
-    hessian_decay, clip = _numbers(spec, rest, 2)
+    hessian_decay, clip = numbers_in(spec, rest, 2)
     return pb.natural_gradient(lr, hessian_decay=hessian_decay, clip=clip)
 
 

@@ -81,13 +81,12 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     if not path.exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
     look = sources.first_look(config)
-    ignored = [name for name in ("test_fraction", "split_seed") if look.has_test and name in settings]
-    if ignored:
-        raise ValueError(
-            f"{dataset} has test rows of its own, x_test and y_test, so no rows are set aside; leave out "
-            f"{' and '.join('--' + name.replace('_', '-') for name in ignored)}, or those arrays."
-        )
     notes = []
+    if look.has_test_rows:
+        given = [f"--{name.replace('_', '-')}" for name in ("test_fraction", "split_seed") if name in settings]
+        if given:
+            raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(given)}.")
+        config = replace(config, test_fraction=0.0)
     if "likelihood" not in settings:
         config = replace(config, likelihood=look.likelihood)
         notes.append(look.reason)

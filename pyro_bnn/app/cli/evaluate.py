@@ -31,12 +31,12 @@ def evaluate(
 
     Results are printed; metrics and pictures are written into the run's folder.
     """
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    options.check_draws(num_samples)
     options.check_format(picture_format)
     with loading():
         from .. import images, runs, sources
         from ..folders import updating
+        from ..own.network import own_code
         from ..reports.evaluation import FILES, report_evaluation
         from ..reports.pictures import in_format, pictures_of
         from ..reports.scores import FILES as SCORE_FILES
@@ -48,7 +48,10 @@ def evaluate(
     if config.kind != "images":
         if ood is not None or download:
             raise ValueError("--ood and --download are for image sets; leave them out.")
-        with updating(run, command="evaluate", writes=in_format(SCORE_FILES, picture_format)) as folder:
+        with (
+            updating(run, command="evaluate", writes=in_format(SCORE_FILES, picture_format)) as folder,
+            own_code(config.net),
+        ):
             rows = sources.load(config, root=data, facts=runs.read_facts(run))
             model, posterior = runs.load_run(run, rows, device=device)
             scores = report_scores(
@@ -59,7 +62,7 @@ def evaluate(
         output.say(f"\nMetrics and pictures in {run}.")
         output.document(folder=run, pictures=pictures, **vars(scores))
         return
-    with updating(run, command="evaluate", writes=in_format(FILES, picture_format)) as folder:
+    with updating(run, command="evaluate", writes=in_format(FILES, picture_format)) as folder, own_code(config.net):
         known, held_out = images.load_data(config, root=data, download=download)
         unknown = images.load_unknown(ood, config, known, root=data, download=download)
         unknown = held_out if unknown is None else unknown

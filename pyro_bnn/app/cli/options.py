@@ -1,14 +1,14 @@
 """Options and arguments of the commands, and the reading of their texts."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from .. import recipes
-from ..config import GUIDES, SCHEDULES
-from ..specs import OPTIMIZERS, PRIOR_CHOICES, PRIORS
+from ..config import RunConfig, settings
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
@@ -50,16 +50,11 @@ Json = Annotated[
 
 DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights, batch order and weight draws.")]
 
-# --- of `train`; None leaves a setting as the recipe has it -----------------------------------------------------------
-
-NETWORK, FIT = "Data, network and prior", "Fit"
-"""Headings in the help."""
+# --- of `train` -------------------------------------------------------------------------------------------------------
 
 Dataset = Annotated[
     str | None,
-    typer.Argument(
-        help="fashion-mnist, mnist or digits.", show_default=False, autocompletion=one_of(*recipes.DATA_SETS)
-    ),
+    typer.Argument(help=settings()["dataset"].help, show_default=False, autocompletion=one_of(*recipes.DATA_SETS)),
 ]
 TrainOut = Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)]
 Resume = Annotated[
@@ -80,133 +75,57 @@ Recipe = Annotated[
         autocompletion=one_of(*recipes.NAMES),
     ),
 ]
-PriorSpec = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{PRIOR_CHOICES}; or by parameter name, GLOB=PRIOR;GLOB=PRIOR.",
-        show_default=recipes.default("prior"),
-        autocompletion=one_of(*(f"{name}:" for name in PRIORS)),
-        rich_help_panel=NETWORK,
-    ),
-]
-GuideSpec = Annotated[
-    str | None,
-    typer.Option(
-        help="mean-field or auto-normal.",
-        show_default=recipes.default("guide"),
-        autocompletion=one_of(*GUIDES),
-        rich_help_panel=FIT,
-    ),
-]
-InitSpec = Annotated[
-    str | None,
-    typer.Option(
-        help="uniform, normal, network:SCALE, network:FRACTION*prior or network:FRACTION*weight.",
-        show_default=recipes.default("init"),
-        autocompletion=one_of("uniform", "normal", "network:"),
-        rich_help_panel=FIT,
-    ),
-]
-Inputs = Annotated[
-    str | None,
-    typer.Option(
-        help="Pixels: raw (in [0, 1]), standardized or scaled:FACTOR.",
-        show_default=recipes.default("inputs"),
-        autocompletion=one_of("raw", "standardized", "scaled:"),
-        rich_help_panel=NETWORK,
-    ),
-]
-Hidden = Annotated[
-    str | None,
-    typer.Option(
-        help="Units of each hidden layer, such as 400,400.",
-        show_default=recipes.default("hidden"),
-        rich_help_panel=NETWORK,
-    ),
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option(help="Passes over the training set.", show_default=recipes.default("epochs"), rich_help_panel=FIT),
-]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(help="Images per step.", show_default=recipes.default("batch_size"), rich_help_panel=FIT),
-]
-Optimizer = Annotated[
-    str | None,
-    typer.Option(
-        help="adam, sgd (without momentum), natural (gradients, which are faster) or natural:DECAY,CLIP: decay of the "
-        "averaged Hessian, and largest step of a mean divided by the learning rate.",
-        show_default=recipes.default("optimizer"),
-        autocompletion=one_of(*OPTIMIZERS),
-        rich_help_panel=FIT,
-    ),
-]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(
-        help="Learning rate. With sgd it multiplies the gradient of one batch's loss: summed NLL plus KL / number of "
-        "batches.",
-        show_default=recipes.default("lr"),
-        rich_help_panel=FIT,
-    ),
-]
-Schedule = Annotated[
-    str | None,
-    typer.Option(
-        help="Schedule of the learning rate: constant, cosine, or warm-cosine (one epoch at a tenth, then cosine).",
-        show_default=recipes.default("schedule"),
-        autocompletion=one_of(*SCHEDULES),
-        rich_help_panel=FIT,
-    ),
-]
-NumParticles = Annotated[
-    int | None,
-    typer.Option(help="Weight draws per step.", show_default=recipes.default("num_particles"), rich_help_panel=FIT),
-]
-KLWeightSpec = Annotated[
-    str | None,
-    typer.Option(
-        help="Weight of the KL term: 1 gives the ELBO, less than 1 a cold posterior; or blundell, per-weight, "
-        "warmup:EPOCHS[,WEIGHT].",
-        show_default=recipes.default("kl_weight"),
-        autocompletion=one_of("1", "blundell", "per-weight", "warmup:"),
-        rich_help_panel=FIT,
-    ),
-]
-HoldOut = Annotated[
-    str | None,
-    typer.Option(
-        help='Classes kept out of training, as the unknown, such as 7,8,9; "" for none.',
-        show_default=recipes.default("hold_out"),
-        rich_help_panel=NETWORK,
-    ),
-]
-Validation = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of training images set aside; `evaluate` then uses them instead of the test set.",
-        show_default=recipes.default("validation"),
-        rich_help_panel=NETWORK,
-    ),
-]
-Accuracy = Annotated[
-    bool | None,
-    typer.Option(
-        "--accuracy/--no-accuracy",
-        help="Measure the accuracy at mean weights after each epoch, on training and test images; this takes time.",
-        show_default="only with the tutorial recipes",
-        rich_help_panel=FIT,
-    ),
-]
-TrainSeed = Annotated[
-    int | None,
-    typer.Option(
-        help="Seed of initial weights, batch order and weight draws.",
-        show_default=recipes.default("seed"),
-        rich_help_panel=FIT,
-    ),
-]
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each setting of a run; None leaves a setting as the recipe has it.
+
+    Args:
+        command: Function that takes the settings as keyword arguments, beside options of its own.
+    """
+    hints = get_type_hints(RunConfig, include_extras=True)
+    found = []
+    for name, setting in settings().items():
+        kind, default = hints[name].__origin__, setting.default
+        option = typer.Option(
+            help=setting.help,
+            show_default=recipes.default(name) if default is None else default or False,
+            autocompletion=one_of(*(setting.choices or (get_args(kind) if get_origin(kind) is Literal else ()))),
+            rich_help_panel=setting.panel,
+        )
+        typed: Any = kind if kind in (int, float, bool) else str
+        found.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[typed | None, option]
+            )
+        )
+    signature = inspect.signature(command)
+    own = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
+    taken = {part.name for part in own}
+    command.__dict__["__signature__"] = signature.replace(
+        parameters=[*own, *(part for part in found if part.name not in taken)]
+    )
+    return command
+
+
+def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that were given, where lists are typed with commas.
+
+    Args:
+        typed: What was typed for each setting; None for one that was not given.
+
+    Raises:
+        ValueError: If a list of numbers holds something else.
+    """
+    hints = get_type_hints(RunConfig)
+    given = {name: value for name, value in typed.items() if value is not None}
+    for name, value in given.items():
+        if hints[name] == tuple[int, ...]:
+            given[name] = read_numbers(int, value, f"--{name.replace('_', '-')}")
+        elif hints[name] == tuple[str, ...]:
+            given[name] = read_names(value)
+    return given
+
 
 # --- of `evaluate` ----------------------------------------------------------------------------------------------------
 
@@ -286,6 +205,35 @@ def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]
     except ValueError:
         expected = "whole numbers" if kind is int else "numbers"
         raise ValueError(f"`{name}` must be {expected} separated by commas, got {text!r}.") from None
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Names from a text such as ``id,name``; blanks around them are not part of them."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def check_draws(num_samples: int) -> None:
+    """Check a number of weight draws.
+
+    Raises:
+        ValueError: If it is below 2.
+    """
+    if num_samples < 2:
+        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+
+
+def check_file(out: Path, *, force: bool) -> None:
+    """Check, before anything is computed, that a file can be written.
+
+    Raises:
+        OSError: If it is a folder, lies in no folder, or is there and `force` is not given.
+    """
+    if out.is_dir():
+        raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
+    if out.exists() and not force:
+        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
+    if not out.resolve().parent.is_dir():
+        raise FileNotFoundError(f"--out must lie in a folder, and there is no folder {out.parent}; make it first.")
 
 
 def check_device(name: str) -> str:

@@ -1,13 +1,12 @@
 """`pyro-bnn predict`."""
 
 import io
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import options, own_options
+from . import options
 from .output import Output
 from .stopping import loading
 
@@ -19,20 +18,53 @@ EXAMPLES = (
     "pyro-bnn predict houses new.csv --level .5,.95 --keep id",
 )
 
+NewRows = Annotated[
+    Path,
+    typer.Argument(
+        help="Rows to predict: a table with the columns that the run was trained on, or arrays (*.npz) with x.",
+        show_default=False,
+    ),
+]
+Predictions = Annotated[
+    str, typer.Option(help="File for the predictions, as CSV; - is standard output.", show_default="-")
+]
+Level = Annotated[
+    str, typer.Option(help="Probabilities of the intervals around predicted numbers, separated by commas.")
+]
+KeepColumns = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of the table to copy beside the predictions, such as an identifier. One that is named like a "
+        "prediction, such as mean, gets the ending (input).",
+        show_default="those that training ignored",
+    ),
+]
+AllowUnseen = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unseen", help="Predict rows with categories that training did not have, as none of those it had."
+    ),
+]
+DropRows = Annotated[
+    bool,
+    typer.Option("--drop-missing", help="Leave out rows that lack a value to predict from."),
+]
+ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace the file of predictions if it is there.")]
+
 
 def predict(
     run: options.Run,
-    rows: own_options.NewRows,
-    out: own_options.Predictions = "-",
-    level: own_options.Level = ".95",
-    keep: own_options.KeepColumns = None,
-    drop_missing: own_options.DropRows = False,
-    allow_unseen: own_options.AllowUnseen = False,
+    rows: NewRows,
+    out: Predictions = "-",
+    level: Level = ".95",
+    keep: KeepColumns = None,
+    drop_missing: DropRows = False,
+    allow_unseen: AllowUnseen = False,
     num_samples: options.EvaluateDraws = 100,
     seed: options.DrawSeed = 0,
     device: options.Device = "cpu",
     as_json: options.Json = False,
-    force: own_options.ReplaceFile = False,
+    force: ReplaceFile = False,
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
 
@@ -43,29 +75,32 @@ def predict(
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    options.check_draws(num_samples)
     levels = options.read_numbers(float, level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}.")
     if out != "-":
-        _check_out(Path(out), rows, force)
+        options.check_file(Path(out), force=force)
     with loading():
         from ..._files import write_atomically
         from .. import runs, sources
+        from ..own.network import own_code
         from ..reports.predictions import write_predictions
 
     output = Output("predict", as_json=as_json)
     device = options.check_device(device)
     config, facts = runs.load_config(run), runs.read_facts(run)
-    names = () if keep is None else own_options.read_names(keep)
+    if out != "-":
+        runs.check_foreign(Path(out), config, rows)
+    names = () if keep is None else options.read_names(keep)
     options_of_rows = {"drop_missing": drop_missing, "allow_unseen": allow_unseen}
     sample = sources.read_sample(config, facts, rows, keep=names, **options_of_rows)
     model, posterior = runs.load_trained(run, device=device)
     text = io.StringIO()
-    scores = write_predictions(
-        text, model, posterior, sample, facts.target, levels=levels, num_samples=num_samples, seed=seed
-    )
+    with own_code(config.net):
+        scores = write_predictions(
+            text, model, posterior, sample, facts.target, levels=levels, num_samples=num_samples, seed=seed
+        )
     if out == "-":
         typer.echo(text.getvalue(), nl=False)
     else:
@@ -77,18 +112,6 @@ def predict(
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
     output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)
-
-
-def _check_out(out: Path, rows: Path, force: bool) -> None:
-    """Raise if a file of predictions cannot be written, or something else is there."""
-    if out.is_dir():
-        raise IsADirectoryError(f"{out} is a folder; choose a file for --out.")
-    if out.exists() and rows.exists() and os.path.samefile(out, rows):
-        raise FileExistsError(f"{out} is the file with the rows themselves; choose another --out.")
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
-    if not out.resolve().parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {out.resolve().parent}; make it, or choose another --out.")
 
 
 def _listed(scores: "Mapping[str, float]") -> str:

@@ -47,6 +47,7 @@ def prune(
     with loading():
         from .. import images, runs, sources
         from ..folders import creating, updating
+        from ..own.network import own_code
         from ..reports.pictures import in_format, pictures_of
         from ..reports.pruning import FILES, report_pruning, save_pruned_run
 
@@ -58,6 +59,7 @@ def prune(
     with ExitStack() as stack:
         folder = stack.enter_context(updating(run, command="prune", writes=in_format(FILES, picture_format)))
         copy = None if out is None else stack.enter_context(creating(out, command="prune", force=force))
+        stack.enter_context(own_code(config.net))
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
             images.check_unseen("test", known.x_test, known.x_train)

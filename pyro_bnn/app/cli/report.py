@@ -38,25 +38,30 @@ def report(
 
     It holds verdicts in words, scores, calibration, unknown images, examples, training curves, weights and settings.
     """
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    options.check_draws(num_samples)
     if out is not None:
-        _check_free(out, force)
+        options.check_file(out, force=force)
     with loading():
         from ..._files import write_atomically
+        from .. import runs
         from ..folders import updating
+        from ..own.network import own_code
         from ..reports.page import headline, make_page, sections_of, subject_of
 
-    subject = subject_of(
-        run,
-        ood,
-        num_samples=num_samples,
-        seed=seed,
-        data=data,
-        download=download,
-        device=options.check_device(device),
-    )
-    sections = sections_of(subject)
+    config = runs.load_config(run)
+    if out is not None:
+        runs.check_foreign(out, config)
+    with own_code(config.net):
+        subject = subject_of(
+            run,
+            ood,
+            num_samples=num_samples,
+            seed=seed,
+            data=data,
+            download=download,
+            device=options.check_device(device),
+        )
+        sections = sections_of(subject)
     page = make_page(subject, sections)
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
@@ -71,13 +76,3 @@ def report(
     page_file = out or run / "report.html"
     output.say(f"\nReport in {page_file}.")
     output.document(folder=run, page=page_file, headline=headline(verdicts), verdicts=verdicts)
-
-
-def _check_free(out: Path, force: bool) -> None:
-    """Raise before anything is computed if a file cannot be written."""
-    if out.is_dir():
-        raise IsADirectoryError(f"--out must be a file, and {out} is a folder; write {out / 'report.html'}.")
-    if out.exists() and not force:
-        raise FileExistsError(f"{out} exists; choose another --out, or pass --force to replace it.")
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--out must lie in a folder that exists, and there is no {out.parent}; make it first.")

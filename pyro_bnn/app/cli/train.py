@@ -8,14 +8,12 @@ training set, `last_epoch` (`epoch`; `elbo`, `expected_log_likelihood` and `kl`,
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import recipes
 from ..accuracy import AccuracyCurve
-from ..config import RunConfig
-from . import options, own_options
+from . import options
 from .output import Output
 from .stopping import loading
 
@@ -28,26 +26,11 @@ EXAMPLES = (
 )
 
 
+@options.with_settings
 def train(
     dataset: options.Dataset = None,
     out: options.TrainOut = None,
     recipe: options.Recipe = None,
-    prior: options.PriorSpec = None,
-    guide: options.GuideSpec = None,
-    init: options.InitSpec = None,
-    inputs: options.Inputs = None,
-    hidden: options.Hidden = None,
-    epochs: options.Epochs = None,
-    batch_size: options.BatchSize = None,
-    optimizer: options.Optimizer = None,
-    lr: options.LearningRate = None,
-    schedule: options.Schedule = None,
-    num_particles: options.NumParticles = None,
-    kl_weight: options.KLWeightSpec = None,
-    hold_out: options.HoldOut = None,
-    validation: options.Validation = None,
-    accuracy: options.Accuracy = None,
-    seed: options.TrainSeed = None,
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
@@ -55,16 +38,7 @@ def train(
     as_json: options.Json = False,
     force: options.Force = False,
     resume: options.Resume = None,
-    target: own_options.Target = None,
-    features: own_options.Features = None,
-    ignore: own_options.Ignore = None,
-    drop_missing: own_options.DropMissing = None,
-    likelihood: own_options.LikelihoodSpec = None,
-    test_fraction: own_options.TestFraction = None,
-    split_seed: own_options.SplitSeed = None,
-    split_by: own_options.SplitBy = None,
-    net: own_options.Net = None,
-    estimator: own_options.EstimatorSpec = None,
+    **settings: Any,
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
@@ -73,35 +47,7 @@ def train(
     --resume. Of a table, columns of numbers are standardised and others become one input for each category; all results
     are in the units of the target.
     """
-    settings: dict[str, Any] = {
-        "prior": prior,
-        "guide": guide,
-        "init": init,
-        "inputs": inputs,
-        "hidden": None if hidden is None else options.read_numbers(int, hidden, "--hidden"),
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "optimizer": optimizer,
-        "lr": lr,
-        "schedule": schedule,
-        "num_particles": num_particles,
-        "kl_weight": kl_weight,
-        "hold_out": None if hold_out is None else options.read_numbers(int, hold_out, "--hold-out"),
-        "validation": validation,
-        "accuracy": accuracy,
-        "seed": seed,
-        "target": target,
-        "features": None if features is None else own_options.read_names(features),
-        "ignore": None if ignore is None else own_options.read_names(ignore),
-        "drop_missing": drop_missing,
-        "likelihood": likelihood,
-        "test_fraction": test_fraction,
-        "split_seed": split_seed,
-        "split_by": split_by,
-        "net": net,
-        "estimator": estimator,
-    }
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = options.read_settings(settings)
     options.check_format(picture_format)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
@@ -114,6 +60,7 @@ def train(
         recipes.find_recipe(dataset, recipe or "default")  # a mistake is told before torch is loaded
     with loading():
         from .. import runs, sources
+        from ..building import unused_globs
         from ..folders import resuming
         from ..processes import going_on, joined, shared
         from ..starting import new_config
@@ -135,6 +82,11 @@ def train(
             folder = stack.enter_context(shared(going_on(place, force=force), processes))
         facts = runs.begun_facts(folder)
         known = sources.load(config, root=data, download=download, facts=facts)
+        unused = "" if facts is not None else unused_globs(config, known)
+        if unused and "prior" in given:
+            raise ValueError(f"{unused}; mend the glob, or leave it out.")
+        if unused:
+            notes.append(f"{unused[0].upper()}{unused[1:]}: --prior gives another.")
         if processes.is_first:
             for note in [*notes, *known.notes]:
                 output.say(note)
@@ -151,9 +103,8 @@ def train(
     )
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
-        published = _published(config)
-        pictures = [_draw_accuracy(curve, published, place, picture_format)]
-        output.table(f"\n{curve.table(published)}")
+        pictures = [_draw_accuracy(curve, place, picture_format)]
+        output.table(f"\n{curve.table()}")
         test = f" (test: the {config.validation} set aside for validation)" if config.validation else ""
         output.say(f"accuracy.csv, accuracy.json and {pictures[0]} in {place}{test}.")
     output.document(
@@ -171,22 +122,11 @@ def train(
     )
 
 
-def _published(config: RunConfig) -> AccuracyCurve | None:
-    """What was published for a recipe, if the run is one of its, of whatever length and seed."""
-    for key, curve in recipes.PUBLISHED_ACCURACY.items():
-        if replace(recipes.find_recipe(*key), epochs=config.epochs, seed=config.seed) == config:
-            return curve
-    return None
-
-
-def _draw_accuracy(curve: AccuracyCurve, published: AccuracyCurve | None, out: Path, picture_format: str) -> str:
+def _draw_accuracy(curve: AccuracyCurve, out: Path, picture_format: str) -> str:
     """Write the accuracies as a picture; returns the name of the file."""
     from ... import plotting
     from ..folders import updating
     from ..reports.pictures import save_picture
 
-    pair = None if published is None else (published.train, published.test)
     with updating(out, command="train") as folder:
-        return save_picture(
-            folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test, published=pair), picture_format
-        )
+        return save_picture(folder, "accuracy.png", plotting.accuracy_curves(curve.train, curve.test), picture_format)

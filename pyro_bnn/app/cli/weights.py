@@ -33,12 +33,13 @@ def weights(
     with loading():
         from .. import images, runs
         from ..folders import updating
+        from ..own.network import own_code
         from ..reports.pictures import in_format, pictures_of
         from ..reports.weights import FILES, SiteSummary, report_weights
 
     output = Output("weights", as_json=as_json)
     config = runs.load_config(run)
-    with updating(run, command="weights", writes=in_format(FILES, picture_format)) as folder:
+    with updating(run, command="weights", writes=in_format(FILES, picture_format)) as folder, own_code(config.net):
         if config.kind == "images":
             known, _ = images.load_data(config, root=data, download=download)
             model, posterior = runs.load_run(run, known)

@@ -3,7 +3,10 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 from ..._scope import eval_mode
 from .specs import parts_of
 
-__all__ = ["check_network", "make_network"]
+__all__ = ["OwnCodeError", "check_network", "make_network", "own_code"]
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
@@ -40,35 +43,92 @@ def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> 
     offered = {"input_shape": tuple(input_shape), "num_outputs": num_outputs}
     arguments = _arguments(spec, function, offered)
     try:
-        net = function(**arguments)
-    except Exception as error:
-        raise ValueError(f"--net {spec}: the function raised {_described(error)}.") from error
+        with own_code(spec):
+            net = function(**arguments)
+    except (Exception, SystemExit) as error:
+        raise _told(spec, "the function", error) from error
     if not isinstance(net, nn.Module):
         raise ValueError(f"--net {spec}: the function must return a torch.nn.Module, got {type(net).__name__}.")
     return net.to(torch.get_default_dtype())
 
 
 def _imported(spec: str, place: str) -> ModuleType:
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ValueError(f"--net {spec}: there is no file {place}.")
     try:
-        if place.endswith(".py"):
-            path = Path(place)
-            if not path.is_file():
-                raise ValueError(f"--net {spec}: there is no file {path}.")
-            with _found_in(path.resolve().parent):
-                found = importlib.util.spec_from_file_location(path.stem, path)
-                assert found is not None
-                assert found.loader is not None
-                module = importlib.util.module_from_spec(found)
-                found.loader.exec_module(module)
-                return module
-        with _found_in(Path.cwd()):
-            return importlib.import_module(place)
-    except ValueError as error:
-        if str(error).startswith("--net"):
+        with own_code(spec):
+            if place.endswith(".py"):
+                return _executed(Path(place))
+            with _found_in(Path.cwd()):
+                return importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        raise _told(spec, f"importing {place}", error) from error
+
+
+def _executed(path: Path) -> ModuleType:
+    """The module of a file. Python knows it by a name of its own, which dataclasses and pickles look up."""
+    name = f"pyro-bnn --net {path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    try:
+        with _found_in(path.resolve().parent):
+            found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+class OwnCodeError(ValueError):
+    """An error in code of the user; the message has its file and line."""
+
+
+@contextmanager
+def own_code(spec: str, doing: str = "") -> Iterator[None]:
+    """A context in which code of the user runs: it ends in the same current folder, and an error names its line.
+
+    Args:
+        spec: Name of the function, as typed; ``mlp`` stands for no code of the user.
+        doing: What the code was asked for, for the message.
+
+    Raises:
+        OwnCodeError: If the user's code raised an error, or called `sys.exit`.
+    """
+    here = Path.cwd()
+    try:
+        yield
+    except OwnCodeError:
+        raise
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        line = None if spec == "mlp" else _own_line(error)
+        if line is None:
             raise
-        raise ValueError(f"--net {spec}: importing {place} raised {_described(error)}.") from error
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        raise ValueError(f"--net {spec}: importing {place} raised {_described(error)}.") from error
+        raise OwnCodeError(f"--net {spec}: {line}, raised {_described(error)}{doing}.") from error
+    finally:
+        os.chdir(here)
+
+
+def _own_line(error: BaseException) -> str | None:
+    """The last line of the user's in a traceback; None if there is none, or if it called this library, which raised."""
+    paths = sysconfig.get_paths()
+    package = str(Path(__file__).parents[2])
+    others = (paths["stdlib"], paths["purelib"], paths["platlib"], "<")
+    line = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(package):
+            line = None
+        elif not frame.filename.startswith(others):
+            line = f"{Path(frame.filename).name}, line {frame.lineno}, `{frame.line}`"
+    return line
+
+
+def _told(spec: str, what: str, error: BaseException) -> ValueError:
+    """The error for a fault whose line is not known; the error itself if it is."""
+    return error if isinstance(error, OwnCodeError) else ValueError(f"--net {spec}: {what} raised {_described(error)}.")
 
 
 @contextmanager
@@ -119,8 +179,10 @@ def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason
         ValueError: If it cannot take the inputs, or its output has another shape.
     """
     try:
-        with torch.no_grad(), eval_mode(net):
+        with own_code(spec, f" on inputs of shape {tuple(x.shape)}"), torch.no_grad(), eval_mode(net):
             output = net(x)
+    except OwnCodeError:
+        raise
     except Exception as error:
         raise ValueError(
             f"--net {spec}: the network cannot take inputs of shape {tuple(x.shape)}: {_described(error)}."

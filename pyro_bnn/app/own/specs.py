@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__all__ = ["TABLES", "checked_function", "parts_of", "stored"]
+__all__ = ["TABLES", "parts_of", "stored"]
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 """Endings of the files that are read as tables."""
@@ -22,12 +22,6 @@ def parts_of(spec: str) -> tuple[str, str]:
     if not colon or not place or not function.isidentifier():
         raise ValueError(f"`net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got {spec!r}.")
     return place, function
-
-
-def checked_function(spec: str) -> str:
-    """The text, unchanged, if it names a function; see :func:`parts_of`."""
-    parts_of(spec)
-    return spec
 
 
 def stored(spec: str) -> str:

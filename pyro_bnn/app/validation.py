@@ -1,0 +1,85 @@
+"""Dataclasses from JSON: pydantic checks each field, and one sentence says all that is wrong.
+
+Pydantic is loaded where something is checked, and not before: the help of the command line needs only annotations.
+"""
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["STRICT", "checked", "parsed"]
+
+T = TypeVar("T")
+
+STRICT = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+"""For `__pydantic_config__` of a dataclass: no unknown fields, no conversions, and finite numbers."""
+
+IN_PLAIN_WORDS = {
+    "Input should be": "must be",
+    "String should": "must",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid boolean": "true or false",
+    "a valid array": "a list",
+    "greater than or equal to": "at least",
+    "greater than": "above",
+    "less than": "below",
+}
+"""What pydantic says, and what is said here."""
+
+
+def parsed(text: str | bytes) -> Any:
+    """Plain data from JSON.
+
+    Raises:
+        ValueError: If the text is no JSON, or is nested more than 200 levels deep.
+    """
+    from pydantic_core import from_json
+
+    return from_json(text)
+
+
+def checked(kind: type[T], values: object) -> T:
+    """A dataclass from plain data, as JSON holds them.
+
+    Args:
+        kind: The dataclass; annotations of its fields say what each may be.
+        values: The plain data.
+
+    Raises:
+        ValueError: If a field is missing, unknown or wrong; the message names all that are.
+    """
+    from pydantic import ValidationError
+
+    try:
+        found: T = _adapter(kind).validate_json(json.dumps(values))  # type: ignore[arg-type]  # a class has a hash
+        return found
+    except ValidationError as error:
+        raise ValueError(f"{'; '.join(map(_clause, error.errors(include_url=False)))}.") from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _clause(fault: Any) -> str:
+    """What is wrong with a field."""
+    name = f"`{'.'.join(map(str, fault['loc']))}`" if fault["loc"] else "the content"
+    if fault["type"] == "value_error":
+        return str(fault["ctx"]["error"]).rstrip(".")
+    if fault["type"] == "missing":
+        return f"{name} is missing"
+    if fault["type"] == "unexpected_keyword_argument":
+        return f"{name} is unknown"
+    words = fault["msg"]
+    for old, new in IN_PLAIN_WORDS.items():
+        words = words.replace(old, new)
+    got = repr(fault["input"])
+    return f"{name} {words}, got {got if len(got) <= 80 else type(fault['input']).__name__}"
