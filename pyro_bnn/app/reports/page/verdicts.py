@@ -328,15 +328,11 @@ def of_intervals(
         kind = "too narrow"
     else:
         kind = "of the wrong shape, some too wide and others too narrow"
-    which = (
-        "The intervals"
-        if len(wrong) == len(held)
-        else f"The {' and '.join(percent(level, 0) for level in wrong)} intervals"
-    )
+    levels = "" if len(wrong) == len(held) else " and ".join(percent(level, 0) for level in wrong) + " "
     is_large = max(map(abs, wrong.values())) >= SMALL_MISS
-    slightly = "" if is_large else "slightly "
-    text = f"{which} are {slightly}{kind}: the share of the targets inside is {numbers}."
-    return Verdict("problem" if is_large else "note", "uncertainty", f"intervals {slightly}{kind}", text, rule)
+    kind = kind if is_large else f"slightly {kind}"
+    text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}."
+    return Verdict("problem" if is_large else "note", "uncertainty", f"{levels}intervals {kind}", text, rule)
 
 
 @dataclass(frozen=True)
