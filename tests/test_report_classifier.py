@@ -1,12 +1,13 @@
 """What `pyro-bnn report` says of synthetic classifiers, each with one known fault; and its numbers on ten rows."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from pyro_bnn.app.reports.evaluation import Evaluation, Report, Row
-from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of
+from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section
 from pyro_bnn.app.reports.page.subject import Classified
 from pyro_bnn.app.reports.page.verdicts import of_calibration
 from pyro_bnn.uncertainty import ClassificationPrediction
@@ -153,3 +154,39 @@ def test_calibration_is_judged_by_what_chance_gives():
     assert verdict(2).level == "problem"
     assert "too high, on average by" in verdict(2).text
     assert "too low, on average by" in verdict(0.5).text
+
+
+def test_the_examples_are_the_extremes_of_all():
+    certainty = torch.tensor([0.9, 0.5, 0.99, 0.7, 0.8, 0.6])
+    probs, y = torch.stack([certainty, 1 - certainty], -1), torch.tensor([0, 0, 1, 1, 0, 0])
+    subject = classifier(probs, y, probs)
+    foreign = classes(probs[[1, 0, 2]], y[:3])
+    found = subject.classified
+    evaluation = replace(found.evaluation, foreign=foreign)
+    images = torch.zeros(6, 2, 2)
+    subject.classified = replace(
+        found, evaluation=evaluation, images=images, unknown=images[:3], unknown_name="hats", noun="image"
+    )
+    groups = dict(examples_section(subject).values["groups"])
+    entropy = classes(probs, y).total
+    for title, rows in {
+        "Surest, and right": [0, 4],
+        "Surest, and wrong": [2, 3],
+        "Least certain": [1, 5],
+        "Unknown, and noticed best": [1, 0],
+        "Unknown, and noticed least": [2, 0],
+    }.items():
+        assert [card["entropy"] for card in groups[title]] == pytest.approx(entropy[rows].tolist()), title
+        names = ["unknown (hats)"] * 2 if "Unknown" in title else [f"truly {'ab'[y[row]]}" for row in rows]
+        assert [card["truth"] for card in groups[title]] == names
+    assert groups["Surest, and wrong"][0]["picture"].alt == "An image, truly b, taken for a."
+    assert groups["Surest, and wrong"][0]["votes"] == [("a", 1.0)]
+
+
+def test_the_rival_is_the_best_of_the_simple_methods():
+    subject = labelled("tied")
+    best = subject.classified.rivals["logistic regression"]
+    flat = classes(torch.full_like(best.probs, 1 / 3), best.targets)
+    for rivals in ({"first": flat, "second": best}, {"second": best, "first": flat}):
+        subject.classified = replace(subject.classified, rivals=rivals)
+        assert "no better than second" in judged(subject)[1]

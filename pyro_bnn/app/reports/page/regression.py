@@ -233,7 +233,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], ve
     scale = (found.prediction.total / unit.square()).mean(-1).sqrt().detach().cpu()
     epistemic = (found.prediction.epistemic / unit.square()).mean(-1).sqrt().detach().cpu()
     size = ((found.y - found.prediction.mean) / unit).square().mean(-1).sqrt().detach().cpu()
-    groups = [
+    groups: list[dict[str, Any]] = [
         {
             "rows": len(rows),
             "epistemic": float(epistemic[rows].square().mean().sqrt()),
