@@ -98,6 +98,27 @@ def test_accuracy_does_not_load_scikit_learn():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_bins_of_equal_mass_by_hand():
+    confidence = torch.tensor([0.95, 0.6, 0.7, 0.9, 0.8, 0.9, 0.65, 0.9])
+    probs, y = torch.stack([confidence, 1 - confidence], -1), torch.tensor([0, 1, 0, 0, 0, 1, 0, 0])
+    bins = metrics.calibration_bins(probs, y, num_bins=4, equal_mass=True)
+    assert bins.counts.tolist() == [2, 2, 3, 1]  # three rows of confidence 0.9 stay together
+    torch.testing.assert_close(bins.confidence, torch.tensor([0.625, 0.75, 0.9, 0.95]))
+    torch.testing.assert_close(bins.accuracy, torch.tensor([0.5, 1, 2 / 3, 1]))
+    torch.testing.assert_close(bins.edges, torch.tensor([0.6, 0.7, 0.9, 0.9, 0.95]))
+    error = (2 * 0.125 + 2 * 0.25 + 3 * (0.9 - 2 / 3) + 0.05) / 8
+    assert metrics.expected_calibration_error(probs, y, num_bins=4, equal_mass=True) == pytest.approx(error)
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
+    shuffled = metrics.expected_calibration_error(probs[order], y[order], num_bins=4, equal_mass=True)
+    assert shuffled == pytest.approx(error)
+    chance = metrics.calibration_error_by_chance(probs, num_bins=4, num_samples=3, equal_mass=True)
+    generator = torch.Generator().manual_seed(0)
+    for value in chance:
+        labels = (torch.rand(8, generator=generator, dtype=torch.double) >= confidence).long()
+        expected = metrics.expected_calibration_error(probs, labels, num_bins=4, equal_mass=True)
+        assert float(value) == pytest.approx(expected)
+
+
 def test_adaptive_calibration_by_hand():
     probs = torch.tensor([0.1, 0.3, 0.6, 0.8])
     probs = torch.stack([1 - probs, probs], -1)

@@ -14,12 +14,10 @@ import torch
 from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
-from pyro_bnn.app.reports.page.calibration import calibration_of
+from pyro_bnn.app.reports.page import Section, Tile, Verdict, page_of
 from pyro_bnn.app.reports.page.commands import training_command
-from pyro_bnn.app.reports.page.frame import page
-from pyro_bnn.app.reports.page.html import image
-from pyro_bnn.app.reports.page.section import Section, Verdict
-from pyro_bnn.app.reports.page.training import has_settled
+from pyro_bnn.app.reports.page.drawing import pixels
+from pyro_bnn.app.reports.page.fit import has_settled
 from pyro_bnn.history import History
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -125,19 +123,20 @@ def test_the_numbers_are_those_of_evaluate(good, pyro_bnn, runs):  # noqa: F811
     found = json.loads((runs / "good" / "metrics.json").read_text())
     words = Page(good[0]).words
     last = found["rows"][-1]
-    assert f"Accuracy {100 * last['accuracy']:.1f} % on {found['num_test']} test images" in words
-    assert f"The expected calibration error (ECE) is {100 * last['ece']:.2f} %." in words
+    assert f"{100 * last['accuracy']:.1f} % of {found['num_test']} test images are right" in words
+    numbers = (f"{100 * last['accuracy']:.2f} %", f"{-last['nll']:.4f}", f"{last['brier']:.4f}")
+    assert f"average over 20 draws{' '.join(numbers)}".replace(" ", "") in words.replace(" ", "")
     assert f"AUROC {found['ood']['entropy']['auroc']:.3f}" in words
 
 
 def test_a_good_run_is_praised_and_a_bad_one_is_not(good, bad):
     words, printed = Page(good[0]).words, good[1]
-    assert printed.startswith("No problem was found")
+    assert printed.startswith("Usable")
     assert "problem:" not in printed
-    assert "The posterior did not collapse to a point" in words
+    assert "Most weights learned from the data" in words
     words, printed = Page(bad[0]).words, bad[1]
-    assert printed.startswith("Not to be relied on as it is")
-    assert "problem:  Accuracy" in printed
+    assert printed.startswith("Not usable as it is: ")
+    assert "problem:  Logistic regression predicts better" in printed
     assert "The training had 1 epoch (15 steps): too few to tell" in words
 
 
@@ -168,9 +167,13 @@ def test_a_file_of_ones_own_is_not_replaced(good, pyro_bnn, runs, tmp_path):  # 
 
 
 def test_names_that_look_like_html_are_text():
-    section = Section("<b>", "", (Verdict("note", "<i> & 5 %"),))
-    found = Page(page("<script>", "&", [section], footer="<u>"))
-    assert not found.find("script") + found.find("i") + found.find("b") + found.find("u")
+    verdict = Verdict("note", "fit", "<s>", "<i> & 5 %", "<em>")
+    values = {"settings": {"<del>": "<u>"}, "data": {}}
+    section = Section("<b>", "configuration.html", values, tiles=(Tile("<p>", "<q>", "<a>"),))
+    found = Page(page_of("<script>", "<h3>", "<h4>", [verdict], [section]))
+    for tag in ("script", "h3", "h4", "s", "i", "em", "del", "u", "b", "q"):
+        assert not found.find(tag), tag
+        assert f"<{tag}>" in found.words or tag == "s"
     assert "<i> & 5 %" in found.words
 
 
@@ -222,23 +225,6 @@ def test_a_loss_that_still_falls_is_not_settled():
     assert "too few to tell" in has_settled(history_of(falling[:5])).text
 
 
-def calibrated(probs, y):
-    return calibration_of(probs, y, seed=0).verdict
-
-
-def test_calibration_is_judged_by_what_chance_gives():
-    generator = torch.Generator().manual_seed(1)
-    probs = (2 * torch.randn(3000, 4, generator=generator)).softmax(-1)
-    y = torch.multinomial(probs, 1, generator=generator).flatten()
-    assert calibrated(probs, y).level == "good"
-    sharper = probs.square() / probs.square().sum(-1, keepdim=True)
-    found = calibrated(sharper, y)
-    assert found.level == "problem"
-    assert "too high, on average by" in found.text
-    flatter = probs.sqrt() / probs.sqrt().sum(-1, keepdim=True)
-    assert "too low, on average by" in calibrated(flatter, y).text
-
-
 def test_the_calibration_error_by_chance_is_that_of_calibrated_labels():
     """Its mean over simulations is that of errors of labels drawn from all classes; of sharper ones it is not."""
     generator = torch.Generator().manual_seed(2)
@@ -263,7 +249,7 @@ def test_an_image_is_written_as_it_is(tmp_path):
     from matplotlib.image import imread
 
     grey = torch.tensor([[0.0, 1.0, 0.2], [0.4, 0.6, 0.8]])
-    [found] = Page(image(grey, alt="some pixels")).find("img")
-    (tmp_path / "image.png").write_bytes(base64.b64decode(found["src"].partition(",")[2]))
+    content = pixels(grey, alt="some pixels").address.partition(",")[2]
+    (tmp_path / "image.png").write_bytes(base64.b64decode(content))
     found = torch.from_numpy(imread(tmp_path / "image.png")).double()
     torch.testing.assert_close(1 - found, grey, rtol=0, atol=1e-6)

@@ -1,6 +1,7 @@
 """`pyro-bnn report` on tables of one's own."""
 
 import json
+import re
 import shlex
 
 import numpy as np
@@ -12,13 +13,15 @@ from .test_report import Page
 
 @pytest.fixture
 def table(tmp_path):
-    """A table whose columns y and kind follow from a and b; the column noise follows from nothing."""
+    """A table whose columns y, line and kind follow from a and b; the column noise follows from nothing."""
     generator = np.random.default_rng(0)
-    a, b, noise = generator.normal(size=(3, 160))
-    y = 50 + 20 * a - 10 * b + generator.normal(size=160)
+    a, b, noise = generator.normal(size=(3, 400))
+    y, line = (50 + 20 * part - 10 * b + 5 * generator.normal(size=400) for part in (abs(a), a))
     kind = np.where(a > 0, "<up>", "down")
-    rows = ["a,b,y,kind,noise", *(f"{p},{q},{r},{k},{n}" for p, q, r, k, n in zip(a, b, y, kind, noise, strict=True))]
-    (tmp_path / "own table.csv").write_text("\n".join(rows))
+    cells = zip(a, b, y, line, kind, noise, strict=True)
+    (tmp_path / "own table.csv").write_text(
+        "\n".join(["a,b,y,line,kind,noise", *(",".join(map(str, row)) for row in cells)])
+    )
     return tmp_path / "own table.csv"
 
 
@@ -34,24 +37,44 @@ def report(pyro_bnn, table, target, *options):  # noqa: F811
 
 def test_numbers(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "y")
+    assert printed.startswith("Usable: RMSE ")
     assert "problem:" not in printed
     assert "of the variance is explained" in printed
+    assert "The network's probabilities are better than those of a straight line" in printed
     for part in ("Errors", "Intervals", "Training", "Weights", "Configuration", "A Bayesian regression of y"):
         assert part in page.words
     assert all(attributes["src"].startswith("data:image/") for attributes in page.find("img"))
     assert all(attributes["alt"] for attributes in page.find("img"))
 
 
+def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_bnn, table):  # noqa: F811
+    """The rivals are those of `evaluate`, with its numbers."""
+    page, printed = report(pyro_bnn, table, "line")
+    assert re.match(
+        "Not usable as it is: beaten by a straight line|Usable, but no better than a straight line", printed
+    )
+    assert pyro_bnn("evaluate", table.parent / "run", "--num-samples", 20)[0] == 0
+    rows = json.loads((table.parent / "run" / "metrics.json").read_text())["rows"]
+    scores = {row["name"]: row["scores"] for row in rows}
+    for name, shown in (
+        ("ensemble of 20", "average over 20 draws"),
+        ("baseline: Bayesian ridge", "rival: Bayesian ridge"),
+    ):
+        cells = (f"{scores[name]['rmse']:.4g}", f"{scores[name]['log_likelihood']:.4f}", f"{scores[name]['crps']:.4g}")
+        assert f"{shown} {' '.join(cells)}".replace(" ", "") in page.words.replace(" ", "")
+
+
 def test_what_cannot_be_predicted_is_said_to_be_so(pyro_bnn, table):  # noqa: F811
     _, printed = report(pyro_bnn, table, "noise")
-    assert printed.startswith("Not to be relied on as it is")
+    assert printed.startswith("Not usable as it is: no better than the mean of the targets")
     assert "problem:  RMSE" in printed
 
 
 def test_classes(pyro_bnn, table):  # noqa: F811
     page, printed = report(pyro_bnn, table, "kind")
-    assert "good:     Accuracy" in printed
-    assert "on 32 test rows" in page.words
+    assert "of 80 test rows are right" in printed
+    assert "balanced accuracy" in printed
+    assert "Confusion matrix" in page.words
     assert "<up>" in page.words
     assert "Unknown images" not in page.words
 

@@ -4,11 +4,12 @@ import torch
 from torch import Tensor
 
 from .. import _checks
+from ._classification import confidence_bins
 from ._inputs import Numbers, as_tensor, class_inputs
 
 
 def calibration_error_by_chance(
-    probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0
+    probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0, equal_mass: bool = False
 ) -> Tensor:
     r"""Expected calibration errors that a perfectly calibrated classifier would show on as many rows.
 
@@ -25,6 +26,7 @@ def calibration_error_by_chance(
         num_bins: Number of bins of the confidence, as for :func:`expected_calibration_error`.
         num_samples: Number R of sets of labels.
         seed: Seed of the labels.
+        equal_mass: Whether the bins hold equally many inputs, as for :func:`expected_calibration_error`.
 
     Returns:
         Calibration errors, shape (R,).
@@ -40,11 +42,10 @@ def calibration_error_by_chance(
     """
     probs = as_tensor("probs", probs)
     probs, _ = class_inputs(probs, torch.zeros(probs.shape[:1], dtype=torch.long))
-    _checks.at_least("num_bins", num_bins, 1)
     _checks.at_least("num_samples", num_samples, 1)
     generator = torch.Generator().manual_seed(_checks.seed(seed))
     confidence = probs.amax(-1).double().cpu()
-    index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    index, _ = confidence_bins(confidence, num_bins, equal_mass=equal_mass)
     errors = []
     for _ in range(num_samples):
         is_right = torch.rand(len(confidence), generator=generator, dtype=torch.double) < confidence

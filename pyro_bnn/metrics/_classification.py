@@ -95,32 +95,52 @@ class CalibrationBins:
         return low.clamp(min=0), high.clamp(max=1)  # the ends are in [0, 1] but for rounding
 
 
-def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> CalibrationBins:
-    """Sort predictions into bins of equal width by the probability of the predicted class.
+def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> CalibrationBins:
+    """Sort predictions into bins by the probability of the predicted class.
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins B; bin b holds confidences in (b / B, (b + 1) / B].
+        equal_mass: Whether the bins hold equally many inputs instead: the input of rank r, from 0, goes to bin
+            floor(r B / N). Inputs of equal confidence stay together, so some bins may be larger than others, or empty.
+
+    Example:
+        >>> probs = torch.tensor([[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]])
+        >>> bins = calibration_bins(probs, [0, 0, 1, 0], num_bins=2, equal_mass=True)
+        >>> bins.counts.tolist(), bins.accuracy.tolist()
+        ([2.0, 2.0], [1.0, 0.5])
     """
     probs, y = class_inputs(probs, y)
-    _checks.at_least("num_bins", num_bins, 1)
     confidence, label = probs.max(-1)
-    index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    index, edges = confidence_bins(confidence, num_bins, equal_mass=equal_mass)
     counts = torch.bincount(index, minlength=num_bins).double()
     mean_confidence = torch.bincount(index, confidence, minlength=num_bins) / counts
     mean_accuracy = torch.bincount(index, (label == y).double(), minlength=num_bins) / counts
-    edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
     return CalibrationBins(edges, counts, mean_confidence, mean_accuracy)
 
 
-def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:
-    """Mean distance between confidence and accuracy over bins of equal width, weighted by the bins' counts.
+def confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
+    """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as :func:`calibration_bins` has them."""
+    _checks.at_least("num_bins", num_bins, 1)
+    if not equal_mass:
+        edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
+        return (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1, edges
+    ordered, num_data = confidence.sort().values, len(confidence)
+    first = (torch.arange(num_bins + 1, device=confidence.device) * num_data / num_bins).ceil().long()
+    edges = ordered[first.clamp(max=num_data - 1)].double().cpu()
+    return torch.searchsorted(ordered, confidence) * num_bins // num_data, edges
+
+
+def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
+    """Mean distance between confidence and accuracy over bins of the confidence, weighted by the bins' counts.
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins of the confidence, 15 in most of the literature.
+        equal_mass: Whether the bins hold equally many inputs, and not confidences of equal width; see
+            :func:`calibration_bins`.
 
     References:
         Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
@@ -129,7 +149,7 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         >>> round(expected_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
         0.2
     """
-    bins = calibration_bins(probs, y, num_bins=num_bins)
+    bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
     gap = (bins.confidence - bins.accuracy).abs().nan_to_num(0.0)
     return float((gap * bins.counts).sum() / bins.counts.sum())
 

@@ -95,7 +95,13 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
 
 @styled
 def reliability_diagram(
-    probs: Tensor, y: Tensor, *, num_bins: int = 15, width: Width = "column", axes: Sequence[Axes] | None = None
+    probs: Tensor,
+    y: Tensor,
+    *,
+    num_bins: int = 15,
+    equal_mass: bool = False,
+    width: Width = "column",
+    axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
     """Accuracy by confidence with 95 % intervals, beside the diagonal of perfect calibration; below, the counts.
 
@@ -105,7 +111,8 @@ def reliability_diagram(
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
-        num_bins: Number of bins, of equal width.
+        num_bins: Number of bins.
+        equal_mass: Whether the bins hold equally many inputs, and not confidences of equal width.
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.
 
@@ -121,7 +128,7 @@ def reliability_diagram(
         figure.set_figwidth(side)
         axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     accuracies, counts = axes
-    bins = calibration_bins(probs, y, num_bins=num_bins)
+    bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
     edges, number = bins.edges.numpy(), bins.counts.cpu().numpy()
     filled = number > 0
     confidence, accuracy, low, high = (
@@ -140,11 +147,12 @@ def reliability_diagram(
         zorder=3,
         label="accuracy, 95 % interval",
     )
-    error = expected_calibration_error(probs, y, num_bins=num_bins)
-    accuracies.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    error = expected_calibration_error(probs, y, num_bins=num_bins, equal_mass=equal_mass)
+    start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # confidences of a classifier crowd below 1
+    accuracies.set(ylabel="accuracy", xlim=(start, 1), ylim=(0, 1))
     accuracies.set_title(f"expected calibration error {error:.4f}")
     accuracies.legend(loc="upper left")
-    counts.bar(edges[:-1], number, 1 / num_bins, align="edge", color=SKY, edgecolor=BLACK, linewidth=0.5)
+    counts.bar(edges[:-1], number, np.diff(edges), align="edge", color=SKY, edgecolor=BLACK, linewidth=0.5)
     counts.set(xlabel="confidence (probability of the predicted class)", ylabel="inputs")
     if number.max() > 100 * number[filled].min():
         counts.set(yscale="log", ylim=(0.5, 2 * number.max()), ylabel="inputs (log)")

@@ -1,7 +1,7 @@
 """`pyro-bnn report`.
 
-Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or problem) and
-`text` of each.
+Its JSON: `folder`, `page` (the file), `headline`, and `verdicts`, a list with `level` (good, note or problem), `about`
+(predictions, uncertainty or fit), `short`, `text` and `rule` of each.
 """
 
 from pathlib import Path
@@ -36,7 +36,8 @@ def report(
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
-    It holds verdicts in words, scores, calibration, unknown images, examples, training curves, weights and settings.
+    Its first line is a decision. It holds verdicts with their thresholds, scores beside those of simple methods,
+    calibration, unknown images, examples, training curves, weights and settings.
     """
     options.check_draws(num_samples)
     if out is not None:
@@ -46,7 +47,7 @@ def report(
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code
-        from ..reports.page import headline, make_page, sections_of, subject_of
+        from ..reports.page import report_on, subject_of
 
     config = runs.load_config(run)
     if out is not None:
@@ -61,18 +62,16 @@ def report(
             download=download,
             device=options.check_device(device),
         )
-        sections = sections_of(subject)
-    page = make_page(subject, sections)
+        found = report_on(subject)
     if out is None:
         with updating(run, command="report", writes=("report.html",)) as folder:
-            folder.write_text("report.html", page)
+            folder.write_text("report.html", found.page)
     else:
-        write_atomically(out, lambda file: file.write(page.encode()))
-    verdicts = [verdict for section in sections for verdict in section.verdicts]
+        write_atomically(out, lambda file: file.write(found.page.encode()))
     output = Output("report", as_json=as_json)
-    output.say(headline(verdicts), style="bold")
-    for verdict in verdicts:
+    output.say(found.headline, style="bold")
+    for verdict in found.verdicts:
         output.say(f"{verdict.level + ':':9s} {verdict.text}")
     page_file = out or run / "report.html"
     output.say(f"\nReport in {page_file}.")
-    output.document(folder=run, page=page_file, headline=headline(verdicts), verdicts=verdicts)
+    output.document(folder=run, page=page_file, headline=found.headline, verdicts=found.verdicts)

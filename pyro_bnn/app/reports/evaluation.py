@@ -123,8 +123,8 @@ def evaluate_classifier(
     components = predict(
         model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed
     ).as_classification()
-    ensemble = predict(model, posterior, x, num_samples=num_samples, seed=seed).as_classification()
-    mean_weights = predict_point(model, posterior.median(), x).as_classification()
+    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_classification()
+    mean_weights = predict_point(model, posterior.median(), x, y=y).as_classification()
     assert components.logits is not None
     rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
     rows.append(_row("mean weights", mean_weights.probs, y))

@@ -1,14 +1,16 @@
 """The report on a run with data of one's own: scores on its test rows, in the target's units, beside baselines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Distribution, Normal, Poisson
 
 from ... import metrics, plotting
 from ...guides import GuidePosterior
+from ...likelihoods import PoissonLikelihood
 from ...model import BayesianModel
 from ...prediction import predict, predict_point
 from ...uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
@@ -18,13 +20,16 @@ from ..own.targets import Target
 from ..own.units import in_units
 from .pictures import save_picture
 
-__all__ = ["FILES", "LEVELS", "ScoreRow", "Scores", "report_scores", "scores_of"]
+__all__ = ["FILES", "LEVELS", "ScoreRow", "Scores", "report_scores", "rivals_of", "scores_of"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png")
 """Files that the report may write."""
 
 LEVELS = (0.5, 0.9, 0.95)
 """Probabilities of the intervals whose coverage is measured."""
+
+MOST_NUMBERS = 4_000_000
+"""Heuristic: linear methods are fitted to at most so many inputs, which takes seconds."""
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -125,10 +130,11 @@ def report_scores(
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     one = predict_point(model, posterior.median(), x, y=y)
     ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=not target.is_class, seed=seed)
+    rivals = rivals_of(data, is_count=isinstance(model.likelihood, PoissonLikelihood))
     rows = [
         ScoreRow("mean weights", scores_of(one, target)),
         ScoreRow(f"ensemble of {num_samples}", scores_of(ensemble, target)),
-        *(ScoreRow(f"baseline: {name}", scores_of(p, target)) for name, p in _baselines(data).items()),
+        *(ScoreRow(f"baseline: {name}", scores_of(p, target)) for name, p in rivals.items()),
     ]
     report = Scores(target.name, len(x), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
@@ -158,38 +164,62 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     return scores
 
 
-# --- baselines --------------------------------------------------------------------------------------------------------
+# --- rivals -----------------------------------------------------------------------------------------------------------
 
 
-def _baselines(data: Dataset) -> dict[str, Prediction]:
-    """Predictions of simple methods on the test rows, in the form of those of a network."""
-    x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train, data.x_test))
-    y, y_test = data.y_train.cpu(), data.y_test.cpu()
+def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
+    """Predictions of simple methods on the test rows, in the form of those of a network, with log-densities.
+
+    Args:
+        data: The run's data. A linear method is fitted to the first of its training rows, in random order, if their
+            inputs are more than four million numbers.
+        is_count: Whether the targets are counts.
+    """
+    chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
+    chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
+    x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
+    y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
     if data.facts.target.is_class:
-        from sklearn.linear_model import LogisticRegression  # late: it takes long
+        return {name: _classes(log_probs, y_test) for name, log_probs in _linear_classes(x, y, x_test, data)}
+    if is_count:
+        return {name: _counts(rate, y_test) for name, rate in _linear_counts(x, y.double(), x_test)}
+    return {name: _normal(*moments, y_test) for name, moments in _linear_numbers(x, y.double(), x_test)}
 
-        shares = torch.bincount(y, minlength=len(data.classes)).double() / len(y)
-        found: dict[str, Prediction] = {"shares of the classes": _classes(shares.expand(len(y_test), -1), y_test)}
-        if len(y.unique()) == len(data.classes):
-            fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-            found["logistic regression"] = _classes(torch.from_numpy(fitted.predict_proba(x_test)), y_test)
-        return found
+
+def _linear_classes(x: np.ndarray, y: Tensor, x_test: np.ndarray, data: Dataset) -> Iterator[tuple[str, Tensor]]:
+    from sklearn.linear_model import LogisticRegression  # late: it takes long
+
+    shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
+    yield "shares of the classes", shares.log().expand(len(x_test), -1)
+    if len(y.unique()) == len(data.classes):
+        fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
+        yield "logistic regression", torch.from_numpy(fitted.predict_log_proba(x_test))
+
+
+def _linear_numbers(x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
     from sklearn.linear_model import BayesianRidge  # late: it takes long
 
-    mean, scale = y.double().mean(0).expand_as(y_test), y.double().std(0).expand_as(y_test)
-    parts = [BayesianRidge().fit(x, column.double().numpy()).predict(x_test, return_std=True) for column in y.T]
-    ridge, error = (torch.stack([torch.from_numpy(part[i]) for part in parts], -1) for i in (0, 1))
-    return {"mean of the targets": _normal(mean, scale, y_test), "Bayesian ridge": _normal(ridge, error, y_test)}
+    yield "mean of the targets", (y.mean(0).expand(len(x_test), -1), y.std(0).expand(len(x_test), -1))
+    parts = [BayesianRidge().fit(x, column.numpy()).predict(x_test, return_std=True) for column in y.T]
+    mean, scale = (torch.stack([torch.from_numpy(part[i]) for part in parts], -1) for i in (0, 1))
+    yield "Bayesian ridge", (mean, scale)
 
 
-def _classes(probs: Tensor, y: Tensor) -> Prediction:
-    chosen = probs.gather(-1, y[:, None])[:, 0]
-    entropy = -torch.special.xlogy(probs, probs).sum(-1)
+def _linear_counts(x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Iterator[tuple[str, Tensor]]:
+    from sklearn.linear_model import PoissonRegressor  # late: it takes long
+
+    yield "mean of the targets", y.mean(0).expand(len(x_test), -1)
+    rates = [PoissonRegressor(max_iter=1000).fit(x, column.numpy()).predict(x_test) for column in y.T]
+    yield "Poisson regression", torch.stack([torch.from_numpy(rate) for rate in rates], -1)
+
+
+def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
+    probs = log_probs.exp()
     return ClassificationPrediction(
         num_samples=1,
-        log_density=chosen.log(),
+        log_density=log_probs.gather(-1, y[:, None])[:, 0],
         probs=probs,
-        aleatoric=entropy,
+        aleatoric=-torch.special.xlogy(probs, probs).sum(-1),
         mutual_information=None,
         variance_of_logits=None,
         votes=torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1]),
@@ -199,12 +229,29 @@ def _classes(probs: Tensor, y: Tensor) -> Prediction:
 
 
 def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import norm  # late: it takes long
+
+    scale = scale.clamp_min(1e-12)
+    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy()).sum(-1)
+    components = Normal(mean[None], scale[None], validate_args=False)
+    return _numbers(mean, scale.square(), components, density, y)
+
+
+def _counts(rate: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import poisson  # late: it takes long
+
+    rate = rate.clamp_min(1e-12)
+    density = poisson.logpmf(y.double().numpy(), rate.numpy()).sum(-1)
+    return _numbers(rate, rate, Poisson(rate[None], validate_args=False), density, y)
+
+
+def _numbers(mean: Tensor, variance: Tensor, components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
     return RegressionPrediction(
         num_samples=1,
-        log_density=None,
+        log_density=torch.from_numpy(density),
         mean=mean,
-        aleatoric=scale.square(),
+        aleatoric=variance,
         variance_of_means=None,
-        components=Normal(mean[None], scale.clamp_min(1e-12)[None], validate_args=False),
+        components=components,
         targets=y.double(),
     )

@@ -1,31 +1,18 @@
-"""The report on a run as one HTML page: a list of sections, each a function from the run to a part of the page."""
+"""The report on a run as one HTML page: sections compute numbers, `templates` have the words, `verdicts` judge."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from .about import about_section, configuration_section
-from .accuracy import accuracy_section
-from .calibration import calibration_section
-from .errors import errors_section
-from .examples import examples_section
-from .frame import headline, page
-from .intervals import intervals_section
-from .measuring import subject_of
-from .section import Section, Verdict
-from .subject import Subject
-from .training import training_section
-from .unknown import unknown_section
-from .weights import weights_section
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-__all__ = [
-    "SECTIONS",
-    "Section",
-    "Subject",
-    "Verdict",
-    "headline",
-    "make_page",
-    "sections_of",
-    "subject_of",
-]
+from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
+from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
+from .numbers import count, percent, plural
+from .regression import errors_section, intervals_section
+from .section import Section, Tile, Verdict, first_line
+from .subject import Subject, subject_of
+
+__all__ = ["SECTIONS", "Report", "Section", "Subject", "Tile", "Verdict", "page_of", "report_on", "subject_of"]
 
 SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     accuracy_section,
@@ -41,24 +28,61 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
 )
 """All sections in their order; one that has nothing to say of a run returns None."""
 
-
-def sections_of(subject: Subject) -> list[Section]:
-    """What there is to say of a run."""
-    found = (section(subject) for section in SECTIONS)
-    return [section for section in found if section is not None]
+ORDER = ("problem", "note", "good")
 
 
-def make_page(subject: Subject, sections: Sequence[Section]) -> str:
-    """The page as HTML.
+@dataclass(frozen=True)
+class Report:
+    """A report.
+
+    Args:
+        headline: The decision, in one line.
+        verdicts: What the decision follows from, the worst news first.
+        page: The whole page as HTML, which needs nothing else: no other file, no network and no script.
+    """
+
+    headline: str
+    verdicts: tuple[Verdict, ...]
+    page: str
+
+
+def report_on(subject: Subject) -> Report:
+    """The report on a run.
 
     Args:
         subject: The run.
-        sections: Its sections.
     """
-    return page(
-        subject.title,
-        f"Report on {subject.run}, with {subject.num_samples} weight draws.",
-        sections,
-        footer="Words such as good, weak or noticed follow heuristic thresholds; intervals and ± are as computed: 95 % "
-        "intervals, and one standard error. Made by pyro-bnn report.",
+    sections = [section for make in SECTIONS if (section := make(subject)) is not None]
+    judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
+    verdicts = (*of_temperature(subject.posterior.history), *judged)
+    headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
+    subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
+    return Report(headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections))
+
+
+def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
+    """A whole page as HTML. All that is inserted is text, and never HTML.
+
+    Args:
+        title: Its heading.
+        subtitle: The line below.
+        headline: The decision.
+        verdicts: What it follows from.
+        sections: Its parts.
+    """
+    environment = Environment(
+        loader=PackageLoader(__name__, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters |= {"count": count, "percent": percent, "plural": plural, "together": _together, "form": format}
+    return environment.get_template("page.html").render(
+        title=title, subtitle=subtitle, headline=headline, verdicts=verdicts, sections=sections
+    )
+
+
+def _together(text: str) -> str:
+    """The same text, where a number and its per cent sign, or its error, stay on one line."""
+    return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")

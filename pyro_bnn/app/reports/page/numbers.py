@@ -1,21 +1,20 @@
 """Numbers in words."""
 
-import math
+from scipy.stats import binomtest
 
-__all__ = ["count", "interval", "percent", "plural"]
-
-TWO_SIDED_95 = 1.959964
-"""Quantile 0.975 of the standard normal distribution."""
+__all__ = ["count", "percent", "plural", "wilson"]
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent.
+    """A share in per cent. Only all are 100 %, and only none are 0 %: others get more digits.
 
     Example:
-        >>> percent(0.9721)
-        '97.2 %'
+        >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
+        ('97.2 %', '99.996 %', '100.0 %', '50 %')
     """
-    return f"{100 * share:.{digits}f} %"
+    shown = f"{100 * share:.{digits}f}"
+    is_edge = float(shown) in (0.0, 100.0) and 0 < share < 1
+    return percent(share, digits + 1) if is_edge and digits < 4 else f"{shown} %"
 
 
 def count(number: int) -> str:
@@ -38,22 +37,17 @@ def plural(number: int, name: str) -> str:
     return f"{count(number)} {name}{'' if number == 1 else 's'}"
 
 
-def interval(share: float, total: int) -> tuple[float, float]:
+def wilson(hits: int, total: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a probability.
 
     Args:
-        share: Observed share.
+        hits: Number of observations in which it happened.
         total: Number of observations, at least 1.
 
-    References:
-        Wilson (1927), https://doi.org/10.1080/01621459.1927.10502953.
-
     Example:
-        >>> low, high = interval(1.0, 100)
+        >>> low, high = wilson(100, 100)
         >>> round(low, 3), round(high, 3)
         (0.963, 1.0)
     """
-    z2 = TWO_SIDED_95**2
-    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
-    half = TWO_SIDED_95 / (1 + z2 / total) * math.sqrt(share * (1 - share) / total + z2 / (4 * total**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    found = binomtest(hits, total).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)

@@ -1,0 +1,192 @@
+"""What `pyro-bnn report` says of synthetic classifiers, each with one known fault; and its numbers on ten rows."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pyro_bnn.app.reports.evaluation import Evaluation, Report, Row
+from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section
+from pyro_bnn.app.reports.page.subject import Classified
+from pyro_bnn.app.reports.page.verdicts import of_calibration
+from pyro_bnn.uncertainty import ClassificationPrediction
+
+from .test_report_verdicts import NUM_ROWS, Measured, judged
+
+
+def classes(probs, y):
+    """A prediction of 10 draws that agree."""
+    probs = probs.double()
+    return ClassificationPrediction(
+        num_samples=10,
+        log_density=probs.gather(-1, y[:, None]).flatten().log(),
+        targets=y,
+        probs=probs,
+        aleatoric=-torch.special.xlogy(probs, probs).sum(-1),
+        votes=10 * torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1]),
+        mutual_information=torch.zeros(len(y)),
+        variance_of_logits=torch.zeros(len(y)),
+        logits=None,
+    )
+
+
+def classifier(probs, y, rival):
+    network = classes(probs, y)
+    report = Report([Row("component 0", 0.5, 1.0, 0.1, 0.5)], {}, len(y), 0)
+    evaluation = Evaluation(report, network, network, None, {})
+    names = tuple("abcdefgh"[: probs.shape[-1]])
+    rivals = {"logistic regression": classes(rival, y)}
+    return Measured(classified=Classified(y, names, "row", "test rows", evaluation, rivals))
+
+
+def labelled(kind):
+    """Labels that are drawn from known probabilities, and a prediction of them that is right or wrong."""
+    generator = torch.Generator().manual_seed(8)
+    logits = 4 * torch.randn(NUM_ROWS, 3, generator=generator).double()
+    if kind in ("imbalanced", "a class missed"):
+        logits[:, 2] -= 30
+    y = torch.multinomial(logits.softmax(-1), 1, generator=generator).flatten()
+    probs, rival = logits.softmax(-1), (0.3 * logits).softmax(-1)
+    if kind == "too sure":
+        probs = (4 * logits).softmax(-1)
+    elif kind == "too unsure":
+        probs = (0.4 * logits).softmax(-1)
+    elif kind == "useless uncertainty":  # the right class for most, with the certainty of another row
+        sizes = logits[torch.randperm(NUM_ROWS, generator=generator)].sort(-1).values
+        places = logits.argsort(-1).argsort(-1)
+        probs = sizes.gather(-1, places).softmax(-1)
+    elif kind == "beaten":
+        probs, rival = (logits + 4 * torch.randn(logits.shape, generator=generator)).softmax(-1), logits.softmax(-1)
+    elif kind == "tied":
+        rival = probs
+    elif kind == "imbalanced":
+        y = torch.zeros(NUM_ROWS, dtype=torch.long)
+        y[:8] = 1
+        probs = torch.tensor([8e2, 9.0, 1.0]).expand(NUM_ROWS, 3) / 810
+        rival = torch.tensor([1.0, 1.0, 1.0]).expand(NUM_ROWS, 3) / 3
+    elif kind == "a class missed":
+        y[:40] = 2
+    return classifier(probs, y, rival)
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "short", "level"),
+    [
+        ("good", "Usable: ", None, None),
+        ("too sure", "Usable for its predictions, not", "probabilities too high", "problem"),
+        ("too unsure", "Usable for its predictions, not", "probabilities too low", "problem"),
+        ("useless uncertainty", "Not usable as it is: ", "uncertainty does not point at errors", "problem"),
+        ("beaten", "Not usable as it is: ", "beaten by logistic regression", "problem"),
+        ("tied", "Usable, but no better than logistic", "no better than logistic regression", "note"),
+        ("imbalanced", "Not usable as it is: no better than", "no better than always saying “a”", "problem"),
+        ("imbalanced", "Not usable as it is: ", "mostly misses “b”", "problem"),
+        ("a class missed", "Not usable as it is: ", "mostly misses “c”", "problem"),
+    ],
+)
+def test_the_faults_of_a_classifier_are_named(kind, start, short, level):
+    verdicts, line = judged(labelled(kind))
+    found = {(verdict.short, verdict.level) for verdict in verdicts if verdict.level != "good"}
+    if short is None:
+        assert not found
+    else:
+        assert (short, level) in found
+        assert short in line
+    assert line.startswith(start), line
+
+
+def test_the_numbers_of_a_classifier_are_those_of_its_rows():
+    """Ten rows whose numbers can be counted by hand; the surest rows are the right ones."""
+    y = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1, 2])
+    sure, half, wrong = [0.98, 0.01, 0.01], [0.6, 0.3, 0.1], [0.3, 0.4, 0.3]
+    probs = torch.tensor([sure, sure, sure, sure, half, wrong, wrong, wrong, half, half])
+    section = accuracy_section(classifier(probs, y, torch.tensor([[0.4, 0.3, 0.3]]).expand(10, 3)))
+    rows = {row["name"]: row for row in section.values["classes"]}
+    assert {name: (row["hits"], row["rows"]) for name, row in rows.items()} == {"a": (5, 6), "b": (2, 3), "c": (0, 1)}
+    assert [row["mistake"] for row in rows.values()] == ["b (1)", "a (1)", "a (1)"]
+    assert [rows[name]["recall"] for name in "abc"] == pytest.approx([5 / 6, 2 / 3, 0])
+    assert [rows[name]["precision"] for name in "ab"] == pytest.approx([5 / 7, 2 / 3])
+    assert math.isnan(rows["c"]["precision"])
+    assert section.values["matrix"].tolist() == [[5, 1, 0], [1, 2, 0], [1, 0, 0]]
+    assert [(row["share"], row["rows"]) for row in section.values["certainty"]] == [
+        (1.0, 10),
+        (0.95, 10),
+        (0.9, 9),
+        (0.8, 8),
+        (0.5, 5),
+    ]
+    assert section.values["certainty"][-1]["right"] == pytest.approx(1.0)
+    assert section.values["certainty"][0]["right"] == pytest.approx(0.7)
+    text = section.verdicts[0].text
+    assert "70.0 % of 10 test rows are right" in text
+    assert "always saying “a” would be right for 60.0 %" in text
+    assert "balanced accuracy 50.0 %, lowest recall 0.0 % (“c”, 0 of 1)" in section.verdicts[1].text
+    assert section.usable == "70.0 % right; defer the least certain 50 % and the rest had no error (5 rows)"
+    own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
+    theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
+    assert f"log-likelihood {own:.3f} against {theirs:.3f} nats" in section.verdicts[2].text
+
+
+def test_of_many_classes_those_of_the_lowest_recall_are_listed():
+    y = torch.arange(25).repeat(4)
+    probs = torch.nn.functional.one_hot(y, 25) * 0.9 + 0.004
+    probs[y == 7] = probs[y == 8]
+    names = tuple(f"class {i}" for i in range(25))
+    network = classes(probs, y)
+    evaluation = Evaluation(Report([Row("component 0", 0, 0, 0, 0)], {}, 100, 0), network, network, None, {})
+    found = Classified(y, names, "row", "test rows", evaluation, {"logistic regression": network})
+    values = accuracy_section(Measured(classified=found)).values
+    assert values["classes"][0]["name"] == "class 7"
+    assert len(values["classes"]) == 20
+    assert values["matrix"] is None
+
+
+def test_calibration_is_judged_by_what_chance_gives():
+    generator = torch.Generator().manual_seed(1)
+    probs = (2 * torch.randn(3000, 4, generator=generator)).softmax(-1)
+    y = torch.multinomial(probs, 1, generator=generator).flatten()
+
+    def verdict(power):
+        powered = probs**power / (probs**power).sum(-1, keepdim=True)
+        return of_calibration(calibration_of(powered, y, seed=0))
+
+    assert verdict(1).level == "good"
+    assert verdict(2).level == "problem"
+    assert "too high, on average by" in verdict(2).text
+    assert "too low, on average by" in verdict(0.5).text
+
+
+def test_the_examples_are_the_extremes_of_all():
+    certainty = torch.tensor([0.9, 0.5, 0.99, 0.7, 0.8, 0.6])
+    probs, y = torch.stack([certainty, 1 - certainty], -1), torch.tensor([0, 0, 1, 1, 0, 0])
+    subject = classifier(probs, y, probs)
+    foreign = classes(probs[[1, 0, 2]], y[:3])
+    found = subject.classified
+    evaluation = replace(found.evaluation, foreign=foreign)
+    images = torch.zeros(6, 2, 2)
+    subject.classified = replace(
+        found, evaluation=evaluation, images=images, unknown=images[:3], unknown_name="hats", noun="image"
+    )
+    groups = dict(examples_section(subject).values["groups"])
+    entropy = classes(probs, y).total
+    for title, rows in {
+        "Surest, and right": [0, 4],
+        "Surest, and wrong": [2, 3],
+        "Least certain": [1, 5],
+        "Unknown, and noticed best": [1, 0],
+        "Unknown, and noticed least": [2, 0],
+    }.items():
+        assert [card["entropy"] for card in groups[title]] == pytest.approx(entropy[rows].tolist()), title
+        names = ["unknown (hats)"] * 2 if "Unknown" in title else [f"truly {'ab'[y[row]]}" for row in rows]
+        assert [card["truth"] for card in groups[title]] == names
+    assert groups["Surest, and wrong"][0]["picture"].alt == "An image, truly b, taken for a."
+    assert groups["Surest, and wrong"][0]["votes"] == [("a", 1.0)]
+
+
+def test_the_rival_is_the_best_of_the_simple_methods():
+    subject = labelled("tied")
+    best = subject.classified.rivals["logistic regression"]
+    flat = classes(torch.full_like(best.probs, 1 / 3), best.targets)
+    for rivals in ({"first": flat, "second": best}, {"second": best, "first": flat}):
+        subject.classified = replace(subject.classified, rivals=rivals)
+        assert "no better than second" in judged(subject)[1]

@@ -1,0 +1,81 @@
+"""The simple methods that `evaluate` and `report` compare a network with, against scikit-learn and scipy by hand."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm, poisson
+from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor
+
+from pyro_bnn.app.datasets import Dataset, Facts
+from pyro_bnn.app.own.targets import Target
+from pyro_bnn.app.reports import scores
+from pyro_bnn.app.reports.scores import rivals_of, scores_of
+
+X = np.random.default_rng(0).normal(size=(60, 2))
+TRAIN, TEST = slice(0, 45), slice(45, 60)
+
+
+def dataset(y, target):
+    x, y = torch.from_numpy(X), torch.from_numpy(y)
+    facts = Facts("", 45, 15, [2], target, None, None)
+    return Dataset(x[TRAIN], y[TRAIN], x[TEST], y[TEST], facts)
+
+
+LABELS = (X[:, 0] > 0.4).astype(int) + (X[:, 1] > 1).astype(int)
+CLASSES = Target("kind", ["a", "b", "c"], [], [])
+NUMBERS = Target("size", [], [10.0], [2.0])
+
+
+def test_classes():
+    found = rivals_of(dataset(LABELS, CLASSES))
+    assert list(found) == ["shares of the classes", "logistic regression"]
+    shares, linear = found.values()
+    expected = np.bincount(LABELS[TRAIN]) / 45
+    np.testing.assert_allclose(shares.probs[3], expected)
+    np.testing.assert_allclose(shares.log_density, np.log(expected)[LABELS[TEST]])
+    probs = LogisticRegression(max_iter=1000).fit(X[TRAIN], LABELS[TRAIN]).predict_proba(X[TEST])
+    np.testing.assert_allclose(linear.probs, probs)
+    np.testing.assert_allclose(linear.log_density, np.log(probs[np.arange(15), LABELS[TEST]]))
+    np.testing.assert_allclose(linear.aleatoric, -(probs * np.log(probs)).sum(-1))
+    np.testing.assert_array_equal(linear.votes.argmax(-1), probs.argmax(-1))
+    assert linear.votes.sum(-1).tolist() == [1] * 15
+    assert scores_of(linear, CLASSES)["nll"] == pytest.approx(-float(linear.log_density.mean()))
+
+
+def test_a_class_that_training_lacks_has_no_logistic_regression():
+    labels = LABELS.copy()
+    labels[TRAIN][labels[TRAIN] == 2] = 0
+    assert list(rivals_of(dataset(labels, CLASSES))) == ["shares of the classes"]
+
+
+def test_numbers_in_units_of_the_target():
+    y = (X @ [1.0, -2.0] + 0.1 * X[:, 0] ** 2)[:, None]
+    found = rivals_of(dataset(y, NUMBERS))
+    assert list(found) == ["mean of the targets", "Bayesian ridge"]
+    mean, scale = BayesianRidge().fit(X[TRAIN], y[TRAIN, 0]).predict(X[TEST], return_std=True)
+    np.testing.assert_allclose(found["Bayesian ridge"].log_density, norm.logpdf(y[TEST, 0], mean, scale))
+    own = scores_of(found["Bayesian ridge"], NUMBERS)  # y = 10 + 2 z
+    assert own["rmse"] == pytest.approx(2 * np.sqrt(np.square(y[TEST, 0] - mean).mean()))
+    assert own["log_likelihood"] == pytest.approx(norm.logpdf(y[TEST, 0], mean, scale).mean() - np.log(2))
+    inside = np.abs(y[TEST, 0] - mean) <= norm.ppf(0.95) * scale
+    assert own["coverage_90"] == pytest.approx(inside.mean())
+    plain = found["mean of the targets"]
+    np.testing.assert_allclose(plain.mean, y[TRAIN].mean() * np.ones((15, 1)))
+    np.testing.assert_allclose(plain.log_density, norm.logpdf(y[TEST, 0], y[TRAIN].mean(), y[TRAIN].std(ddof=1)))
+
+
+def test_counts_have_probabilities_and_no_densities():
+    y = np.random.default_rng(1).poisson(np.exp(X[:, :1])).astype(float)
+    found = rivals_of(dataset(y, Target("n", [], [0.0], [1.0])), is_count=True)
+    assert list(found) == ["mean of the targets", "Poisson regression"]
+    rate = PoissonRegressor(max_iter=1000).fit(X[TRAIN], y[TRAIN, 0]).predict(X[TEST])
+    np.testing.assert_allclose(found["Poisson regression"].log_density, poisson.logpmf(y[TEST, 0], rate))
+    np.testing.assert_allclose(found["mean of the targets"].mean[0, 0], y[TRAIN].mean())
+
+
+def test_a_linear_method_is_fitted_to_as_many_rows_as_it_can_be_in_seconds(monkeypatch):
+    monkeypatch.setattr(scores, "MOST_NUMBERS", 60)  # 30 of 45 rows
+    found = rivals_of(dataset(LABELS, CLASSES))["logistic regression"]
+    rows = np.sort(torch.randperm(45, generator=torch.Generator().manual_seed(0))[:30].numpy())
+    probs = LogisticRegression(max_iter=1000).fit(X[rows], LABELS[rows]).predict_proba(X[TEST])
+    np.testing.assert_allclose(found.probs, probs)

@@ -1,0 +1,262 @@
+"""What `pyro-bnn report` says of synthetic regressions, each with one known fault; of rivals, training and weights."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch.distributions import Laplace, Normal, Poisson
+
+from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_section
+from pyro_bnn.app.reports.page.fit import of_temperature, of_weights
+from pyro_bnn.app.reports.page.regression import errors_section, intervals_section, ranking_of
+from pyro_bnn.app.reports.page.section import first_line
+from pyro_bnn.app.reports.page.subject import Regressed
+from pyro_bnn.app.reports.page.verdicts import of_rival
+from pyro_bnn.guides import Diagnosis, SiteDiagnosis
+from pyro_bnn.history import History
+from pyro_bnn.uncertainty import RegressionPrediction
+
+NUM_ROWS = 600
+
+
+class Measured:
+    """The part of a subject that the sections look at."""
+
+    seed = 0
+
+    def __init__(self, *, classified=None, regressed=None):
+        self.classified, self.regressed = classified, regressed
+
+
+def judged(subject):
+    """All verdicts on predictions by what they are about: the beginning of their rule; and the first line."""
+    makers = (accuracy_section, calibration_section, errors_section, intervals_section)
+    sections = [section for make in makers if (section := make(subject)) is not None]
+    verdicts = [verdict for section in sections for verdict in section.verdicts]
+    return verdicts, first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
+
+
+def check(subject, start, faults):
+    """The first line begins so; exactly these short verdicts are not good."""
+    verdicts, line = judged(subject)
+    assert line.startswith(start), line
+    assert {verdict.short: verdict.level for verdict in verdicts if verdict.level != "good"} == faults
+    assert all(verdict.rule and (not verdict.short) == (verdict.level == "good") for verdict in verdicts)
+
+
+# --- regressions ------------------------------------------------------------------------------------------------------
+
+
+def predicted(mean, scale, y, *, num_draws=1, epistemic=0.0):
+    """Gaussians of the given means and scales, shape (N, O)."""
+    generator = torch.Generator().manual_seed(4)
+    loc = mean + epistemic * torch.randn(num_draws, *mean.shape, generator=generator)
+    components = Normal(loc, scale.expand_as(loc))
+    return RegressionPrediction(
+        num_samples=num_draws,
+        log_density=components.log_prob(y).sum(-1).logsumexp(0) - math.log(num_draws),
+        targets=y,
+        mean=loc.mean(0),
+        aleatoric=scale.square(),
+        variance_of_means=loc.var(0) if num_draws > 1 else None,
+        components=components,
+    )
+
+
+def regressed(kind="good", *, num_outputs=1):
+    """Targets with noise of varying size around a mean that varies much more; and their prediction, right or wrong."""
+    generator = torch.Generator().manual_seed(3)
+    shape = (NUM_ROWS, num_outputs)
+    mean = 10 * torch.randn(shape, generator=generator)
+    truth = (0.5 * torch.randn(NUM_ROWS, 1, generator=generator)).exp().expand(shape)
+    torch.manual_seed(5)
+    unit = Laplace(0.0, 0.714).sample(shape).double() if kind == "wrong shape" else torch.randn(shape)
+    y, order = mean + truth * unit, torch.randperm(NUM_ROWS, generator=generator)
+    centre, scale = mean, truth
+    if kind == "too wide":
+        scale = 3 * truth
+    elif kind == "too narrow":
+        scale = 0.3 * truth
+    elif kind == "useless ranking":
+        scale = truth[order]
+    elif kind == "wrong way round":
+        scale = 1 / truth
+    elif kind == "other rows":
+        centre = mean[order]
+    elif kind == "noisy":
+        centre, scale = mean + 3 * torch.randn(shape, generator=generator), (truth.square() + 9).sqrt()
+    right = predicted(mean, truth, y)
+    plain = predicted(torch.zeros_like(mean), torch.full_like(mean, 10.0), y)
+    rivals = {"mean of the targets": plain}
+    if kind in ("noisy", "tied"):
+        rivals["Bayesian ridge"] = right
+    network = predicted(centre, scale, y, num_draws=4, epistemic=1e-3)
+    names = tuple(f"target {i}" for i in range(num_outputs))
+    zero = torch.zeros(num_outputs)
+    return Measured(regressed=Regressed(y, names, network, network, rivals, zero, zero + 10, is_count=False))
+
+
+WIDE, NARROW = "intervals too wide", "intervals too narrow"
+WORSE = "probabilities worse than those of the mean of the targets"
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "faults"),
+    [
+        ("good", "Usable: RMSE ", {}),
+        ("too wide", f"Usable for its predictions, not for its uncertainty: {WIDE}. RMSE ", {WIDE: "problem"}),
+        ("too narrow", "Usable for its predictions, not for its uncertainty: ", {NARROW: "problem", WORSE: "problem"}),
+        ("tied", "Usable, but no better than a straight line: RMSE ", {"no better than a straight line": "note"}),
+    ],
+)
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_the_faults_of_a_regression_are_named(kind, start, faults, num_outputs):
+    check(regressed(kind, num_outputs=num_outputs), start, faults)
+
+
+def test_intervals_of_one_level_are_found_fault_with():
+    """The interval of 90 % alone, of which one used to speak, is right."""
+    [intervals, _] = intervals_section(regressed("wrong shape")).verdicts
+    assert intervals.short == "50 % intervals too wide"
+    assert re.match(
+        "The 50 % intervals are too wide: the share of the targets inside is 6[0-9.]+ % for 50 %", intervals.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "short", "level"),
+    [
+        ("useless ranking", "predicted sd does not rank the errors", "problem"),
+        ("wrong way round", "predicted sd ranks the errors the wrong way round", "problem"),
+        ("noisy", "beaten by a straight line", "problem"),
+        ("other rows", "no better than the mean of the targets", "problem"),
+    ],
+)
+def test_a_regression_with_several_faults_has_each_of_them(kind, short, level):
+    verdicts, line = judged(regressed(kind))
+    assert (short, level) in {(verdict.short, verdict.level) for verdict in verdicts}
+    assert short in line
+    assert line.startswith("Usable for its predictions, not" if "sd" in short else "Not usable as it is: ")
+
+
+def test_equal_predicted_sds_rank_nothing_and_could_not():
+    generator = torch.Generator().manual_seed(6)
+    mean = 10 * torch.randn(NUM_ROWS, 1, generator=generator)
+    y, one = mean + torch.randn(mean.shape, generator=generator), torch.ones_like(mean)
+    network = predicted(mean, one, y, num_draws=4, epistemic=1e-3)
+    rivals = {"mean of the targets": predicted(0 * mean, 10 * one, y)}
+    subject = Measured(
+        regressed=Regressed(y, ("t",), network, network, rivals, torch.zeros(1), torch.full((1,), 10.0), is_count=False)
+    )
+    check(subject, "Usable: RMSE ", {"predicted sd does not rank the errors": "note"})
+
+
+def test_the_numbers_of_a_regression_are_those_of_its_rows():
+    found = regressed("useless ranking").regressed
+    errors, intervals = (make(Measured(regressed=found)) for make in (errors_section, intervals_section))
+    y, mean = found.y.numpy(), found.prediction.mean.numpy()
+    root = float(np.sqrt(np.square(y - mean).mean()))
+    assert float(re.search(r"RMSE ([\d.]+) ±", errors.verdicts[0].text)[1]) == pytest.approx(root, rel=1e-3)
+    sd = found.prediction.total.sqrt().numpy()
+    for level, held in re.findall(r"([\d.]+) % for ([\d.]+) %", intervals.verdicts[0].text):
+        half = torch.special.ndtri(torch.tensor(0.5 + float(held) / 200)).item() * sd
+        assert float(level) == pytest.approx(100 * (np.abs(y - mean) <= half).mean(), abs=0.5)
+    correlation = spearmanr(sd[:, 0], np.abs(y - mean)[:, 0]).statistic
+    assert f"rank correlation {correlation:+.2f}" in intervals.verdicts[1].text
+    order = sd[:, 0].argsort()
+    ends = [np.sqrt(np.square(y - mean)[rows].mean()) for rows in (order[:150], order[-150:])]
+    assert f"RMSE {ends[0]:.4g} in the surest quarter of the rows and {ends[1]:.4g} in the least sure" in (
+        intervals.verdicts[1].text
+    )
+    groups, ranking = ranking_of(found, seed=0)
+    assert [group["rows"] for group in groups] == [150] * 4
+    assert groups[0]["predicted"] < groups[-1]["predicted"]
+    assert ranking.surest == pytest.approx(ends[0])
+
+
+def test_the_scores_of_rivals_are_on_the_page():
+    found = regressed("noisy")
+    rows = {row["name"]: row for row in errors_section(found).values["scores"]}
+    assert list(rows) == ["mean weights", "average over 4 draws", "rival: mean of the targets", "rival: Bayesian ridge"]
+    right = found.regressed.rivals["Bayesian ridge"]
+    assert rows["rival: Bayesian ridge"]["log_likelihood"] == pytest.approx(float(right.log_density.mean()))
+    y, mean = found.regressed.y, right.mean
+    assert rows["rival: Bayesian ridge"]["rmse"] == pytest.approx(float((y - mean).square().mean().sqrt()))
+
+
+@pytest.mark.parametrize(
+    ("observed", "short"),
+    [
+        (torch.poisson, ""),
+        (torch.round, "intervals too wide"),
+        (lambda rate: torch.poisson(rate * torch.rand_like(rate) * 2), "intervals too narrow"),
+    ],
+)
+def test_counts_are_held_against_what_their_intervals_promise(observed, short):
+    """An interval of 50 % of small counts promises, and holds, more than 50 %."""
+    torch.manual_seed(7)
+    rate = 8 * (0.5 * torch.randn(NUM_ROWS, 1)).exp()
+    claimed, y = Poisson(rate[None]), observed(rate)
+    network = RegressionPrediction(
+        num_samples=1,
+        log_density=claimed.log_prob(y)[0, :, 0],
+        targets=y,
+        mean=rate,
+        aleatoric=rate,
+        variance_of_means=torch.zeros_like(rate),
+        components=claimed,
+    )
+    found = Regressed(y, ("n",), network, network, {"n": network}, torch.zeros(1), torch.ones(1), is_count=True)
+    section = intervals_section(Measured(regressed=found))
+    assert section.verdicts[0].short == short
+    assert section.values["levels"][0]["promised"] > 0.55
+
+
+# --- rivals, training and weights -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "error", "level", "words"),
+    [
+        (-5.0, 0.1, "good", "probabilities are better than those of a line (log-likelihood -5.000 against -5.434 nats"),
+        (-5.455, 0.03, "note", "no better than those of a line (log-likelihood -5.455 against -5.434"),
+        (-5.455, 0.005, "problem", "A line predicts better (log-likelihood -5.455 against -5.434 nats per row"),
+        (-5.430, 0.001, "note", "difference +0.004 ± 0.001; RMSE 2 against 1"),
+    ],
+)
+def test_a_rival_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):
+    verdict = of_rival("a line", own, -5.434, error, points="RMSE 2 against 1", is_nearer=False)
+    assert verdict.level == level
+    assert words in verdict.text
+
+
+def test_who_errs_less_than_a_rival_is_not_beaten_in_its_predictions():
+    verdict = of_rival("a line", -6.0, -5.4, 0.01, points="RMSE 1 against 2", is_nearer=True)
+    assert (verdict.level, verdict.about) == ("problem", "uncertainty")
+    assert verdict.text.startswith("The network errs less than a line, but its probabilities are worse")
+
+
+def test_a_cold_posterior_is_said_to_be_one():
+    history = History(num_data=10)
+    history.add_step(-1.0, 0.0, 0.1)
+    history.end_epoch([10], 0.1, 1.0)
+    [verdict] = of_temperature(history)
+    assert verdict.short == "a cold posterior (KL weight 0.1)"
+    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 reservation below."
+    history.add_step(-1.0, 0.0, 1.0)
+    history.end_epoch([10], 0.1, 1.0)
+    assert of_temperature(history) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "level", "words"), [(0.05, "good", "Most weights learned"), (0.95, "note", "Few weights learned")]
+)
+def test_weights_that_are_at_the_prior_are_not_said_to_have_left_it(share, level, words):
+    site = SiteDiagnosis("net.0.weight", 100, 10.0, share, 0.0, 0.1, 1.0)
+    [verdict] = of_weights(Diagnosis((site,), {}, ()))
+    assert verdict.level == level
+    assert verdict.text.startswith(words)
+    assert f"{share:.1%}".replace("%", " %") in verdict.text
