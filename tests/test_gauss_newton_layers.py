@@ -117,7 +117,7 @@ def test_the_scales_are_those_by_brute_force(name, structure):
     [
         ("own forward", "act only through their layers"),
         ("tied by hand", "act only through their layers"),
-        ("padding", "laplace-torch cannot make this matrix"),
+        ("padding", "laplace-torch cannot make Kronecker factors"),
         ("recurrent", "of whole linear and two-dimensional"),
     ],
 )
