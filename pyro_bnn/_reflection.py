@@ -38,12 +38,15 @@ def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distributi
 
 def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
+    copies: dict[int, object] = {}  # a transform that was used and its inverse refer to each other
 
     def move(value: object) -> object:
+        if id(value) in copies:
+            return copies[id(value)]
         if isinstance(value, Tensor):
             return value.to(like) if value.is_floating_point() else value.to(like.device)
         if isinstance(value, (Distribution, Transform)):
-            moved = copy.copy(value)
+            moved = copies[id(value)] = copy.copy(value)
             moved.__dict__.update({name: move(item) for name, item in vars(value).items()})
             return moved
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):

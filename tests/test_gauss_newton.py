@@ -194,6 +194,24 @@ def test_it_is_exact_for_conjugate_regression():
     assert "train longer" in away.status.message
 
 
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_the_distance_from_the_mode_is_a_number_of_standard_deviations(structure):
+    """That of a Gaussian whose precision is known, from both sides of its mean."""
+    exact = Problem()
+    for sign in (1, -1):
+        move = sign * torch.tensor([[0.3, 0.1, 0.7]])
+        gradient = exact.precision @ move[0]
+        precision = exact.precision if structure == "full" else exact.precision.diag().diag()
+        expected = float((gradient @ torch.linalg.solve(precision, gradient) / 3).sqrt())
+        at = {"net.weight": exact.mean + move}
+        posterior = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init=at, structure=structure)
+        assert f"The point lies {expected:.2g} posterior standard deviations from the mode" in posterior.status.message
+    at_mode = {"net.weight": exact.mean}
+    posterior = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init=at_mode, structure=structure)
+    distance = float(posterior.status.message.partition("lies ")[2].split()[0])
+    assert distance < 1e-12
+
+
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
 def test_of_a_last_layer_it_is_the_exact_hessian_and_of_a_whole_network_not(likelihood):
     _, last, x, y, _ = problem(likelihood=likelihood, where="net.2.*")
