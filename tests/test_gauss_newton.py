@@ -217,12 +217,12 @@ def test_of_a_last_layer_it_is_the_exact_hessian_and_of_a_whole_network_not(like
     _, last, x, y, _ = problem(likelihood=likelihood, where="net.2.*")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the body stays as it is
-        laplace = pb.fit_laplace(last, x, y)
+        laplace = pb.fit_laplace(last, (x, y))
     posterior = pb.fit_gauss_newton(last, (x, y), init=laplace, structure="full")
     torch.testing.assert_close(torch.linalg.inv(covariance_of(posterior)), laplace.precision, rtol=1e-7, atol=1e-7)
     assert posterior.log_evidence == pytest.approx(laplace.log_evidence, abs=1e-8)
     _, whole, x, y, _ = problem(likelihood=likelihood)
-    laplace = pb.fit_laplace(whole, x, y)
+    laplace = pb.fit_laplace(whole, (x, y))
     posterior = pb.fit_gauss_newton(whole, (x, y), init=laplace, structure="full")
     assert (torch.linalg.inv(covariance_of(posterior)) - laplace.precision).abs().max() > 1e-2
 

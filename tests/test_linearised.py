@@ -14,7 +14,7 @@ from .tolerances import STANDARD_ERRORS, assert_identical
 KINDS = {
     "mean field": lambda model, x, y: pb.GuidePosterior(pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))),
     "low rank": lambda model, x, y: pb.GuidePosterior(pb.LowRankGuide(model, rank=2, init=pb.NetworkInit(scale=0.3))),
-    "laplace": lambda model, x, y: pb.fit_laplace(model, x, y),
+    "laplace": lambda model, x, y: pb.fit_laplace(model, (x, y)),
     "gauss-newton": lambda model, x, y: pb.fit_gauss_newton(model, (x, y)),
 }
 

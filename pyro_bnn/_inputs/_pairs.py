@@ -18,15 +18,15 @@ class Pairs:
     Args:
         data: A tuple (x, y) with all rows, or a loader of such pairs.
         like: A tensor with the model's device and floating-point type.
-        batch_size: Number of rows in each batch of a tuple.
         num_data: Number of rows that there must be.
+        batch_size: Number of rows in each batch of a tuple.
 
     Raises:
         ValueError: If the data are of another kind, or can be run through only once; at the end of a pass, if there are
             more or fewer rows.
     """
 
-    def __init__(self, data: object, like: Tensor, batch_size: int, num_data: int) -> None:
+    def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
         _checks.at_least("batch_size", batch_size, 1)
         if isinstance(data, Iterator):
             raise ValueError("`data` must be run through several times, got an iterator; pass tensors or a DataLoader.")

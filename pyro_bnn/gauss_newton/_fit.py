@@ -130,7 +130,7 @@ def fit_gauss_newton(
         library()  # without it nothing can be done
     check_model(model, structure)
     random = sites_among(model.network, model.parameter_paths, where)
-    values, rows = point_of(model, init), Pairs(data, model.like, batch_size, model.num_data)
+    values, rows = point_of(model, init), Pairs(data, model.like, model.num_data, batch_size)
     with (
         restored(model.device),  # a loader may draw its order
         seeded(seed, model.device),
