@@ -278,7 +278,7 @@ class KroneckerLaplace(PointSetting, Method):
         posterior = pb.fit_gauss_newton(
             point.model,
             problem.data,
-            at=point.posterior,
+            init=point.posterior,
             structure=structure,
             where=where,
             prior_precision=self.prior_precision,

@@ -103,7 +103,7 @@ class Laplace(NetworkMethod):
 
     def fit(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Fit:
         model, point = fit_point(problem, setting, budget, seed)
-        return model, pb.fit_laplace(model, problem.x, problem.y, init=point, max_iterations=budget.steps, seed=seed)
+        return model, pb.fit_laplace(model, (problem.x, problem.y), init=point, max_iterations=budget.steps, seed=seed)
 
 
 class Linearised(NetworkMethod):
@@ -129,7 +129,7 @@ class Linearised(NetworkMethod):
         prior, num_data = pb.FanInNormalPrior(setting.gain), len(problem.x)
         model = pb.BayesianModel(make_network(problem, seed), prior=prior, likelihood=likelihood, num_data=num_data)
         options = {"structure": self._structure, "where": self._where, "batch_size": budget.batch_size}
-        return model, pb.fit_gauss_newton(model, (problem.x, problem.y), at=values, **options)
+        return model, pb.fit_gauss_newton(model, (problem.x, problem.y), init=values, **options)
 
 
 class Swag(NetworkMethod):

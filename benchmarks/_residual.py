@@ -331,7 +331,7 @@ def _train_laplace(problem: Problem, images: Pictures) -> tuple[pb.Posterior, di
     device = problem.model.device.type
     start, before = time.process_time(), _memory.start(device)
     x, y = problem.inputs(images.x_train), images.y_train.to(problem.model.device)
-    posterior = pb.fit_laplace(problem.model, x, y)
+    posterior = pb.fit_laplace(problem.model, (x, y))
     measured = {
         "wall_seconds": posterior.seconds or 0.0,
         "cpu_seconds": time.process_time() - start,

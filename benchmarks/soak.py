@@ -129,7 +129,7 @@ def sample(folder: Path, *, compile: bool = False) -> None:
 def laplace(folder: Path) -> None:
     """Laplace's method, and its predictions."""
     own, (x, y) = model(), data()
-    pb.predict(own, pb.fit_laplace(own, x, y, max_iterations=200), x, num_samples=10)
+    pb.predict(own, pb.fit_laplace(own, (x, y), max_iterations=200), x, num_samples=10)
 
 
 JOBS: dict[str, Job] = {

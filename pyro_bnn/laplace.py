@@ -2,19 +2,20 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from . import _checks
 from ._fit_arguments import check_fit
-from ._inputs import Inputs
+from ._inputs import Inputs, Pairs
 from ._records import plain, record
 from ._saved_tensors import check_finite, check_tensor
-from ._scope import EXCLUSIVE, seeded
+from ._scope import EXCLUSIVE, restored, seeded
 from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
 from .model import BayesianModel
 from .posterior import Draw, Posterior, Status, Target
@@ -133,12 +134,12 @@ class LaplacePosterior(Posterior):
 
 def fit_laplace(
     model: BayesianModel,
-    x: Inputs,
-    y: Tensor,
+    data: tuple[Inputs, Tensor] | Iterable[tuple[Inputs, Tensor]],
     *,
-    init: Posterior | None = None,
     max_iterations: int = 2000,
     dtype: torch.dtype | None = torch.float64,
+    init: Posterior | None = None,
+    progress: bool = False,
     seed: int | None = None,
 ) -> LaplacePosterior:
     r"""Fit a Gaussian to the posterior: find the mode, and the curvature there.
@@ -152,13 +153,13 @@ def fit_laplace(
 
     Args:
         model: The model; its learnable parameters stay as they are.
-        x: All inputs, shape (N, ...).
-        y: All targets, shape (N, ...).
-        init: Posterior of which one draw is the start of the search, such as that of a fitted delta guide; by default
-            the search starts at the network's own weights.
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
         dtype: Type of the computation; None computes in the dtype of the model. The draws have the dtype of the model.
-        seed: Seed of the draw of `init`, which leaves torch's generators as they were.
+        init: Posterior of which one draw is the start of the search, such as that of a fitted delta guide; by default
+            the search starts at the network's own weights.
+        progress: Whether to show a progress bar that counts evaluations of the potential.
+        seed: Seed of the draw of `init` and of what a loader draws, which leaves torch's generators as they were.
 
     Returns:
         A posterior with `mode`, `precision`, `log_evidence` and `status`.
@@ -173,12 +174,15 @@ def fit_laplace(
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.at_least("max_iterations", max_iterations, 1)
+    _checks.flag("progress", progress)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
     check_fit(seed=seed)
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
+    with restored(model.device), seeded(seed, model.device):  # a loader may draw its order
+        x, y = Pairs(data, model.like, model.num_data).whole()
     potential = network_potential(model, x, y, dtype, stacklevel=2)
     if potential.num_dimensions > MAX_DIMENSIONS:
         raise ValueError(
@@ -187,7 +191,8 @@ def fit_laplace(
         )
     with EXCLUSIVE, seeded(seed, model.device):  # nothing else is random
         start = _start(potential, init)
-    mode = _minimise(potential, start, max_iterations)
+    with tqdm(disable=not progress, unit="evaluation") as bar:
+        mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
     status = _status(potential, mode, precision, num_negative)
     with torch.no_grad():
@@ -210,7 +215,7 @@ def _start(potential: Potential, init: Posterior | None) -> Tensor:
     return potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
 
 
-def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tensor:
+def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqdm) -> Tensor:
     z = start.detach().clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [z],
@@ -225,6 +230,7 @@ def _minimise(potential: Potential, start: Tensor, max_iterations: int) -> Tenso
     def closure() -> Tensor:
         value, gradient = potential.value_and_grad(z[None])
         z.grad = gradient[0]
+        bar.update()
         return value[0]
 
     optimizer.step(closure)

@@ -33,7 +33,7 @@ METHODS = {
     "SVI": (fit_of, "SVI with LowRankGuide"),
     "point": (lambda model, *_: pb.GuidePosterior(pb.auto_delta(model)), "DeltaGuide"),
     "stock guide": (lambda model, *_: pb.GuidePosterior(pb.auto_normal(model)), "AutoNormal"),
-    "Laplace": (functools.partial(pb.fit_laplace, max_iterations=5), "Laplace"),
+    "Laplace": (lambda model, x, y: pb.fit_laplace(model, (x, y), max_iterations=5), "Laplace"),
     "ensemble": (
         lambda model, *_: pb.EnsemblePosterior([pb.GuidePosterior(pb.MeanFieldGuide(model)) for _ in range(3)]),
         "ensemble of 3 (MeanFieldGuide)",

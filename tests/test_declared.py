@@ -189,7 +189,7 @@ def test_nuts_learns_it(case):
     x, y = data()
     with warnings.catch_warnings():  # chains too short to be believed, but long enough to leave the prior
         warnings.simplefilter("ignore", pb.ConvergenceWarning)
-        posterior = pb.fit_nuts(model, x, y, num_samples=40, num_warmup=40, num_chains=2, max_tree_depth=5, seed=0)
+        posterior = pb.fit_nuts(model, (x, y), num_samples=40, num_warmup=40, num_chains=2, max_tree_depth=5, seed=0)
     assert pb.predict(model, posterior, x, y=y, seed=0).score()["rmse"] < 0.3
 
 
@@ -219,7 +219,7 @@ def test_a_saved_posterior_gives_the_same_predictions(case, tmp_path):
     x, y = data()
     posterior = pb.fit_svi(model, pb.MeanFieldGuide(model), (x, y), optimizer=ADAM, num_epochs=3, seed=0)
     path = tmp_path / "posterior.pt"
-    pb.save_posterior(path, model, posterior)
+    pb.save_posterior(posterior, path, model)
     make = next(make for make, found in NETS.values() if found == sites)
     again = model_of(make().double())
     loaded = pb.load_posterior(path, again)

@@ -193,7 +193,7 @@ def test_laplace():
     """Its search for the mode is torch's L-BFGS, which reads numbers in each iteration; the rest is counted here."""
 
     def compute(model, guide, x, y):
-        posterior = pb.fit_laplace(model, x, y, seed=0)
+        posterior = pb.fit_laplace(model, (x, y), seed=0)
         return posterior.log_evidence, posterior.mode, posterior.sample(3, seed=0)
 
     counts = both(compute, make_guide=lambda model: None, net=nn.Linear(4, 3))

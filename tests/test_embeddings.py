@@ -102,7 +102,7 @@ def test_samplers_and_laplace_see_the_same_density_and_the_prior_of_the_padding_
         assert_identical(ours, other)
     if name == "bag":  # torch has no second derivative of it
         return
-    posterior = pb.fit_laplace(model, x, y)
+    posterior = pb.fit_laplace(model, (x, y))
     row = model.network[0].padding_idx % 5
     size = len(posterior.mode)
     assert_identical(posterior.precision[2 * row : 2 * row + 2], torch.eye(size)[2 * row : 2 * row + 2])

@@ -46,11 +46,11 @@ def problem(net="dense", likelihood="categorical", **kwargs):
 
 def theirs(net, x, y, structure, subset, prior_precision=SCALE**-2, likelihood="categorical"):
     """laplace-torch's own fit, with all rows at once."""
-    from laplace import Laplace
-
     kind = {"categorical": ("classification", 1.0), "gaussian": ("regression", 0.7)}[likelihood]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from laplace import Laplace
+
         fitted = Laplace(
             net,
             kind[0],
@@ -184,14 +184,32 @@ def test_the_evidence_has_its_maximum_at_the_chosen_precisions(structure, per, n
 def test_it_is_exact_for_conjugate_regression():
     exact = Problem()
     point = {"net.weight": exact.mean}
-    posterior = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), at=point, structure="full")
+    posterior = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init=point, structure="full")
     torch.testing.assert_close(covariance_of(posterior), torch.linalg.inv(exact.precision), rtol=1e-9, atol=1e-12)
     assert posterior.log_evidence == pytest.approx(float(exact.log_evidence), abs=1e-9)
     assert posterior.status
-    away = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), at={"net.weight": exact.mean + 5}, structure="full")
+    away = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init={"net.weight": exact.mean + 5}, structure="full")
     assert not away.status
     assert "posterior standard deviations from the mode" in away.status.message
     assert "train longer" in away.status.message
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_the_distance_from_the_mode_is_a_number_of_standard_deviations(structure):
+    """That of a Gaussian whose precision is known, from both sides of its mean."""
+    exact = Problem()
+    for sign in (1, -1):
+        move = sign * torch.tensor([[0.3, 0.1, 0.7]])
+        gradient = exact.precision @ move[0]
+        precision = exact.precision if structure == "full" else exact.precision.diag().diag()
+        expected = float((gradient @ torch.linalg.solve(precision, gradient) / 3).sqrt())
+        at = {"net.weight": exact.mean + move}
+        posterior = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init=at, structure=structure)
+        assert f"The point lies {expected:.2g} posterior standard deviations from the mode" in posterior.status.message
+    at_mode = {"net.weight": exact.mean}
+    posterior = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init=at_mode, structure=structure)
+    distance = float(posterior.status.message.partition("lies ")[2].split()[0])
+    assert distance < 1e-12
 
 
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
@@ -199,13 +217,13 @@ def test_of_a_last_layer_it_is_the_exact_hessian_and_of_a_whole_network_not(like
     _, last, x, y, _ = problem(likelihood=likelihood, where="net.2.*")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the body stays as it is
-        laplace = pb.fit_laplace(last, x, y)
-    posterior = pb.fit_gauss_newton(last, (x, y), at=laplace, structure="full")
+        laplace = pb.fit_laplace(last, (x, y))
+    posterior = pb.fit_gauss_newton(last, (x, y), init=laplace, structure="full")
     torch.testing.assert_close(torch.linalg.inv(covariance_of(posterior)), laplace.precision, rtol=1e-7, atol=1e-7)
     assert posterior.log_evidence == pytest.approx(laplace.log_evidence, abs=1e-8)
     _, whole, x, y, _ = problem(likelihood=likelihood)
-    laplace = pb.fit_laplace(whole, x, y)
-    posterior = pb.fit_gauss_newton(whole, (x, y), at=laplace, structure="full")
+    laplace = pb.fit_laplace(whole, (x, y))
+    posterior = pb.fit_gauss_newton(whole, (x, y), init=laplace, structure="full")
     assert (torch.linalg.inv(covariance_of(posterior)) - laplace.precision).abs().max() > 1e-2
 
 
@@ -280,14 +298,20 @@ def test_several_inputs_and_tied_weights():
 
     model, x, y = small_model(net=Two(), num_data=6)
     posterior = pb.fit_gauss_newton(model, ((x, x.flip(1)), y), structure="full", where="net.last.*")
-    with pytest.raises(ValueError, match="several inputs must have no random weights but those of a linear last"):
-        pb.fit_gauss_newton(model, ((x, x.flip(1)), y), structure="full")
+    with pytest.raises(ValueError, match="Kronecker factors are of whole linear and two-dim"):
+        pb.fit_gauss_newton(model, ((x, x.flip(1)), y))
     one, *_ = small_model(net=One(), num_data=6)
     one.load_state_dict(model.state_dict())
     alike = pb.fit_gauss_newton(one, (x, y), structure="full", where="net.last.*")
     whole = pb.fit_gauss_newton(one, (x, y), structure="full")
     assert whole.random.count("net.first.weight") == 1
     assert len(covariance_of(whole)) == 12 + 3 + 3 + 12
+    for structure in ("full", "diagonal"):
+        several, single = (
+            pb.fit_gauss_newton(some, (given, y), structure=structure)
+            for some, given in ((model, (x, x.flip(1))), (one, x))
+        )
+        torch.testing.assert_close(covariance_of(several), covariance_of(single))
     torch.testing.assert_close(covariance_of(alike), covariance_of(posterior))
     for where in ("**", "**.weight"):  # tied weights, and a weight without its bias
         with pytest.raises(ValueError, match="Kronecker factors are of whole linear and two-dim"):

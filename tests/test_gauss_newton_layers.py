@@ -100,6 +100,31 @@ def precision(model, x):
     return jacobian.T @ jacobian + torch.eye(jacobian.shape[1])
 
 
+class SlightlyTied(nn.Module):
+    """A weight that is also used a little without its layer; outputs, and so gradients, of any size."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.first, self.second = size, nn.Linear(6, 4), nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.size * (self.second(self.first(x).tanh()) + 0.01 * F.linear(x[:, :4], self.first.weight.T))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-8])
+def test_a_weight_that_is_used_elsewhere_a_little_is_noticed_whatever_the_size_of_the_gradients(size):
+    torch.manual_seed(0)
+    x, y = torch.randn(NUM_DATA, 6), torch.randn(NUM_DATA, 6)
+    likelihood = pb.GaussianLikelihood(size)  # so that the matrix has the same numbers
+    model = pb.BayesianModel(SlightlyTied(size), prior=pb.NormalPrior(), likelihood=likelihood, num_data=NUM_DATA)
+    found = pb.fit_gauss_newton(model, (x, size * y), structure="diagonal").scales()
+    with pytest.raises(ValueError, match="act only through their layers"):
+        pb.fit_gauss_newton(model, (x, size * y), structure="kronecker")
+    model.network.size = 1.0
+    expected = precision(model, x).diag().rsqrt()
+    torch.testing.assert_close(torch.cat([found[site].flatten() for site in model.site_names]), expected)
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("structure", ["diagonal", "full"])
 @pytest.mark.parametrize("name", NETS)
@@ -117,7 +142,7 @@ def test_the_scales_are_those_by_brute_force(name, structure):
     [
         ("own forward", "act only through their layers"),
         ("tied by hand", "act only through their layers"),
-        ("padding", "laplace-torch cannot make this matrix"),
+        ("padding", "laplace-torch cannot make Kronecker factors"),
         ("recurrent", "of whole linear and two-dimensional"),
     ],
 )

@@ -92,10 +92,9 @@ def test_what_a_layer_hides_is_named_with_both_numbers(name):
     model = model_of(nn.Sequential(Changed(4, 8, change), nn.ReLU(), nn.Linear(8, 3)), 40)
     with pytest.raises(ValueError, match=message):
         check_gradients(model, x, y)
-    with pytest.raises(ValueError, match=r"net\.0\.weight"):
-        pb.fit_laplace(model, x, y)
-    with pytest.raises(ValueError, match=r"net\.0\.weight"):
-        pb.fit_nuts(model, (x, y))
+    for fit in (lambda: pb.fit_laplace(model, (x, y)), lambda: pb.fit_nuts(model, (x, y))):
+        with pytest.raises(ValueError, match=r"net\.0\.weight"):
+            fit()
 
 
 def test_a_hidden_row_of_a_table_is_found_among_rows_that_are_not_used():

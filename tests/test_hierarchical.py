@@ -177,7 +177,7 @@ def test_laplace_finds_a_mode_with_scales():
     model, x, y = small_model(
         prior=pb.HierarchicalNormalPrior(dist.LogNormal(0.0, 0.3)), likelihood="gaussian-fixed", num_data=6
     )
-    posterior = pb.fit_laplace(model, x, y, seed=0)
+    posterior = pb.fit_laplace(model, (x, y), seed=0)
     assert set(posterior.median()) == set(model.latent_names)
     assert all(bool((posterior.median()[f"prior.{i}.scale"] > 0).all()) for i in (0, 2))
 

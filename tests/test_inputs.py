@@ -136,7 +136,7 @@ def test_chains_and_laplace(kind):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pb.ConvergenceWarning)  # of five draws
             chains = pb.fit_nuts(model, (x, y), num_samples=5, num_warmup=5, num_chains=2, max_tree_depth=3, seed=0)
-        laplace = pb.fit_laplace(model, x, y)
+        laplace = pb.fit_laplace(model, (x, y))
         prediction = pb.predict(model, chains, x, y=y)
         return [*chains.samples.values(), laplace.log_evidence, *laplace.median().values(), prediction.mean]
 
@@ -194,8 +194,10 @@ def test_arrays_lists_and_frames_are_converted(form):
     assert pb.predict(model, guide, x, y=y, num_samples=3, seed=0).nll == pytest.approx(
         pb.predict(model, guide, given, y=targets, num_samples=3, seed=0).nll
     )
-    assert pb.fit_laplace(model, given, targets).log_evidence == pytest.approx(pb.fit_laplace(model, x, y).log_evidence)
-    entries = {"one": guide, "two": pb.fit_laplace(model, x, y)}
+    assert pb.fit_laplace(model, (given, targets)).log_evidence == pytest.approx(
+        pb.fit_laplace(model, (x, y)).log_evidence
+    )
+    entries = {"one": guide, "two": pb.fit_laplace(model, (x, y))}
     compared = [pb.compare(model, entries, *data, num_samples=40).pairs for data in [(x,), (given,)]]
     assert compared[0] == compared[1]
 

@@ -14,7 +14,7 @@ from .tolerances import STANDARD_ERRORS, assert_identical
 KINDS = {
     "mean field": lambda model, x, y: pb.GuidePosterior(pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3))),
     "low rank": lambda model, x, y: pb.GuidePosterior(pb.LowRankGuide(model, rank=2, init=pb.NetworkInit(scale=0.3))),
-    "laplace": lambda model, x, y: pb.fit_laplace(model, x, y),
+    "laplace": lambda model, x, y: pb.fit_laplace(model, (x, y)),
     "gauss-newton": lambda model, x, y: pb.fit_gauss_newton(model, (x, y)),
 }
 
@@ -176,7 +176,7 @@ def test_an_ensemble_of_gauss_newton_fits_predicts_the_mean_of_its_members():
     for seed in range(2):
         torch.manual_seed(seed)
         values = {name: value + 0.3 * torch.randn_like(value) for name, value in pb.auto_delta(model).median().items()}
-        members.append(pb.fit_gauss_newton(model, (x, y), at=values))
+        members.append(pb.fit_gauss_newton(model, (x, y), init=values))
     mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=4000, seed=0).probs
     each = [pb.predict(model, member, x, num_samples=2000, seed=1) for member in members]
     error = STANDARD_ERRORS * 0.5 * (2 / 4000) ** 0.5  # a probability's standard deviation is at most 0.5

@@ -93,7 +93,7 @@ def test_the_file_holds_no_training_data(tmp_path):
     for num_data in (10, 1000):
         torch.manual_seed(0)
         model, *_ = small_model(likelihood="gaussian-fixed", num_data=num_data)
-        posterior = pb.fit_laplace(model, torch.randn(num_data, 4), torch.randn(num_data, 2), max_iterations=3)
+        posterior = pb.fit_laplace(model, (torch.randn(num_data, 4), torch.randn(num_data, 2)), max_iterations=3)
         pb.save_posterior(posterior, tmp_path / "file", model)
         sizes.append((tmp_path / "file").stat().st_size)
     assert abs(sizes[0] - sizes[1]) < 800

@@ -90,7 +90,7 @@ def test_draws_give_the_moments_of_posteriors_without_a_gaussian_guide():
     x, y = data(20, 1)
     model, posterior = fitted(pb.NormalPrior(1.0), x, y)
     loc, scale = exact(x, y, 1.0)
-    laplace = pb.fit_laplace(model, x, y)
+    laplace = pb.fit_laplace(model, (x, y))
     error = STANDARD_ERRORS * scale / 4000**0.5
     for source in (laplace, pb.EnsemblePosterior([posterior, laplace])):
         prior = source.as_prior(num_samples=4000, seed=0)

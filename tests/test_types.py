@@ -90,7 +90,7 @@ CASES = {
     "pb.fit_svi(gaussian, guide, (x, y), optimizer=optimizer, num_epochs=1).history": "pb.History",
     "pb.fit_nuts(gaussian, (x, y))": "pb.MCMCPosterior",
     "pb.fit_mcmc(gaussian, (x, y), sampler=pb.HMC())": "pb.MCMCPosterior",
-    "pb.fit_laplace(gaussian, x, y)": "pb.LaplacePosterior",
+    "pb.fit_laplace(gaussian, (x, y))": "pb.LaplacePosterior",
     "several.members": "tuple[pb.Posterior, ...]",
     "pb.load_posterior('posterior.pt', gaussian)": "pb.Posterior",
     "prune(guide, fraction=0.5)": "pb.GuidePosterior",

@@ -144,7 +144,7 @@ class WeightedRegression:
 
 def test_laplace_finds_the_exact_posterior():
     problem = WeightedRegression()
-    posterior = pb.fit_laplace(problem.model, problem.x, problem.targets)
+    posterior = pb.fit_laplace(problem.model, (problem.x, problem.targets))
     draws = posterior.sample(4000, seed=0)["net.weight"].reshape(-1, 2)
     expected = dist.MultivariateNormal(problem.mean, precision_matrix=problem.precision)
     z = (draws - problem.mean) / expected.variance.sqrt()

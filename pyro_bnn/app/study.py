@@ -107,7 +107,7 @@ class RegressionStudy:
     def methods(self) -> dict[str, Callable[[], Fit]]:
         """The approximate methods by name, each a function that fits it."""
         return {
-            "laplace": lambda: fit_laplace(self.model, self.x, self.y),
+            "laplace": lambda: fit_laplace(self.model, (self.x, self.y)),
             "full-rank": lambda: self._fit(self.model, auto_multivariate_normal(self.model, init=NetworkInit(0.02))),
             "mean-field": lambda: self._mean_field(self.model),
             "mean-field, LRT": lambda: self._mean_field(self.model, LocalReparameterization()),

@@ -10,68 +10,66 @@ from torch import Tensor
 
 from ._covariance import Block, Covariance, Diagonal, Full, Kronecker
 
-Groups = Sequence[Sequence[int]]
-"""Groups of parameters that share a prior precision, by their numbers."""
-
 
 class Curvature(ABC):
-    """The matrix G of the likelihood's curvature, P x P and not negative; the precision is G + diag(prior precision).
+    r"""The matrix :math:`G = \sum_k \beta_k G_k`, P x P and not negative; the precision is G + diag(prior precision).
 
-    All numbers are in double precision, and so are the vectors of prior precisions, of shape (P,).
+    The G_k belong to the noise scales of the outputs, with precisions beta; of most likelihoods there is one, and beta
+    is 1. All numbers are in double precision.
     """
 
     @abstractmethod
-    def log_det(self, prior: Tensor) -> float:
-        """Logarithm of the determinant of the precision."""
-
-    @abstractmethod
-    def covariance(self, prior: Tensor) -> Covariance:
-        """The inverse of the precision.
-
-        Raises:
-            ValueError: If the prior precisions do not go with the structure, or the precision cannot be inverted.
-        """
-
-    def traces(self, prior: Tensor, parts: Sequence[slice], groups: Groups) -> list[float]:
-        """Sums of the posterior variances of the weights in each group.
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        """Logarithm of the determinant of the precision, which is differentiable.
 
         Args:
-            prior: Prior precisions, the same number in each group.
-            parts: Where the weights of each parameter are, in order.
-            groups: Numbers of the parameters of each group; each parameter is in one of them.
+            noise: Precisions of the noise, beta, shape (K,).
+            prior: Prior precisions, shape (P,), or (1,) if they are all the same.
+
+        Raises:
+            ValueError: If the precision cannot be inverted.
         """
-        variances = self.covariance(prior).variances()
-        return [sum(float(variances[parts[i]].sum()) for i in group) for group in groups]
+
+    @abstractmethod
+    def covariance(self, noise: Tensor, prior: Tensor) -> Covariance:
+        """The inverse of the precision; for arguments see :meth:`log_det`."""
 
 
 @dataclass(frozen=True)
 class DiagonalCurvature(Curvature):
-    """The diagonal of G alone, shape (P,)."""
+    """The diagonals of the G_k alone, shape (K, P)."""
 
     values: Tensor
 
-    def log_det(self, prior: Tensor) -> float:
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
         """See :meth:`Curvature.log_det`."""
-        return float((self.values + prior).log().sum())
+        return (noise @ self.values + prior).log().sum()
 
-    def covariance(self, prior: Tensor) -> Diagonal:
+    def covariance(self, noise: Tensor, prior: Tensor) -> Diagonal:
         """See :meth:`Curvature.covariance`."""
-        return Diagonal((self.values + prior).rsqrt())
+        return Diagonal((noise @ self.values + prior).rsqrt())
 
 
 @dataclass(frozen=True)
 class FullCurvature(Curvature):
-    """All of G, shape (P, P)."""
+    """All of the G_k, shape (K, P, P)."""
 
-    matrix: Tensor
+    matrices: Tensor
 
-    def log_det(self, prior: Tensor) -> float:
-        """See :meth:`Curvature.log_det`."""
-        return 2 * float(self.covariance(prior).factor.diagonal().log().sum())
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        """See :meth:`Curvature.log_det`; of a single prior and noise from the eigenvalues, which are computed once."""
+        if len(noise) == len(prior) == 1:
+            return (noise * self._eigenvalues + prior).log().sum()
+        return 2 * self.covariance(noise, prior).factor.diagonal().log().sum()
 
-    def covariance(self, prior: Tensor) -> Full:
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        return torch.linalg.eigvalsh(self.matrices[0]).clamp_min(0)
+
+    def covariance(self, noise: Tensor, prior: Tensor) -> Full:
         """See :meth:`Curvature.covariance`."""
-        factor, info = torch.linalg.cholesky_ex(self.matrix + prior.diag())
+        matrix = noise[0] * self.matrices[0] if len(noise) == 1 else torch.tensordot(noise, self.matrices, 1)
+        factor, info = torch.linalg.cholesky_ex(matrix + prior.expand(len(matrix)).diag())
         if int(info):
             raise ValueError(
                 "the curvature cannot be inverted in double precision, since the prior is too wide for it; use a "
@@ -79,20 +77,10 @@ class FullCurvature(Curvature):
             )
         return Full(factor)
 
-    @cached_property
-    def _eigenvalues(self) -> Tensor:
-        return torch.linalg.eigvalsh(self.matrix)
-
-    def traces(self, prior: Tensor, parts: Sequence[slice], groups: Groups) -> list[float]:
-        """See :meth:`Curvature.traces`; of a single group from the eigenvalues, which are computed once."""
-        if len(groups) > 1:
-            return super().traces(prior, parts, groups)
-        return [float((self._eigenvalues + prior[0]).reciprocal().sum())]
-
 
 @dataclass(frozen=True)
 class KroneckerCurvature(Curvature):
-    """One Kronecker product for each parameter; nothing between parameters.
+    """One Kronecker product for each parameter; nothing between parameters. There is one noise scale.
 
     Args:
         blocks: Eigenvectors of the two factors of each parameter, with the products of their eigenvalues: left of shape
@@ -101,39 +89,29 @@ class KroneckerCurvature(Curvature):
 
     blocks: tuple[tuple[Tensor, Tensor, Tensor], ...]
 
-    def _precisions(self, prior: Tensor) -> list[Tensor]:
+    def _precisions(self, noise: Tensor, prior: Tensor) -> list[Tensor]:
         """The eigenvalues of the precision. The prior's must be the same number for all weights of a parameter."""
-        parts = prior.split([values.numel() for _, _, values in self.blocks])
-        return [values + part[0] for (_, _, values), part in zip(self.blocks, parts, strict=True)]
+        sizes = [values.numel() for _, _, values in self.blocks]
+        parts = prior.expand(sum(sizes)).split(sizes)
+        return [noise * values + part[0] for (_, _, values), part in zip(self.blocks, parts, strict=True)]
 
-    def log_det(self, prior: Tensor) -> float:
-        """See :meth:`Curvature.log_det`."""
-        return sum(float(values.log().sum()) for values in self._precisions(prior))
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        """See :meth:`Curvature.log_det`; eigenvectors do not matter."""
+        return torch.stack([values.log().sum() for values in self._precisions(noise, prior)]).sum()
 
-    def traces(self, prior: Tensor, parts: Sequence[slice], groups: Groups) -> list[float]:
-        """See :meth:`Curvature.traces`; eigenvectors do not matter."""
-        sums = [float(values.reciprocal().sum()) for values in self._precisions(prior)]
-        return [sum(sums[i] for i in group) for group in groups]
-
-    def covariance(self, prior: Tensor) -> Kronecker:
+    def covariance(self, noise: Tensor, prior: Tensor) -> Kronecker:
         """See :meth:`Curvature.covariance`."""
-        pairs = zip(self.blocks, self._precisions(prior), strict=True)
+        pairs = zip(self.blocks, self._precisions(noise, prior), strict=True)
         return Kronecker(tuple(Block(left, right, values.rsqrt()) for (left, right, _), values in pairs))
 
 
-def kronecker(factors: list[list[Tensor]], scale: float) -> KroneckerCurvature:
-    """The curvature of Kronecker factors.
-
-    Args:
-        factors: For each parameter the factors, one or two symmetric matrices.
-        scale: What their products are multiplied by.
-    """
+def kronecker(factors: Sequence[Sequence[Tensor]]) -> KroneckerCurvature:
+    """The curvature of Kronecker factors: for each parameter one or two symmetric matrices."""
     blocks = []
     for matrices in factors:
-        pairs = [torch.linalg.eigh(matrix.double()) for matrix in matrices]
+        pairs = [torch.linalg.eigh(matrix) for matrix in matrices]
         (left_values, left), (right_values, right) = pairs if len(pairs) == 2 else (pairs[0], _one_like(pairs[0][0]))
-        values = torch.outer(left_values.clamp_min(0), right_values.clamp_min(0)) * scale
-        blocks.append((left, right, values))
+        blocks.append((left, right, torch.outer(left_values.clamp_min(0), right_values.clamp_min(0))))
     return KroneckerCurvature(tuple(blocks))
 
 

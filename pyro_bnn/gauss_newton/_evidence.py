@@ -1,85 +1,93 @@
-"""Laplace's estimate of the evidence, and the prior precisions that maximise it."""
+"""Laplace's estimate of the evidence, and the prior precisions and noise scales that maximise it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ._curvature import Curvature, Groups
+from ._curvature import Curvature
+from ._noise import Noise
 
 MAX_ITERATIONS = 200
-TOLERANCE = 1e-7
-"""Relative change of the precisions at which the search ends."""
 
-SMALLEST, LARGEST = 1e-8, 1e12
-"""Limits of the precisions: where all weights are at their prior means, the evidence grows with them without end."""
+SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
+"""Limits of the logarithms of prior precisions: where all weights are at their prior means, the evidence grows with
+them without end."""
 
 
 @dataclass(frozen=True)
-class Expansion:
-    """A log joint density around a point, to second order.
+class Evidence:
+    r"""Laplace's estimate of the log evidence, as a function of prior precisions and noise scales, in nats.
+
+    .. math:: \log p(y) \approx \log p(y \mid w^*)
+              - \tfrac12 \Big[\sum_i \delta_i (w^*_i - m_i)^2 + \log\det(G + \mathrm{diag}\,\delta)
+              - \sum_i \log \delta_i\Big].
 
     Args:
-        log_likelihood: Log-likelihood at the point, in nats.
         squares: Squared distances of the weights from their prior means, shape (P,), in double precision.
         curvature: Curvature of minus the log-likelihood.
-        parts: Where the weights of each parameter are, in order.
     """
 
-    log_likelihood: float
     squares: Tensor
     curvature: Curvature
-    parts: Sequence[slice]
 
-    def log_evidence(self, prior: Tensor) -> float:
-        r"""Laplace's estimate of the log evidence, in nats.
+    def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
+        """What is subtracted from the log-likelihood, differentiable; for arguments see :meth:`Curvature.log_det`."""
+        all_priors = prior.expand(len(self.squares))
+        return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
-        .. math:: \log p(y) \approx \log p(y \mid w^*)
-                  - \tfrac12 \Big[\sum_i \delta_i (w^*_i - m_i)^2 + \log\det(G + \mathrm{diag}\,\delta)
-                  - \sum_i \log \delta_i\Big].
-
-        Args:
-            prior: Prior precisions, shape (P,).
-        """
-        fit = float((prior * self.squares).sum())
-        return self.log_likelihood - 0.5 * (fit + self.curvature.log_det(prior) - float(prior.log().sum()))
-
-    def best(self, prior: Tensor, groups: Groups) -> Tensor:
-        r"""The prior precisions at which the log evidence is largest, one number for each group of weights.
-
-        At the maximum, with the effective number of weights :math:`\gamma_g` that the data determine,
-
-        .. math:: \delta_g = \frac{\gamma_g}{\sum_{i \in g} (w^*_i - m_i)^2}, \qquad
-                  \gamma_g = P_g - \delta_g \sum_{i \in g} \big[(G + \mathrm{diag}\,\delta)^{-1}\big]_{ii},
-
-        which is iterated.
+    def best(self, prior: Tensor, groups: Tensor | None, noise: Noise) -> tuple[Tensor, Tensor]:
+        """The prior precisions, shape (P,), and log noise scales, shape (K,), at which the log evidence is largest.
 
         Args:
-            prior: Where the search begins, shape (P,).
-            groups: Numbers of the parameters of each group.
+            prior: Prior precisions at which the search begins, shape (P,).
+            groups: For each weight the number of its group, shape (P,), whose weights share a precision; None leaves
+                the prior as it is.
+            noise: What the log-likelihood says about the noise scales; they stay if it says nothing.
 
         References:
-            MacKay (1992), Bayesian Interpolation, equation 4.
+            MacKay (1992), Bayesian Interpolation.
         """
-        sizes = [sum(self._size(i) for i in group) for group in groups]
-        distances = [sum(float(self.squares[self.parts[i]].sum()) for i in group) for group in groups]
-        logarithms = [sum(float(prior[self.parts[i]].log().sum()) for i in group) for group in groups]
-        values = [math.exp(total / size) for total, size in zip(logarithms, sizes, strict=True)]
-        found = prior.clone()
-        for _ in range(MAX_ITERATIONS):
-            for group, value in zip(groups, values, strict=True):
-                for i in group:
-                    found[self.parts[i]] = value
-            before, traces = values, self.curvature.traces(found, self.parts, groups)
-            effective = [size - old * trace for size, old, trace in zip(sizes, before, traces, strict=True)]
-            values = [
-                min(max(number / distance if distance else LARGEST, SMALLEST), LARGEST)
-                for number, distance in zip(effective, distances, strict=True)
-            ]
-            if max(abs(math.log(new / old)) for new, old in zip(values, before, strict=True)) < TOLERANCE:
-                break
-        return found
+        sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
+        start = torch.zeros_like(sizes)
+        if groups is not None:
+            start = start.index_add(0, groups, prior.log()) / sizes
+        num_groups, is_free = len(sizes), noise.is_free
 
-    def _size(self, parameter: int) -> int:
-        return len(self.squares[self.parts[parameter]])
+        def parts(point: Tensor) -> tuple[Tensor, Tensor]:
+            """The prior precisions, one number if there is one group, and the log noise scales."""
+            logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
+            chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
+            return chosen, point[num_groups:] if is_free else noise.start
+
+        def loss(point: Tensor) -> Tensor:
+            chosen, log_scales = parts(point)
+            return self.penalty((-2 * log_scales).exp(), chosen) - noise.log_density(log_scales)
+
+        found = _minimised(loss, torch.cat([start, noise.start] if is_free else [start]))
+        chosen, log_scales = parts(found)
+        return chosen.expand(len(prior)), log_scales
+
+
+def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    point = start.detach().clone().requires_grad_()
+    if not len(point):
+        return start
+    optimizer = torch.optim.LBFGS(
+        [point],
+        max_iter=MAX_ITERATIONS,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-14,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        with torch.enable_grad():
+            value = loss(point)
+        (point.grad,) = torch.autograd.grad(value, point)
+        return value.detach()
+
+    optimizer.step(closure)
+    return point.detach()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .._copies import copied
-from .._inputs import Inputs, call
+from .._inputs import Inputs, Pair, call
 from .._scope import EXCLUSIVE, without_pyro
 from ..model import BayesianModel
 
@@ -52,15 +52,14 @@ class Head:
     """
 
     def __init__(self, net: nn.Module, layer: nn.Linear) -> None:
-        self._net, self._layer = net, layer
-        self.network = nn.Sequential(layer)
+        self._net, self.layer = net, layer
 
-    def batches(self, source: Iterable[tuple[Inputs, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
         """What the last layer takes, shape (N, D), with the targets, in large batches."""
         parts: list[tuple[Tensor, Tensor]] = []
         for x, y in source:
             with torch.no_grad():
-                taken, _ = _inputs_of(self._layer, self._net, x)
+                taken, _ = _inputs_of(self.layer, self._net, x)
             parts.append((taken[0], y))
             if sum(len(targets) for _, targets in parts) >= MANY_ROWS:
                 yield _joined(parts)

@@ -105,7 +105,7 @@ def laplace(task: Task) -> Fitted:
     """A Gaussian with the full curvature, at the mode that point estimation finds."""
     model = task.make_model(task.seed)
     mode = _fitted(task, model, auto_delta(model), task.seed)
-    posterior = fit_laplace(model, task.x, task.y, init=mode.posterior, seed=task.seed)
+    posterior = fit_laplace(model, (task.x, task.y), init=mode.posterior, seed=task.seed)
     return Fitted(model, posterior, mode.num_iterations)
 
 

@@ -72,7 +72,7 @@ def nuts(w, net):
 
 
 def laplace(w, net):
-    return pb.fit_laplace(w.model_of(net), w.x, w.y, seed=0)
+    return pb.fit_laplace(w.model_of(net), (w.x, w.y), seed=0)
 
 
 WAYS = {

@@ -57,7 +57,8 @@ def nuts(w, **arguments):
 
 
 def laplace(w, **arguments):
-    return pb.fit_laplace(**{"model": w.model, "x": w.x, "y": w.y, "seed": 0, **arguments})
+    data = (arguments.pop("x", w.x), arguments.pop("y", w.y))
+    return pb.fit_laplace(**{"model": w.model, "data": data, "seed": 0, **arguments})
 
 
 BATCH = {**NO_VALUES, "one number": Late(lambda w: torch.tensor(1.0)), "empty": Late(lambda w: w.x[:0])}

@@ -64,7 +64,7 @@ class World:
 
     @functools.cached_property
     def laplace(self):
-        return pb.fit_laplace(self.model, self.x, self.y, seed=0)
+        return pb.fit_laplace(self.model, (self.x, self.y), seed=0)
 
     def values(self, change):
         """The mean weights, each changed."""

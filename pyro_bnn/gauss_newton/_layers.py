@@ -1,11 +1,12 @@
 """The diagonal of a Gauss-Newton matrix, layer by layer."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from .._inputs import Inputs, call, num_rows, take
 
 KNOWN = (nn.Linear, nn.Conv2d)
 """Layers whose weights are known to act by the forward pass of their class, unless a subclass has another one."""
@@ -13,41 +14,41 @@ KNOWN = (nn.Linear, nn.Conv2d)
 NUM_TRIED = 16
 """Rows on which the gradients of layers are compared with autograd's."""
 
+TOLERANCE = 1e-3
+"""Largest difference of the two, relative to the largest gradient: rounding is far below in single precision too."""
+
 Call = tuple[Tensor, Tensor]
 """Input and output of a layer."""
 
 
-def diagonal_by_layer(net: nn.Module, x: Tensor, roots: Callable[[Tensor], Tensor]) -> Tensor | None:
+def diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor | None:
     r"""The diagonal in the parameters that need gradients; None if some are of other layers than those named below.
 
-    With the curvature :math:`L L^\top` in the outputs, it is the sum over rows n and columns c of the squares of
-    :math:`J_n^\top L_{n \cdot c}`: the gradients of single rows, of which one pass backwards for each column gives what
+    With the curvature :math:`L L^\top` in the outputs, it is the sum over rows n and columns r of the squares of
+    :math:`J_n^\top L_{n \cdot r}`: the gradients of single rows, of which one pass backwards for each column gives what
     they need. The layers are linear ones of inputs (N, D), and two-dimensional convolutions.
 
     Args:
         net: The network, for which :func:`acts_by_layers` holds.
-        x: Inputs, shape (N, ...).
-        roots: Function from outputs of shape (N, C) to L, shape (N, C, C).
+        x: Inputs of N rows.
+        root: L, shape (N, C, R).
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     output, calls = _watched(net, x)
-    if not all(len(call) == 1 and _is_known(layer, call[0][0]) for layer, call in calls.items()):
+    if not all(len(some) == 1 and _is_known(layer, some[0][0]) for layer, some in calls.items()):
         return None
-    of_outputs = roots(output.detach())
     sums = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
-    for column in range(of_outputs.shape[-1]):
-        slopes = torch.autograd.grad(
-            output, [call[0][1] for call in calls.values()], of_outputs[..., column], retain_graph=True
-        )
-        for (layer, call), slope in zip(calls.items(), slopes, strict=True):
-            _add_squares(layer, call[0][0], slope, sums)
-    return torch.cat([sums[id(parameter)].flatten() for parameter in parameters])
+    for column in root.unbind(-1):
+        slopes = torch.autograd.grad(output, [some[0][1] for some in calls.values()], column, retain_graph=True)
+        for (layer, some), slope in zip(calls.items(), slopes, strict=True):
+            _add_squares(layer, some[0][0], slope, sums)
+    return torch.cat([sums[id(parameter)].flatten() for parameter in parameters]).detach()
 
 
-def acts_by_layers(net: nn.Module, x: Tensor) -> bool:
+def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Whether parameters that need gradients act only through linear and convolutional layers, as these act by default.
 
     It is tried out on some rows: there, the gradients of the layers must be those of the whole network. A layer with a
@@ -55,16 +56,16 @@ def acts_by_layers(net: nn.Module, x: Tensor) -> bool:
 
     Args:
         net: The network, in eval mode.
-        x: Inputs, shape (N, ...).
+        x: Inputs of N rows.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN) for layer in _layers(net)):
         return False
     with torch.enable_grad():
-        output, calls = _watched(net, x[:NUM_TRIED])
+        output, calls = _watched(net, take(x, slice(min(NUM_TRIED, num_rows(x)))))
         along = torch.linspace(1, 2, output.numel()).to(output).view(output.shape)
         expected = torch.autograd.grad(output, parameters, along, retain_graph=True, materialize_grads=True)
-        pairs = [(layer, call) for layer, some in calls.items() for call in some]
+        pairs = [(layer, single) for layer, some in calls.items() for single in some]
         slopes = torch.autograd.grad(output, [o for _, (_, o) in pairs], along, materialize_grads=True)
         found = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
         for (layer, (taken, _)), slope in zip(pairs, slopes, strict=True):
@@ -76,7 +77,7 @@ def acts_by_layers(net: nn.Module, x: Tensor) -> bool:
             for parameter, part in zip(own, torch.autograd.grad(given, own, slope), strict=True):
                 found[id(parameter)] += part
     pairs_of = zip(expected, found.values(), strict=True)
-    return all(bool((a - b).abs().max() <= 1e-3 * a.abs().max() + 1e-12) for a, b in pairs_of)
+    return all(bool((a - b).abs().max() <= TOLERANCE * a.abs().max()) for a, b in pairs_of)
 
 
 def _layers(net: nn.Module) -> list[nn.Module]:
@@ -84,7 +85,7 @@ def _layers(net: nn.Module) -> list[nn.Module]:
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
-def _watched(net: nn.Module, x: Tensor) -> tuple[Tensor, dict[nn.Module, list[Call]]]:
+def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[Call]]]:
     """The output of a network, and the calls of its layers with parameters that need gradients.
 
     What follows gets copies of the outputs, which it may change in place.
@@ -98,7 +99,9 @@ def _watched(net: nn.Module, x: Tensor) -> tuple[Tensor, dict[nn.Module, list[Ca
     with ExitStack() as stack, torch.enable_grad():
         for layer in calls:
             stack.callback(layer.register_forward_hook(watch).remove)
-        return net(x), calls
+        output = call(net, x)
+    assert isinstance(output, Tensor)
+    return output, calls
 
 
 def _is_known(layer: nn.Module, x: Tensor) -> bool:
