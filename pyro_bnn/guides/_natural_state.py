@@ -139,6 +139,11 @@ class NaturalState(FlatState):
 
     def _start(self, of_data: float) -> None:
         """Set the precisions from their part that comes from the data."""
+        if of_data > torch.finfo(self._precision.dtype).max:
+            raise ValueError(
+                f"`initial_hessian` {self._initial_hessian} gives precisions of {of_data:g}, too large for "
+                f"{self._precision.dtype}; the Hessian of the loss of one row is mostly below 1."
+            )
         for piece in self._pieces:
             self._precision[piece.part] = of_data + _prior_precision(piece)
 

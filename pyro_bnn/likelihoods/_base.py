@@ -72,6 +72,10 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
             old, new = before[name], self.get_buffer(name)
             if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a file gave it another
                 new.copy_(exact)
+                if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
+                    raise ValueError(
+                        f"`{name}` {exact.tolist()} is out of range in {new.dtype}; use a model in float64."
+                    )
         return self
 
     @abstractmethod

@@ -28,7 +28,7 @@ from ._direct import DirectStep
 from ._execution import Execution
 from ._judge import judge
 from ._loop import Loop
-from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker
+from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._requirements import check_fit
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
@@ -109,7 +109,7 @@ def fit_svi(
         made = optimizer(parameters)
         if isinstance(made, tuple) and len(made) == 2:
             made, schedule = made
-            schedules.append(schedule)
+            schedules.append(require_schedule(schedule))
         return made
 
     execution = Execution() if execution is None else execution
@@ -185,7 +185,7 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
             return Status(
                 False,
                 f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
-                "learning rate, or clip gradients (`clipped`){features}.",
+                f"learning rate, or clip gradients (`clipped`){features}.",
             )
     return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.", features)
 
