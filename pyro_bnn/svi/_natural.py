@@ -51,7 +51,8 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: First Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide.
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. Those of the prior itself, as
+            after ``posterior.as_prior()``, would say that the data have no curvature, and are warned of.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. The average M is not
             biased towards 0, so the first step is as long as a full one, which is ten times that of SGD with the same
