@@ -294,3 +294,16 @@ def test_a_start_at_the_prior_is_warned_of_and_its_remedy_keeps_what_is_known():
         without = furthest_excursion(pb.natural_gradient(0.05))
     remedied = furthest_excursion(pb.natural_gradient(0.05, initial_hessian=100.0))  # the curvature, 1 / 0.1^2
     assert remedied < 0.1 < 1 < without
+
+
+def test_a_falling_kl_weight_keeps_precisions_below_the_priors_positive():
+    """A negative curvature of the data is not made larger: times ten it would be beyond the prior's."""
+    model, x, y = small_model(num_data=6)
+    guide = precise(model, init=pb.NetworkInit(1.5))  # wider than the prior
+    options = {"lr": 1e-9, "hessian_decay": 1 - 1e-12}
+    with pb.svi_step(model, guide, pb.natural_gradient(**options)) as step:
+        with pytest.warns(UserWarning, match="scales of the prior"):
+            step(x, y, kl_weight=1.0)
+        step(x, y, kl_weight=0.1)
+    scales = torch.cat([scale.flatten() for scale in guide.scales().values()])
+    torch.testing.assert_close(scales, torch.full_like(scales, 1.5), rtol=1e-6, atol=0)
