@@ -23,15 +23,14 @@ from ..kl import KLWeight, constant
 from ..model import BayesianModel
 from ..posterior import Status
 from ._batches import Batches, Data
-from ._callbacks import Callback
 from ._direct import DirectStep
 from ._execution import Execution
-from ._judge import judge
 from ._loop import Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._requirements import check_fit
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
+from ._watching import Callback, judge
 
 NOTABLE_FALL = 0.05
 """Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
