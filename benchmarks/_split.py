@@ -39,6 +39,8 @@ class Setting:
         lr: Learning rate.
         is_decayed: The rate on a cosine, anew for each task; else constant.
         hessian_decay: Of natural gradients.
+        initial_hessian: Likewise; the new task's first precisions are those of the prior plus this times the images.
+        num_warmup: Likewise; first steps of each task over which the rate rises.
         first_scale: First standard deviation of weights.
         epochs: Passes over the images of a task.
         batch_size: Images in a step; None is all.
@@ -56,6 +58,8 @@ class Setting:
     lr: float = 5e-3
     is_decayed: bool = True
     hessian_decay: float = 0.99
+    initial_hessian: float | None = None
+    num_warmup: int = 0
     first_scale: float = 0.01
     epochs: int = 10
     batch_size: int | None = 256
@@ -197,7 +201,13 @@ class Learner:
         is_local = setting.is_local and not (is_point or setting.is_natural)
         optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
         if setting.is_natural and not is_point:
-            optimizer = pb.natural_gradient(setting.lr, hessian_decay=setting.hessian_decay, clip=1.0)
+            optimizer = pb.natural_gradient(
+                setting.lr,
+                hessian_decay=setting.hessian_decay,
+                initial_hessian=setting.initial_hessian,
+                clip=1.0,
+                num_warmup=setting.num_warmup,
+            )
         else:
             optimizer = functools.partial(torch.optim.Adam, lr=setting.lr, fused=True)
         cosine = functools.partial(CosineAnnealingLR, T_max=epochs)

@@ -26,7 +26,7 @@ SETTINGS: dict[str, Setting] = {
     "forgetful": Setting(remembers=False),
     "vcl": Setting(),
     "vcl-coreset": Setting(coreset=40),
-    "vcl-natural": Setting(is_natural=True, lr=0.01, first_scale=0.05),
+    "vcl-natural": Setting(is_natural=True, lr=0.01, first_scale=0.05, initial_hessian=0.03, num_warmup=100),
     "joint": Setting(is_joint=True),
     "vcl-published": replace(PROGRAM, is_local=False, num_draws=10),
     "vcl-published-local": PROGRAM,

@@ -140,8 +140,10 @@ def _machine(device: str) -> str:
 def show(records: Sequence[dict[str, Any]]) -> str:
     """Markdown: one table of the networks, and one of each posterior when pruned."""
     lines = [
-        "| network | published error | mean weights | ensemble | NLL | ECE | AUROC entropy | AUROC mutual inf. "
-        "| KL / image | NLL train | CPU s |",
+        (
+            "| network | published error | mean weights | ensemble | NLL | ECE | AUROC entropy | AUROC mutual inf. "
+            "| KL / image | NLL train | CPU s |"
+        ),
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for record in records:
@@ -166,8 +168,10 @@ def _show_pruned(record: dict[str, Any]) -> list[str]:
     task = record["task"]
     is_published = task["method"] in ("mixture", "recipe") and task["units"] == 1200
     lines = [
-        f"| {_title(task)}: removed | weights left | published error | mean weights | ensemble | NLL mean weights "
-        "| NLL ensemble |",
+        (
+            f"| {_title(task)}: removed | weights left | published error | mean weights | ensemble | NLL mean weights "
+            "| NLL ensemble |"
+        ),
         "|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in record["pruned"]:

@@ -22,6 +22,18 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
+def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
+    """Raise unless a dtype can hold scales above 0 and one divided by their squares."""
+    largest = torch.finfo(dtype).max
+    low, high = (value.min(), value.max()) if isinstance(value, Tensor) else (value, value)
+    if not largest**-0.5 <= float(low) <= float(high) <= largest:
+        wrong = float(high) if float(high) > largest else float(low)
+        raise ValueError(
+            f"`{name}` must lie between {largest**-0.5:.2g} and {largest:.2g} in {dtype}, got {wrong:g}; choose "
+            "another scale, or a network in float64 (`net.double()`)."
+        )
+
+
 def between_zero_and_one(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1."""
     if not (is_number(value) and 0 < value < 1):
@@ -54,7 +66,7 @@ def at_least(name: str, value: int, minimum: int) -> int:
 def path(name: str, value: object) -> Path:
     """Return `value` as a path if it is one."""
     if not isinstance(value, (str, os.PathLike)) or not str(value):
-        raise ValueError(f"`{name}` must be the path of a file, got {value!r}.")
+        raise ValueError(f"`{name}` must be the path of a file or folder, got {value!r}.")
     return Path(value)
 
 

@@ -114,7 +114,7 @@ def refresh_recurrent_weights(net: nn.Module) -> None:
 
 
 def _refresh(layer: nn.Module, _: object) -> None:
-    layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]  # type: ignore
+    layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]  # type: ignore[assignment, union-attr]
 
 
 def has_hooks_of_others(layer: nn.Module) -> bool:

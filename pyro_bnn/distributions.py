@@ -124,13 +124,13 @@ class ScaleMixtureNormal(TorchDistribution):
         """Probability of a draw no larger than the value."""
         if self._validate_args:
             self._validate_sample(_checked_value(value, self.batch_shape))
-        value = torch.as_tensor(value)
+        value = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else self.scale1.dtype)
         return mixture_cdf(*self._components(), value).to(self._result_dtype(value))
 
     def icdf(self, value: Tensor) -> Tensor:
         """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
         if not isinstance(value, Tensor):
-            value = torch.as_tensor(_checks.number("value", value))
+            value = torch.as_tensor(_checks.number("value", value), dtype=self.scale1.dtype)
         if self._validate_args:
             _check_probabilities(value)
         shape = torch.broadcast_shapes(value.shape, self.batch_shape)

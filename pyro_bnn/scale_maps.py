@@ -195,6 +195,7 @@ class Capped(ScaleMap):
 
     def start(self, scale: Tensor) -> Tensor:
         """The parameter of the scale, or of nine tenths of the cap if that is less."""
+        _checks.scale_in("max_scale", self.max_scale, scale.dtype)
         return self.inverse(scale.clamp(max=FIRST_SHARE * self.max_scale))
 
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:

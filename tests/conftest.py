@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pyro
 import pytest
-import sklearn.datasets  # importing it moves Python's random state: not inside a test
+import sklearn.datasets  # noqa: F401  # importing it moves Python's random state: not inside a test
 import sklearn.metrics  # noqa: F401
 import torch
 

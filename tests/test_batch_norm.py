@@ -216,6 +216,17 @@ def test_what_draws_carry_is_no_latent_variable():
         pinned.to_arviz(model=model, x=x)
 
 
+@pytest.mark.parametrize(("batch_size", "sizes"), [(20, [20, 20, 20]), (35, [30, 30]), (50, [60]), (7, [7, 6, 7] * 3)])
+def test_batches_have_nearly_the_size_that_is_asked_for(batch_size, sizes):
+    """So many batches as come nearest to it: 60 rows are two batches of 30 for 35, and one for 50."""
+    model, guide, x = problem()
+    seen = []
+    with model.network[0].register_forward_hook(lambda layer, args, output: seen.append(len(output))):
+        pb.refresh_batch_norm(model, guide, x, num_samples=1, batch_size=batch_size, seed=0)
+    assert sum(seen) == N
+    assert sorted(seen) == sorted(sizes)
+
+
 def test_mistakes_are_told():
     model, guide, x = problem()
     with pytest.raises(ValueError, match="must have draws that carry nothing yet, got a PinnedPosterior"):

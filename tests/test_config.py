@@ -120,8 +120,10 @@ def test_every_likelihood_that_the_message_names_is_accepted():
         ({**VALUES, "hidden": [4, 0]}, r"^`hidden\.1` must be at least 1, got 0\.$"),
         (
             {"colour": 1, **{k: v for k, v in VALUES.items() if k != "lr"}, "epochs": 0, "seed": "x"},
-            r"^`epochs` must be at least 1, got 0; `lr` is missing; `seed` must be a whole number, got 'x'; "
-            r"`colour` is unknown\.$",
+            (
+                r"^`epochs` must be at least 1, got 0; `lr` is missing; `seed` must be a whole number, got 'x'; "
+                r"`colour` is unknown\.$"
+            ),
         ),
     ],
 )

@@ -347,3 +347,16 @@ def test_the_draws_of_a_posterior_are_those_of_its_guide():
         assert list(first) == list(second)
         for name in first:
             assert_identical(first[name], second[name])
+
+
+def test_a_mixture_of_very_different_scales_is_finite_in_single_precision():
+    """At 0 the odds of the narrow component are 1e39, beyond the end of single precision."""
+    prior = pb.ScaleMixturePrior(0.5, 1e20, 1e-19)
+    net = nn.Linear(1, 1, bias=False, dtype=torch.float32)
+    model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(1.0), num_data=1)
+    (site,) = find_sites(model, (), {})
+    value, slope = torch.zeros(1, dtype=torch.float32), torch.zeros(1, dtype=torch.float32)
+    log_prob = density_of(site).log_prob(value, slope, [torch.zeros_like(value) for _ in range(2)])
+    expected = math.log(0.5) - math.log(1e-19) - 0.5 * math.log(2 * math.pi)
+    assert float(log_prob) == pytest.approx(expected, rel=1e-6)
+    assert slope.tolist() == [0.0]

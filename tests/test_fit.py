@@ -187,6 +187,22 @@ def test_noise_ends_a_fit_after_all_learning_rates_and_a_trend_does_not():
     assert run(Plateau(), rising.tolist()) == (3000, [1.0] * 3000)
 
 
+def test_a_fit_does_not_end_while_the_kl_weight_changes():
+    """Objectives with different weights of the KL are not comparable, so a flat record of them is no plateau."""
+
+    def stages(weight_at):
+        plateau, history = Plateau(), pb.History(100)
+        for epoch in range(3000):
+            history.add_step(-100.0, 0.0, weight_at(epoch))
+            history.end_epoch([100], 0.1, 0.0)
+            if plateau(history):
+                break
+        return plateau.is_converged, plateau.factor, len(history.epochs)
+
+    assert stages(lambda epoch: 0.3)[0]
+    assert stages(lambda epoch: (epoch + 1) / 3000) == (False, 1.0, 3000)
+
+
 def test_what_a_plateau_remembers_can_be_saved():
     noise = (10 * torch.randn(3000)).tolist()
     plateau, again = Plateau(), Plateau()

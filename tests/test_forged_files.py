@@ -136,7 +136,8 @@ def test_forged_checkpoints_of_fits_are_refused(tmp_path):
 
 def test_forged_checkpoints_of_chains_are_refused(tmp_path):
     def fit(**options):
-        pb.fit_nuts(*line(), num_samples=4, num_warmup=2, num_chains=2, seed=0, **options)
+        model, *data = line()
+        pb.fit_nuts(model, tuple(data), num_samples=4, num_warmup=2, num_chains=2, seed=0, **options)
 
     quietly(fit, checkpoint=tmp_path / "file")
     assert refusals(tmp_path / "file", "checkpoint of chains", lambda: fit(resume=tmp_path / "file")) > 40

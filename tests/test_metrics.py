@@ -295,3 +295,16 @@ def test_intervals_of_accuracies_are_wilsons():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_calibration_error_by_chance_has_the_bins_of_the_calibration_error():
+    """Each bin contains its upper end: a confidence of 0.75 is in another of four bins than one of 0.8."""
+    confidence = torch.tensor([0.75, 0.8] * 20)
+    probs = torch.stack([confidence, 1 - confidence], -1)
+    generator = torch.Generator().manual_seed(3)
+    expected = []
+    for _ in range(20):
+        is_right = torch.rand(len(probs), generator=generator, dtype=torch.double) < confidence
+        expected.append(metrics.expected_calibration_error(probs, (~is_right).long(), num_bins=4))
+    found = metrics.calibration_error_by_chance(probs, num_bins=4, num_samples=20, seed=3)
+    assert_identical(found, expected)

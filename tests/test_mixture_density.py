@@ -146,8 +146,10 @@ def test_components_start_at_the_targets_quantiles():
         (lambda: pb.MixtureDensityLikelihood(2, min_scale=0.0), "`min_scale` must be a finite number above 0"),
         (
             lambda: pb.MixtureDensityLikelihood(4)(torch.zeros(5, 14)),
-            r"with 4 components needs a network output of shape \(N, 12 \* O\), got \(5, 14\); "
-            "give the last layer 12 outputs per target",
+            (
+                r"with 4 components needs a network output of shape \(N, 12 \* O\), got \(5, 14\); "
+                "give the last layer 12 outputs per target"
+            ),
         ),
         (lambda: pb.MixtureDensityLikelihood(1)(torch.zeros(3)), r"of shape \(N, 3 \* O\), got \(3,\)"),
         (lambda: NormalMixture(*torch.zeros(3)), "need a last axis of components"),

@@ -118,7 +118,7 @@ def test_an_initial_hessian_sets_the_scales():
 
 def test_no_mean_moves_further_than_the_limit():
     model, x, y = small_model(num_data=6)
-    guide = precise(model, init=pb.NetworkInit(1.0))
+    guide = precise(model, init=pb.NetworkInit(0.6))
     before = guide.locations()["net.0.weight"].clone()
     fit(model, guide, x, y, optimizer=pb.natural_gradient(0.5, clip=0.01), num_epochs=1)
     moved = (guide.locations()["net.0.weight"] - before).abs()
@@ -129,7 +129,7 @@ def test_no_mean_moves_further_than_the_limit():
 def test_the_learning_rate_of_means_rises_over_the_first_steps():
     """The largest move is that of the limit times the rate, also after a change of optimizers in the middle."""
     model, x, y = small_model(num_data=6)
-    guide = precise(model, init=pb.NetworkInit(1.0))
+    guide = precise(model, init=pb.NetworkInit(0.6))
     make = pb.natural_gradient(0.5, momentum=0.0, clip=0.001, num_warmup=4)
     moves, state = [], None
     for _ in range(2):
@@ -257,3 +257,53 @@ def test_the_optimizer_alone_has_no_step(monkeypatch):
     forbid_direct(monkeypatch)
     with pytest.raises(ValueError, match="closed because forbidden by the test"):
         fit(model, guide, x, y, elbo=TraceMeanField_ELBO())
+
+
+# --- a start at the prior ---------------------------------------------------------------------------------------------
+
+
+def narrow_prior_and_steep_data():
+    """Weights remembered as N(1, 0.3^2), of which data that agree know much more: 400 rows with a noise of 0.1."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 1)
+    net = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(net.weight), torch.nn.init.ones_(net.bias)
+    shapes = {"net.weight": (1, 1), "net.bias": (1,)}
+    prior = pb.PosteriorPrior(
+        {name: torch.ones(shape) for name, shape in shapes.items()},
+        {name: torch.full(shape, 0.3) for name, shape in shapes.items()},
+    )
+    model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(0.1), num_data=400)
+    guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.3), scale_map=Precision())
+    return model, guide, x, 1 + x + 0.1 * torch.randn(400, 1)
+
+
+def furthest_excursion(optimizer):
+    """Largest distance of a mean from where it starts, which is where it should stay, in the first steps."""
+    model, guide, x, y = narrow_prior_and_steep_data()
+    furthest = 0.0
+    with pb.svi_step(model, guide, optimizer) as step:
+        for _ in range(10):
+            step(x, y)
+            furthest = max(furthest, *(float((loc - 1).abs().max()) for loc in guide.locations().values()))
+    return furthest
+
+
+def test_a_start_at_the_prior_is_warned_of_and_its_remedy_keeps_what_is_known():
+    with pytest.warns(UserWarning, match=r"scales of the prior at `net.weight`, `net.bias`.*initial_hessian="):
+        without = furthest_excursion(pb.natural_gradient(0.05))
+    remedied = furthest_excursion(pb.natural_gradient(0.05, initial_hessian=100.0))  # the curvature, 1 / 0.1^2
+    assert remedied < 0.1 < 1 < without
+
+
+def test_a_falling_kl_weight_keeps_precisions_below_the_priors_positive():
+    """A negative curvature of the data is not made larger: times ten it would be beyond the prior's."""
+    model, x, y = small_model(num_data=6)
+    guide = precise(model, init=pb.NetworkInit(1.5))  # wider than the prior
+    options = {"lr": 1e-9, "hessian_decay": 1 - 1e-12}
+    with pb.svi_step(model, guide, pb.natural_gradient(**options)) as step:
+        with pytest.warns(UserWarning, match="scales of the prior"):
+            step(x, y, kl_weight=1.0)
+        step(x, y, kl_weight=0.1)
+    scales = torch.cat([scale.flatten() for scale in guide.scales().values()])
+    torch.testing.assert_close(scales, torch.full_like(scales, 1.5), rtol=1e-6, atol=0)

@@ -3,6 +3,7 @@
 import math
 from decimal import Decimal, localcontext
 
+import numpy as np
 import pyro.distributions as dist
 import pytest
 import scipy.stats
@@ -11,6 +12,7 @@ from torch import nn
 from torch.func import functional_call
 
 import pyro_bnn as pb
+from pyro_bnn.distributions import NormalMixture
 from pyro_bnn.uncertainty import entropy, expected_entropy, mutual_information, predictive_entropy
 
 from .cases import LIKELIHOODS, small_model, small_net
@@ -219,9 +221,35 @@ def test_several_quantiles_at_once(likelihood):
         assert torch.equal(prediction.quantile(level), quantile)
     assert torch.equal(prediction.quantile(torch.tensor(levels)), together)
     assert torch.equal(prediction.quantile(torch.tensor(0.5)), together[1])
-    for bad in (1.0, -0.1, math.nan, [0.5, 1.0], torch.rand(2, 2) / 2 + 0.1, []):
-        with pytest.raises(ValueError, match="`q` must be a probability strictly between 0 and 1, or a vector of them"):
+    for bad in (1.0, -0.1, math.nan, [0.5, 1.0], torch.rand(2, 2) + 1, []):
+        with pytest.raises(ValueError, match="`q` must be a probability strictly between 0 and 1, or a tensor or list"):
             prediction.quantile(bad)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("kind", ["gaussian", "mixture"])
+def test_standard_deviations_are_finite_wherever_quantiles_are_in_single_precision(kind, at_once):
+    """The square of 1e20 is infinite in single precision."""
+    loc, scale = 1e20 * torch.randn(9, 4, 1, 3).float(), 1e20 * (torch.rand(9, 4, 1, 3).float() + 0.2)
+    if kind == "gaussian":
+        accumulator, make = pb.uncertainty.MomentAccumulator(), lambda draws: dist.Normal(loc[draws], scale[draws])
+    else:
+        accumulator = pb.uncertainty.MixtureAccumulator()
+        make = lambda draws: NormalMixture(torch.zeros_like(loc[draws]), loc[draws], scale[draws])  # noqa: E731
+    singles = [make(draw) for draw in range(9)]
+    if at_once:
+        accumulator.add_draws(make(slice(None)), singles, keep=False)
+    else:
+        for single in singles:
+            accumulator.add(single, keep=True)
+    prediction = accumulator.prediction(None)
+    frame = prediction.to_frame()
+    sds = frame[[name for name in frame.columns if "_sd" in name]].to_numpy()
+    assert np.isfinite(sds).all()
+    assert (prediction.mean.dtype, sds.dtype) == (torch.float32, np.float32)
+    torch.testing.assert_close(prediction.epistemic, make(slice(None)).mean.double().var(0), rtol=1e-6, atol=0)
+    if not at_once:
+        assert torch.isfinite(prediction.quantile([0.05, 0.95])).all()
 
 
 @pytest.mark.parametrize("q", [1e-30, 1e-12, 0.5, 1 - 1e-9, 1 - 1e-12])

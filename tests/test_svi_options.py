@@ -103,6 +103,22 @@ def test_schedulers_step_once_an_epoch_and_clipping_bounds_the_step(path):
     assert float((after - before).norm()) == pytest.approx(0.1, rel=1e-4)
 
 
+def test_a_schedule_that_waits_for_a_plateau_is_told_the_loss(path):
+    """The loss is the weighted KL minus the expected log-likelihood: lower is better."""
+    told = []
+
+    class Recording(torch.optim.lr_scheduler.ReduceLROnPlateau):
+        def step(self, metrics):
+            told.append(metrics)
+            super().step(metrics)
+
+    model, x, y = whole()
+    optimizer = pb.scheduled(functools.partial(torch.optim.SGD, lr=1e-3), Recording)
+    history = fit(model, pb.MeanFieldGuide(model), x, y, optimizer=optimizer, kl_weight=0.3).history
+    assert_identical(told, [0.3 * record.kl - record.expected_log_likelihood for record in history.epochs])
+    assert all(record.kl > 0 > record.expected_log_likelihood for record in history.epochs)
+
+
 def test_a_callback_can_watch_and_stop(capsys, path):
     model, x, y = whole()
     seen = []

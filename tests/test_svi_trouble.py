@@ -65,6 +65,7 @@ def test_a_falling_objective_is_reported_with_its_remedy(path):
     )
     assert not posterior.status.ok
     assert "lower the learning rate" in posterior.status.message
+    assert "{" not in posterior.status.message
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Class weights and row weights: a row of weight 2 is the same row twice, in every fit, and in no prediction."""
 
+import copy
 import functools
+import pickle
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -269,3 +272,44 @@ ROWS = pb.CategoricalLikelihood().with_row_weights()
 def test_impossible_weights_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# --- fixed numbers keep all their digits ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.1, 0.7], (0.1, 0.7), np.array([0.1, 0.7]), torch.tensor([0.1, 0.7], dtype=torch.float64)]
+)
+def test_weights_are_exact_where_torchs_default_is_single_precision(weights):
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        likelihoods = [pb.CategoricalLikelihood(weights), pb.BernoulliLikelihood(weights)]
+    finally:
+        torch.set_default_dtype(default)
+    for likelihood in likelihoods:
+        assert likelihood.class_weights.tolist() == [0.1, 0.7]
+
+
+FIXED_NUMBERS = {
+    "scale": (lambda: pb.GaussianLikelihood(0.1), "fixed_scale"),
+    "classes": (lambda: pb.CategoricalLikelihood([0.1, 0.7, 0.3]), "class_weights"),
+    "yes and no": (lambda: pb.BernoulliLikelihood([0.1, 0.7]), "class_weights"),
+}
+
+
+@pytest.mark.parametrize("name", FIXED_NUMBERS)
+def test_fixed_numbers_are_exact_after_single_precision(name):
+    make, buffer = FIXED_NUMBERS[name]
+    expected = make().get_buffer(buffer)
+    model = make_model(make(), 3).float()
+    assert model.likelihood.get_buffer(buffer).dtype == torch.float32
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.likelihood))):
+        likelihood = twin.double() if isinstance(twin, pb.likelihoods.Likelihood) else twin.double().likelihood
+        assert torch.equal(likelihood.get_buffer(buffer), expected)
+
+
+def test_a_number_that_was_loaded_is_not_replaced_by_the_first_one():
+    likelihood = pb.GaussianLikelihood(0.1).float()
+    likelihood.load_state_dict({"fixed_scale": torch.tensor(0.5)})
+    assert float(likelihood.double().noise_scale()) == 0.5

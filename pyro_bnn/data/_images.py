@@ -1,6 +1,5 @@
 """Data sets of images, by name."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from .._extras import MissingExtraError, optional
 from .._files import DamagedFileError
 from ._cifar import CIFAR10_FILES, CIFAR10_FOLDER, read_cifar10
 from ._idx import find_idx, read_idx
-from ._missing import MissingDataError
+from ._missing import MissingDataError, data_folder
 
 __all__ = ["GREY_SETS", "Images", "load_images"]
 
@@ -86,7 +85,9 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
         Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Images,
         https://www.cs.toronto.edu/~kriz/cifar.html.
     """
-    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data")
+    if not isinstance(name, str) or name not in DATA_SETS:
+        raise ValueError(f"unknown data set {name!r}; choose from {[*DATA_SETS]}.")
+    folder = data_folder(root)
     if name == "digits":
         return _digits()
     if name == "cifar10":
@@ -94,8 +95,6 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
         missing = [file for file in CIFAR10_FILES if not (raw / file).is_file()]
         _provide("CIFAR10", folder, raw, missing, CIFAR10_FILES, download)
         return _cifar10(folder)
-    if name not in IMAGE_SETS:
-        raise ValueError(f"unknown data set {name!r}; choose from {[*DATA_SETS]}.")
     raw = folder / IMAGE_SETS[name] / "raw"
     files = [file for pair in FILES for file in pair]
     missing = [file for file in files if find_idx(raw / file) is None]

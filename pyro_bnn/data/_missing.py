@@ -1,7 +1,17 @@
 """The error for files that are not there."""
 
+import os
+from pathlib import Path
+
+from .. import _checks
+
 __all__ = ["MissingDataError"]
 
 
 class MissingDataError(FileNotFoundError):
     """The files of a data set are not in the folder where they were looked for."""
+
+
+def data_folder(root: object) -> Path:
+    """The folder of data sets: `root`, else the environment variable ``PYRO_BNN_DATA``, else ``data``."""
+    return Path(os.environ.get("PYRO_BNN_DATA") or "data") if root is None else _checks.path("root", root)

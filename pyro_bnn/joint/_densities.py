@@ -108,7 +108,13 @@ class NormalDensity(Density):
         if isinstance(self.precision, Tensor):
             return super().add_slope(value, gradient, weight, scratch)
         deviation = self.centred(value, scratch[0])
-        gradient.add_(deviation, alpha=-weight * self.precision)
+        factor = weight * self.precision
+        if abs(factor) > torch.finfo(gradient.dtype).max:
+            raise ValueError(
+                f"`kl_weight` {abs(weight):g} times the prior's precision {self.precision:g} is too large for "
+                f"{gradient.dtype}; take a smaller weight, a wider prior, or a model in float64."
+            )
+        gradient.add_(deviation, alpha=-factor)
         return -0.5 * self.precision * torch.dot(deviation, deviation).double() - self._constant(len(value))
 
     def divergence(

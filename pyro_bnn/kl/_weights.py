@@ -8,6 +8,9 @@ from .. import _checks
 KLWeight = Callable[[int, int, int], float]
 """Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
 
+LARGEST_WEIGHT = 1e30
+"""Heuristic: far above every weight that leaves the data a say, and below the end of single precision at 3e38."""
+
 
 @dataclass(frozen=True)
 class _Constant:
@@ -52,11 +55,13 @@ def check_weight(weight: float) -> float:
     """Return the KL weight if it is a valid one.
 
     Raises:
-        ValueError: If it is not a finite number of at least 0.
+        ValueError: If it is not a number from 0 to 1e30.
     """
     if not _checks.is_number(weight) or not 0 <= weight < float("inf"):
         raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
-    return weight
+    if weight > LARGEST_WEIGHT:
+        raise ValueError(f"a KL weight must be at most {LARGEST_WEIGHT:g}; 1 is that of the ELBO, 0.1 a tenth of it.")
+    return float(weight)
 
 
 def blundell() -> KLWeight:

@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -50,6 +50,33 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     has_row_weights: bool = False
     """Whether targets come with a weight, in a last axis of two; see :meth:`with_row_weights`."""
+
+    def keep_exact(self, name: str, value: Tensor | None) -> None:
+        """Register a fixed number as a buffer that is exact in every dtype to which the likelihood moves.
+
+        A buffer that went through single precision stays rounded in double precision; this one does not.
+
+        Args:
+            name: Name of the buffer.
+            value: The number or numbers in double precision; None registers an empty buffer.
+        """
+        self.register_buffer(name, value)
+        if value is not None:
+            vars(self).setdefault("_exact", {})[name] = value.clone()
+
+    def _apply(self: L, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> L:
+        kept: dict[str, Tensor] = vars(self).get("_exact", {})
+        before = {name: self.get_buffer(name) for name in kept}
+        super()._apply(fn, recurse)
+        for name, exact in kept.items():
+            old, new = before[name], self.get_buffer(name)
+            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a file gave it another
+                new.copy_(exact)
+                if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
+                    raise ValueError(
+                        f"`{name}` {exact.tolist()} is out of range in {new.dtype}; use a model in float64."
+                    )
+        return self
 
     @abstractmethod
     def forward(self, output: Tensor) -> TorchDistributionMixin:

@@ -38,7 +38,7 @@ class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
 
     def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
         super().__init__()
-        self.register_buffer("class_weights", None if class_weights is None else checked_weights(class_weights))
+        self.keep_exact("class_weights", None if class_weights is None else checked_weights(class_weights))
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Categorical(logits=output)."""
@@ -116,7 +116,7 @@ class BernoulliLikelihood(Likelihood[ClassificationPrediction]):
         weights = None if class_weights is None else checked_weights(class_weights)
         if weights is not None and len(weights) != 2:
             raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(weights)}.")
-        self.register_buffer("class_weights", weights)
+        self.keep_exact("class_weights", weights)
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Bernoulli(logits=output)."""

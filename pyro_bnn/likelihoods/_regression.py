@@ -43,7 +43,7 @@ class GaussianLikelihood(Likelihood[RegressionPrediction]):
         elif isinstance(scale, Distribution):
             self._add_latent_scale(scale)
         else:
-            self.register_buffer("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
+            self.keep_exact("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
 
     def _add_latent_scale(self, prior: Distribution) -> None:
         prior = require_positive("scale", prior)

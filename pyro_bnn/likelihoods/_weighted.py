@@ -81,7 +81,7 @@ def class_weights(weights: object) -> Tensor:
         ValueError: If they are not at least two finite numbers above 0.
     """
     try:
-        vector = torch.as_tensor(weights).detach().to("cpu", torch.float64, copy=True)
+        vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"`class_weights` must be one number per class, got {weights!r}.") from None
     if vector.dim() != 1 or len(vector) < 2:

@@ -7,7 +7,24 @@ import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
+from .. import _checks
+
 PRIOR_PREFIX = "prior"
+
+
+def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
+    """A prior's scale as a tensor of shape (), on the device and in the dtype of a parameter.
+
+    Args:
+        name: Name of the argument, for the message.
+        scale: The scale, above 0.
+        parameter: The parameter.
+
+    Raises:
+        ValueError: If the dtype cannot hold the scale and one divided by its square.
+    """
+    _checks.scale_in(name, scale, parameter.dtype)
+    return parameter.new_full((), scale)
 
 
 class WeightPrior(ABC):

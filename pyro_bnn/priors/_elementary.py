@@ -7,12 +7,13 @@ import math
 from dataclasses import dataclass
 
 import pyro.distributions as dist
+import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from .. import _checks
 from ..distributions import ScaleMixtureNormal
-from ._base import Prior
+from ._base import Prior, scale_like
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class NormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(0, scale^2)."""
-        return dist.Normal(parameter.new_zeros(()), parameter.new_full((), self.scale), validate_args=False)
+        return dist.Normal(parameter.new_zeros(()), scale_like("scale", self.scale, parameter), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class NetworkNormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(parameter, scale^2)."""
-        return dist.Normal(parameter.detach(), parameter.new_full((), self.scale), validate_args=False)
+        return dist.Normal(parameter.detach(), scale_like("scale", self.scale, parameter), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class LaplacePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Laplace(0, scale)."""
-        return dist.Laplace(parameter.new_zeros(()), parameter.new_full((), self.scale), validate_args=False)
+        return dist.Laplace(parameter.new_zeros(()), scale_like("scale", self.scale, parameter), validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,15 @@ class ScaleMixturePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The two-component mixture."""
-        numbers = (parameter.new_full((), value) for value in (self.mixing, self.scale1, self.scale2))
-        return ScaleMixtureNormal(*numbers, validate_args=False)
+        mixing = parameter.new_full((), self.mixing)
+        smallest = torch.finfo(mixing.dtype).eps
+        if not smallest <= self.mixing <= 1 - smallest:
+            raise ValueError(
+                f"`mixing` must lie between {smallest:.2g} and one minus that in {mixing.dtype}, got {self.mixing:g}; "
+                "choose another weight, or a NormalPrior."
+            )
+        scales = (scale_like(name, getattr(self, name), parameter) for name in ("scale1", "scale2"))
+        return ScaleMixtureNormal(mixing, *scales, validate_args=False)
 
 
 @dataclass(frozen=True)
@@ -159,5 +167,5 @@ class FanInNormalPrior(Prior):
         """N(0, gain^2 / fan_in)."""
         weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
         fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
-        scale = parameter.new_full((), self.gain / math.sqrt(fan_in))
+        scale = scale_like("gain", self.gain / math.sqrt(fan_in), parameter)
         return dist.Normal(parameter.new_zeros(()), scale, validate_args=False)

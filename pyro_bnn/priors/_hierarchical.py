@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import _checks
 from .._reflection import move_distribution, require_positive
-from ._base import HierarchicalPrior, prior_name
+from ._base import HierarchicalPrior, prior_name, scale_like
 
 Per = Literal["layer", "parameter"]
 
@@ -116,10 +116,12 @@ class HorseshoePrior(HierarchicalPrior):
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
         """The global scale, and local scales whose shape broadcasts with the parameter."""
         of_all, of_each = self._names(name)
+        if self.slab_scale is not None:
+            _checks.scale_in("slab_scale", self.slab_scale, parameter.dtype)
         shape = parameter.shape if self.local == "weight" else (*parameter.shape[:1], *[1] * (parameter.dim() - 1))
         ones = parameter.new_ones(shape)
         return {
-            of_all: dist.HalfCauchy(parameter.new_full((), self.global_scale), validate_args=False),
+            of_all: dist.HalfCauchy(scale_like("global_scale", self.global_scale, parameter), validate_args=False),
             of_each: dist.HalfCauchy(ones, validate_args=False).to_event(len(shape)),
         }
 

@@ -1,6 +1,5 @@
 """Gaussian priors with learned scales: empirical Bayes."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,7 +7,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
 from .. import _checks
-from ._base import HierarchicalPrior, prior_name
+from ._base import HierarchicalPrior, prior_name, scale_like
 from ._hierarchical import Per, centred_normal, check_per
 
 
@@ -46,7 +45,7 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
         """The logarithm of the scale."""
-        return {prior_name(name, self.per, "log_scale"): parameter.new_full((), math.log(self.scale))}
+        return {prior_name(name, self.per, "log_scale"): scale_like("scale", self.scale, parameter).log()}
 
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module

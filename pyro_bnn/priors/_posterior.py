@@ -75,6 +75,7 @@ class PosteriorPrior(Prior):
                     f"`{name}` must have shape {tuple(location.shape)} as in the posterior, got "
                     f"{tuple(parameter.shape)}; leave it out of the prior, or build a network of the same shape."
                 )
+            _checks.scale_in(f"scales[{name!r}]", scale, parameter.dtype)
             location, scale = (value.detach().to(parameter) for value in (location, scale))
             return dist.Normal(location, scale, validate_args=False)
         if self.otherwise is None:

@@ -24,16 +24,15 @@ from ..kl import KLWeight, constant
 from ..model import BayesianModel
 from ..posterior import Status
 from ._batches import Batches, Data
-from ._callbacks import Callback
 from ._direct import DirectStep
 from ._execution import Execution
 from ._functions import as_module
-from ._judge import judge
 from ._loop import Loop
-from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker
+from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._requirements import check_model
 from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
+from ._watching import Callback, judge
 
 NOTABLE_FALL = 0.05
 """Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
@@ -115,7 +114,7 @@ def fit_svi(
         made = optimizer(parameters)
         if isinstance(made, tuple) and len(made) == 2:
             made, schedule = made
-            schedules.append(schedule)
+            schedules.append(require_schedule(schedule))
         return made
 
     processes = execution.processes
@@ -189,7 +188,7 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
             return Status(
                 False,
                 f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
-                "learning rate, or clip gradients (`clipped`){features}.",
+                f"learning rate, or clip gradients (`clipped`){features}.",
             )
     return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.", features)
 

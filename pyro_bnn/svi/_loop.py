@@ -18,10 +18,10 @@ from ..history import EpochRecord, History
 from ..kl import KLWeight, check_weight
 from ..model import BayesianModel
 from ._batches import Batch, Batches
-from ._callbacks import Callback, StatefulCallback
 from ._optimizers import Schedule
 from ._step import NonFiniteError
 from ._svi_step import SVIStep
+from ._watching import Callback, StatefulCallback
 
 
 class Loop:

@@ -46,12 +46,13 @@ def natural_gradient(
     on a network without distributions, and no derivative of a scale.
 
     Args:
-        lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step.
+        lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
         momentum: Decay :math:`\beta_1` of the averaged gradient.
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: First Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide.
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. Those of the prior itself, as
+            after ``posterior.as_prior()``, would say that the data have no curvature, and are warned of.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. The average M is not
             biased towards 0, so the first step is as long as a full one, which is ten times that of SGD with the same
@@ -80,7 +81,8 @@ def natural_gradient(
         >>> [round(float(value), 1) for value in posterior.guide.locations().values()]
         [2.0, 0.0]
     """
-    _checks.positive("lr", lr)
+    if _checks.positive("lr", lr) > 1:
+        raise ValueError(f"`lr` is a fraction of a Newton step, at most 1, got {lr!r}; 0.1 is the default.")
     for name, value in (("momentum", momentum), ("hessian_decay", hessian_decay)):
         if not (_checks.is_number(value) and 0 <= value < 1):
             raise ValueError(f"`{name}` must be at least 0 and below 1, got {value!r}.")

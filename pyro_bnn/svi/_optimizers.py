@@ -76,7 +76,7 @@ def scheduled(optimizer: OptimizerMaker, schedule: Callable[[Optimizer], Schedul
     def make(parameters: list[nn.Parameter]) -> tuple[Optimizer, Schedule]:
         made = optimizer(parameters)
         _checks.kind("optimizer", made, Optimizer, EXAMPLE)
-        return made, schedule(made)
+        return made, require_schedule(schedule(made))
 
     return make
 
@@ -108,6 +108,22 @@ def require_maker(optimizer: object) -> None:
             "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
             f"lr=1e-3), got {_checks.described(optimizer)}."
         )
+
+
+def require_schedule(schedule: Any) -> Schedule:
+    """The schedule, if it is one of torch's, or another object with their methods.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    needed = ("step", "state_dict", "load_state_dict")
+    if isinstance(schedule, type) or not all(callable(getattr(schedule, name, None)) for name in needed):
+        raise ValueError(
+            "`schedule` must be a function from an optimizer to one of torch's schedulers, such as "
+            "functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=20), got one that returns "
+            f"{_checks.described(schedule)}."
+        )
+    return schedule
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from ._classification import ClassificationPrediction
 from ._entropy import RunningEntropies, single_at_least
-from ._parameters import join_distributions
+from ._parameters import in_double, join_distributions
 from ._prediction import P_co
 from ._regression import MixtureDensityPrediction, RegressionPrediction
 
@@ -107,7 +107,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
 
     def add(self, observation: Distribution, *, keep: bool) -> None:
         """Add the means and variances of one draw; see :meth:`Accumulator.add`."""
-        mean, variance = _at_least_single(observation.mean), _at_least_single(observation.variance)
+        mean, variance = self._moments(observation)
         self._begin(mean, variance)
         self.num_samples += 1
         self._aleatoric += (variance - self._aleatoric) / self.num_samples
@@ -120,11 +120,16 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
         if keep:
             super().add_draws(joint, singles, keep=keep)
             return
-        mean, variance = _at_least_single(joint.mean), _at_least_single(joint.variance)  # (S, N, *O)
+        mean, variance = self._moments(joint)  # (S, N, *O)
         self._begin(mean[0], variance[0])
         self.num_samples += len(mean)
         self._aleatoric += (variance.mean(0) - self._aleatoric) * (len(mean) / self.num_samples)
         _welford_draws(self._mean, self._square, mean, self.num_samples)
+
+    def _moments(self, observation: Distribution) -> tuple[Tensor, Tensor]:
+        self._dtype = single_at_least(observation.mean)
+        observation = in_double(observation)
+        return observation.mean, observation.variance
 
     def _begin(self, mean: Tensor, variance: Tensor) -> None:
         """Set all sums to zero if this is the first draw."""
@@ -137,7 +142,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
         return RegressionPrediction(
             num_samples=self.num_samples,
             log_density=log_density,
-            mean=self._mean,
+            mean=self._mean.to(self._dtype),
             aleatoric=self._aleatoric,
             variance_of_means=_variance(self._square, self.num_samples),
             components=join_distributions(self._kept, 0) if self._kept else None,
@@ -153,7 +158,8 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
     def add(self, observation: Distribution, *, keep: bool) -> None:
         """Add one draw's mixture, a :class:`~pyro_bnn.distributions.NormalMixture`; see :meth:`Accumulator.add`."""
         self._moments.add(observation, keep=keep)
-        within, between = (_at_least_single(getattr(observation, f"{part}_variance")) for part in ("within", "between"))
+        mixture: Any = in_double(observation)
+        within, between = mixture.within_variance, mixture.between_variance
         if self.num_samples == 0:
             self._within, self._between = torch.zeros_like(within), torch.zeros_like(between)
         self.num_samples += 1

@@ -7,12 +7,19 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from .._reflection import move_distribution
+
 
 def join_distributions(distributions: Sequence[Distribution], dim: int, join: Any = torch.stack) -> Distribution:
     """One distribution from several of one type; `join` stacks or concatenates their tensors along an axis."""
     first = distributions[0]
     parameters = {name: join([getattr(d, name) for d in distributions], dim) for name in _names(first)}
     return type(first)(**parameters, validate_args=False)
+
+
+def in_double(distribution: Distribution) -> Distribution:
+    """The distribution in double precision, in which variances do not overflow."""
+    return move_distribution(distribution, distribution.mean.new_zeros((), dtype=torch.double))
 
 
 def take(value: Any, index: Tensor, dim: int) -> Any:

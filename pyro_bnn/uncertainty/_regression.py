@@ -1,7 +1,7 @@
 """Predictions of numbers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,10 @@ from torch.distributions import Distribution, Normal, Poisson
 
 from .. import _checks, metrics
 from .._gaussian_mixture import BISECTIONS, mixture_cdf, mixture_icdf
-from .._reflection import move_distribution
 from .._scope import seeded
 from .._summary import counted
 from ._frames import array, by_output, frame
-from ._parameters import take
+from ._parameters import in_double, take
 from ._prediction import Prediction, require_variance
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ CRPS_DRAWS = 1000
 @dataclass(frozen=True, repr=False)
 class RegressionPrediction(Prediction):
     """Mean and variances of the predictive mixture, which has one component per weight draw.
+
+    Variances are in double precision for every model: squares of numbers above 1e19 are infinite in single precision.
 
     Args:
         num_samples: Number of weight draws, S.
@@ -107,7 +108,7 @@ class RegressionPrediction(Prediction):
         """
         columns = by_output("mean", self.mean, outputs)
         for name, variance in self.variances().items():
-            columns |= by_output(f"{name}_sd", variance.sqrt(), outputs)
+            columns |= by_output(f"{name}_sd", variance.sqrt().to(self.mean.dtype), outputs)
         if level is not None:
             tail = (1 - _checks.between_zero_and_one("level", level)) / 2
             for name, bound in zip(("lower", "upper"), self.quantile([tail, 1 - tail]), strict=True):
@@ -192,6 +193,18 @@ class RegressionPrediction(Prediction):
             raise ValueError(f"`y` must have shape {expected}, got one that broadcasts to {_checks.shape(y)}.")
         return y
 
+    def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y: ``(..., *result)``.
+
+        The values are taken one by one, so that no leading axis meets the draws of the components, and memory does not
+        grow with these axes.
+        """
+        y = self._aligned(y)
+        lead = y.shape[: y.dim() - self.mean.dim()]
+        results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
+        shape = results[0].shape if results else function(self.mean).shape
+        return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
+
     def log_prob(self, y: Tensor) -> Tensor:
         r"""Log-density or log-probability of y under the mixture, in nats, jointly over the outputs of a row.
 
@@ -206,14 +219,13 @@ class RegressionPrediction(Prediction):
             Log-densities, shape ``(..., N)``.
         """
         components = self._kept_components()
-        y = self._aligned(y)
-        lead = y.shape[: y.dim() - self.mean.dim()]
-        rows = [  # one at a time: memory does not grow with the leading axes
-            components.log_prob(row).flatten(2).sum(-1) if row.dim() > 1 else components.log_prob(row)  # (S, N)
-            for row in y.reshape(-1, *self.mean.shape)
-        ]
-        densities = [row.logsumexp(0) - math.log(self.num_samples) for row in rows]
-        return torch.stack(densities).reshape(*lead, len(self)) if rows else self.mean.new_zeros(*lead, len(self))
+
+        def log_prob(values: Tensor) -> Tensor:
+            elements = components.log_prob(values)  # (S, N, *O)
+            rows = elements.flatten(2).sum(-1) if elements.dim() > 2 else elements
+            return rows.logsumexp(0) - math.log(self.num_samples)
+
+        return self._for_each(log_prob, y)
 
     def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
         """Independent draws of observations: each draw takes one of the kept weight draws for all rows.
@@ -236,41 +248,43 @@ class RegressionPrediction(Prediction):
         """Probability that an observation is no larger than y, element by element, under the mixture.
 
         Args:
-            y: Values, shape ``(N, *O)`` or anything that broadcasts to it.
+            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
 
         Returns:
-            Values in [0, 1], shape ``(N, *O)``.
+            Values in [0, 1], shape ``(..., N, *O)``.
         """
         gaussians = self._gaussians()
-        y = self._aligned(y)
-        probability = (
-            _mean_cdf(self._double_components(), y.double()) if gaussians is None else mixture_cdf(*gaussians, y)
-        )
-        return probability.to(self.mean.dtype)
+        components = self._double_components()
 
-    def quantile(self, q: float | Sequence[float] | Tensor) -> Tensor:
+        def cdf(values: Tensor) -> Tensor:
+            below = _mean_cdf(components, values.double()) if gaussians is None else mixture_cdf(*gaussians, values)
+            return below.to(self.mean.dtype)
+
+        return self._for_each(cdf, y)
+
+    def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
         """Quantiles of the mixture, element by element, by bisection between its components' quantiles.
 
         They are computed in double precision, so probabilities close to 0 or 1 work for single-precision models too.
 
         Args:
-            q: A probability, strictly between 0 and 1, or a vector of Q probabilities.
+            q: A probability, strictly between 0 and 1, or probabilities of any shape, which apply to every element.
 
         Returns:
-            Quantiles, shape ``(N, *O)``, or ``(Q, N, *O)`` for a vector. For counts a quantile is the smallest whole
-            number whose cdf is at least q.
+            Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
+            least q.
 
         Raises:
-            ValueError: If a probability is not strictly between 0 and 1.
+            ValueError: If there is no probability, or one is not strictly between 0 and 1.
         """
         levels = _levels(q)
-        if levels.dim() > 1 or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
+        if levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
             raise ValueError(
-                "`q` must be a probability strictly between 0 and 1, or a vector of them, got "
+                "`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got "
                 f"{q if levels.dim() == 0 else f'shape {_checks.shape(levels)} with {levels.flatten()[:3].tolist()}'}."
             )
         quantiles = [self._quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
-        return quantiles[0] if levels.dim() == 0 else torch.stack(quantiles)
+        return torch.stack(quantiles).reshape(*levels.shape, *self.mean.shape)
 
     def _quantile(self, q: float) -> Tensor:
         gaussians = self._gaussians()
@@ -286,7 +300,7 @@ class RegressionPrediction(Prediction):
         return high
 
     def _double_components(self) -> Distribution:
-        return move_distribution(self._kept_components(), self.mean.new_zeros((), dtype=torch.double))
+        return in_double(self._kept_components())
 
 
 @dataclass(frozen=True, repr=False)
@@ -336,7 +350,7 @@ def _levels(q: object) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         levels = None
     if levels is None or isinstance(q, bool):
-        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a vector of them, got {q!r}.")
+        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {q!r}.")
     return _checks.tensor("q", levels)
 
 

@@ -138,8 +138,10 @@ def guessed(cells: Cells) -> tuple[str, str]:
     if all(text.lstrip("+-").isdecimal() for text in cells.present) and num_values <= MOST_GUESSED_CLASSES:
         return (
             "categorical",
-            f"Target {cells.name!r} holds whole numbers with {count}: classification (for numbers: --likelihood "
-            "gaussian).",
+            (
+                f"Target {cells.name!r} holds whole numbers with {count}: classification (for numbers: --likelihood "
+                "gaussian)."
+            ),
         )
     return "gaussian", f"Target {cells.name!r} holds numbers: regression with Gaussian noise, whose size is learned."
 

@@ -192,8 +192,10 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
     if len(levels):
         below = percent(float((every < 1).double().mean()))
         alts = (
-            f"Density of the signal-to-noise ratios of {count(len(levels))} weights, median "
-            f"{float(levels.median()):.1f} dB.",
+            (
+                f"Density of the signal-to-noise ratios of {count(len(levels))} weights, median "
+                f"{float(levels.median()):.1f} dB."
+            ),
             f"Share of weights below each signal-to-noise ratio, by layer: {below} of all are below 0 dB.",
         )
         axes = plotting.signal_to_noise(ratios, [panel() for _ in alts])

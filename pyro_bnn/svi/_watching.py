@@ -1,4 +1,7 @@
-"""From a fitted guide to a status."""
+"""What watches a fit: callbacks after each epoch, and the verdict on the fitted guide at its end."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -7,6 +10,28 @@ from ..guides import has_marginals, problems_of
 from ..history import History
 from ..model import BayesianModel
 from ..posterior import Status
+
+Callback = Callable[[History], bool | None]
+"""Function of the history, called after each epoch; a true result ends the fit."""
+
+
+@runtime_checkable
+class StatefulCallback(Protocol):
+    """A callback that remembers something; checkpoints hold its state.
+
+    Both methods are those of torch's optimizers and schedules. The state is plain data: numbers, texts, tensors, and
+    lists and dictionaries of these.
+    """
+
+    def __call__(self, history: History) -> bool | None:
+        """Called after each epoch; a true result ends the fit."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+
 
 FEWEST_STEPS = 100
 """Heuristic: after fewer steps a guide is still near its start, and it shows what was chosen, not what was learned."""
