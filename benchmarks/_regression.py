@@ -35,7 +35,7 @@ NUTS_SIZES = {
     "power-plant": (300, 7),
 }
 """Draws of each chain after as many of warm-up, and the largest depth of its trees. Heuristic: what time
-allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results.md)."""
+allows; with 1000 draws the chains of concrete did not agree on all splits (docs/results)."""
 
 NUM_JUDGED = 100
 """Number of test inputs at which chains are judged: R-hat and ESS take a millisecond for each."""

@@ -27,7 +27,7 @@ from . import _blundell
 from ._blundell import Setting
 
 # Our own. Heuristic, chosen at 400 units on 10,000 training images set aside: a slab no wider than the weights, a cold
-# posterior, and pixels left out at random while training. See docs/results.md.
+# posterior, and pixels left out at random while training. See docs/results.
 RECIPE = Setting(prior="mixture:0.5,0.1,0.0025", kl_weight="0.05", input_dropout=0.2, batch_size=256, epochs=70)
 
 NATURAL = replace(

@@ -28,7 +28,7 @@ from ._methods import WITHOUT_VALIDATION, Task, make_method
 from ._standard import standard_units
 
 GAIN = 2.0
-"""Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results.md). Under it a
+"""Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results). Under it a
 network of tanh units takes functions of about twice the targets' scale, bent several times over the data."""
 
 DTYPE = torch.float64

@@ -1,0 +1,150 @@
+"""Calls in the tables of the documents: the name is there and takes these arguments; what can be run is run."""
+
+import ast
+import functools
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import pyro_bnn as pb
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SPACES = ("pb", "data", "distributions", "kl", "metrics", "nets", "plotting", "pruning", "scale_maps", "uncertainty")
+
+OTHERS = {"AutoIAFNormal", "Trace_ELBO", "detach", "next", "step"}
+"""Names of other libraries that a table calls."""
+
+
+def cells(page):
+    """The cells of a page's tables; in those that compare libraries, only the columns of this one."""
+    head, own = None, None
+    for line in page.read_text().splitlines():
+        if not line.startswith("|"):
+            head = None
+            continue
+        row = re.split(r"(?<!\\)\|", line)[1:-1]
+        if head is None:
+            head = [cell.strip() for cell in row]
+            own = [i for i, name in enumerate(head) if name.startswith("pyro-bnn")] or range(len(head))
+        else:
+            yield from (row[i] for i in own if i < len(row))
+
+
+def calls(text):
+    """Calls in the code of a cell, however deep; a code that is no expression has none."""
+    for code in re.findall(r"`([^`]+)`", text):
+        try:
+            tree = ast.parse(code.strip(), mode="eval")
+        except SyntaxError:
+            continue
+        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def owner(node):
+    """The object of the library that a call names; None where it is a method or another library's."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or (names and node.id not in SPACES):
+        return None
+    if not names and node.id in OTHERS:
+        return None
+    found = pb
+    for name in [node.id, *names[::-1]] if node.id != "pb" else names[::-1]:
+        found = next((getattr(space, name) for space in spaces(found) if hasattr(space, name)), None)
+        assert found is not None, f"the library has no `{name}`"
+    return found
+
+
+def spaces(found):
+    return (pb, *(getattr(pb, name) for name in SPACES[1:])) if found is pb else (found,)
+
+
+def misuse(call):
+    """What is wrong with a call of the library, if anything is; `...` stands for any arguments."""
+    found = owner(call.func)
+    if found is None or not callable(found):
+        return None
+    signature = inspect.signature(found)
+    is_open = any(isinstance(a, ast.Starred) or ast.unparse(a) == "..." for a in call.args)
+    named = {k.arg: None for k in call.keywords if k.arg}
+    given = [None for a in call.args if ast.unparse(a) != "..."]
+    try:
+        (signature.bind_partial if is_open or not call.args else signature.bind)(*given, **named)
+    except TypeError as error:
+        return f"`{ast.unparse(call)}`: {error}; the signature is {signature}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_calls_in_tables_are_accepted(page):
+    wrong = [misuse(call) for cell in cells(page) for call in calls(cell)]
+    assert [message for message in wrong if message] == []
+
+
+SHORT = {
+    "fit_svi": {"optimizer": functools.partial(torch.optim.Adam, lr=1e-2), "num_epochs": 2},
+    "fit_nuts": {"num_samples": 4, "num_warmup": 4, "num_chains": 1},
+}
+"""Arguments that make a fit short, or that the tables leave to the reader."""
+
+
+@pytest.fixture
+def names(tmp_path):
+    """What the calls of the tables speak of."""
+    x = torch.linspace(-1, 1, 8)[:, None]
+    net = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    model = pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(0.1), num_data=8)
+    guide = pb.MeanFieldGuide(model)
+    data = (x, torch.sin(3 * x))
+    posterior = pb.fit_svi(model, guide, data, seed=0, **SHORT["fit_svi"])
+    posteriors = [posterior, posterior]
+    public = {name: getattr(pb, name) for name in pb.__all__} | {"pb": pb}
+    short = {name: functools.partial(getattr(pb, name), **arguments) for name, arguments in SHORT.items()}
+    path = tmp_path / "posterior.pt"
+    own = {"x": x, "y": data[1], "S": 3, "s": 1.0, "scale": 0.1, "gain": 1.0, "delta": 0.1}
+    return public | short | own | locals()
+
+
+def runnable(call, names):
+    """Whether all that a call speaks of is known."""
+    is_open = any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(call))
+    return not is_open and {node.id for node in ast.walk(call) if isinstance(node, ast.Name)} <= {*names}
+
+
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning", "ignore::pyro_bnn.PosteriorWarning")  # tiny fits
+def test_calls_in_the_tables_for_users_of_other_libraries_run(names):
+    """Each page names what its reader's calls become here."""
+    count = 0
+    for page in PAGES:
+        for call in (call for cell in cells(page) for call in calls(cell)) if page.parent.name == "coming_from" else ():
+            if runnable(call, names):
+                eval(compile(ast.Expression(call), str(page), "eval"), dict(names))
+                count += 1
+    assert count > 15
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_wrong"),
+    [
+        ("`predict(model, posterior, x)`", False),
+        ("`predict(model, posterior, x, draws=3)`", True),
+        ("`predict(model)`", True),
+        ("`fit_svi(..., estimator=Flipout())`", False),
+        ("`fit_svi(..., estimator=Flipout(how=1))`", True),
+        ("`metrics.brier_score(probs, y)`", False),
+        ("`posterior.anything(1)`, text", False),
+    ],
+)
+def test_a_wrong_call_is_seen(cell, is_wrong):
+    assert any(misuse(call) for call in calls(cell)) == is_wrong
+
+
+def test_an_unknown_name_is_seen():
+    with pytest.raises(AssertionError, match="no `fit_magic`"):
+        misuse(next(calls("`fit_magic(model)`")))
