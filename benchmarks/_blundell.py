@@ -15,8 +15,8 @@ from pyro_bnn import metrics, pruning
 from pyro_bnn.app import recipes, specs
 from pyro_bnn.app.images import load_data
 from pyro_bnn.data import Images, load_images
-from pyro_bnn.history import History
-from pyro_bnn.uncertainty import ClassificationPrediction
+from pyro_bnn.inference.history import History
+from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
 from ._schedules import cosine
 

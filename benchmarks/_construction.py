@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.guides import tree
+from pyro_bnn.inference.guides import tree
 
 from . import _memory
 from ._measure import Cell, in_new_process

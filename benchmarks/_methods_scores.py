@@ -13,7 +13,7 @@ from torch import Tensor
 import pyro_bnn as pb
 from pyro_bnn import metrics
 from pyro_bnn.data import add_noise, blur, load_images, lower_contrast
-from pyro_bnn.uncertainty import ClassificationPrediction
+from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
 from ._methods import Fit
 

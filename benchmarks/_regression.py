@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.data import Regression
-from pyro_bnn.mcmc import Convergence, convergence
+from pyro_bnn.inference.mcmc import Convergence, convergence
 
 NUM_HIDDEN = 50
 NOISE = dist.LogNormal(-2.0, 1.0)

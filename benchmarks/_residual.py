@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 import pyro_bnn as pb
 from pyro_bnn import metrics
 from pyro_bnn.data import load_images, read_packed_images
-from pyro_bnn.history import History
+from pyro_bnn.inference.history import History
 
 from . import _memory
 

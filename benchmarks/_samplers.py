@@ -12,7 +12,7 @@ from pyro.infer.mcmc import nuts as pyro_nuts
 from torch import Tensor
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import Draws, Kernel, ValueAndGrad
+from pyro_bnn.inference.mcmc import Draws, Kernel, ValueAndGrad
 
 from . import _problem
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pyro_bnn as pb
-from pyro_bnn._files import read_state, write_state
+from pyro_bnn._core.files import read_state, write_state
 
 KIND = "checkpoint of a fit"
 INITIAL_SCALE = 0.01

@@ -19,7 +19,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn.app.files import write_json
-from pyro_bnn.history import History
+from pyro_bnn.inference.history import History
 
 from . import _residual, _residual_scores, _residual_tables
 from ._residual import Pictures, Problem, Setting

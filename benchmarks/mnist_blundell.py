@@ -21,7 +21,7 @@ from torch import Tensor
 import pyro_bnn as pb
 from pyro_bnn.app.files import write_json
 from pyro_bnn.data import Images
-from pyro_bnn.history import History
+from pyro_bnn.inference.history import History
 
 from . import _blundell
 from ._blundell import Setting

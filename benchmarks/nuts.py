@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pyro_bnn.mcmc import ConvergenceWarning, convergence
+from pyro_bnn.inference.mcmc import ConvergenceWarning, convergence
 
 from ._samplers import Lengths, NumPyro, Ours, Pyro, Result, Sampler
 

@@ -32,7 +32,7 @@ from pyro_bnn import (
     fit_svi,
     nets,
 )
-from pyro_bnn.plotting import new_axes, save, style
+from pyro_bnn.results.plotting import new_axes, save, style
 
 ESTIMATORS: dict[str, Estimator | None] = {"RT": None, "flipout": Flipout(), "LRT": LocalReparameterization()}
 LABELS = {"RT": "sampled weights (RT)", "flipout": "flipout", "LRT": "local reparameterisation (LRT)"}

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import pyro_bnn as pb
 from pyro_bnn import nets, plotting
-from pyro_bnn.uncertainty import MixtureDensityPrediction, RegressionPrediction
+from pyro_bnn.scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
 
 NOISE, CUT, NUM_COMPONENTS = 0.05, 0.5, 5
 Y_GRID = torch.linspace(-0.2, 1.2, 281)

@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import convergence
+from pyro_bnn.inference.mcmc import convergence
 
 from .tolerances import SMALLEST_P_VALUE, STANDARD_ERRORS
 

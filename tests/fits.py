@@ -8,7 +8,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.svi import _svi_step
+from pyro_bnn.inference.svi import _svi_step
 
 from .cases import ESTIMATORS, FIXED_PRIORS, small_model
 from .tolerances import assert_identical

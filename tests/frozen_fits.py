@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.svi import _features
+from pyro_bnn.inference.svi import _features
 
 from .bodies import Counted
 from .fits import ADAM

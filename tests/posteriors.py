@@ -8,7 +8,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn.scale_maps import LogVariance
+from pyro_bnn.inference.scale_maps import LogVariance
 
 from .cases import small_model
 from .chains import fit_briefly
@@ -94,7 +94,7 @@ def chains(samples, **statistics):
 def stock(model, x, y):
     """Pyro's own AutoNormal, made on the whole model and complete after its first call."""
     guide = AutoNormal(model, init_scale=0.05)
-    with pb._scope.own_parameters(guide):
+    with pb._core.scope.own_parameters(guide):
         guide(x, y)
     return pb.GuidePosterior(guide)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.joint import NetworkPotential
+from pyro_bnn.inference.joint import NetworkPotential
 
 from .architecture_case import PRIOR_SCALE, Case, assert_predicts
 from .architectures import ARCHITECTURES, NAMES

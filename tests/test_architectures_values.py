@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyro_bnn import _functional
+from pyro_bnn._core import functional as _functional
 
 from .architecture_case import Case, converted
 from .architectures import ARCHITECTURES, NAMES

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import ChainStatistics
+from pyro_bnn.inference.mcmc import ChainStatistics
 
 from .cases import small_model
 from .tolerances import IDENTITY, STANDARD_ERRORS, agrees_in_mean

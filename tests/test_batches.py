@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from pyro_bnn.svi._batches import Batches
+from pyro_bnn.inference.svi._batches import Batches
 
 X, Y = torch.arange(14.0).view(7, 2), torch.arange(7)
 SINGLE = torch.zeros(1, dtype=torch.float32)

@@ -16,7 +16,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.guides import GuidePosterior
+from pyro_bnn.inference.guides import GuidePosterior
 
 from .conftest import SEED
 from .tolerances import SMALLEST_P_VALUE

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyro_bnn._checkpointing import Checkpoint, Interrupted, keeping, stopping
-from pyro_bnn._files import read_state
+from pyro_bnn._core.checkpointing import Checkpoint, Interrupted, keeping, stopping
+from pyro_bnn._core.files import read_state
 
 
 def handlers():

@@ -97,8 +97,8 @@ for thread in threads: thread.join()
 sys.setswitchinterval(5e-3)
 assert not failures, failures
 assert pickle.loads(bytes.fromhex(sys.argv[1])) == pyro_bnn.ScaleMixturePrior(0.5, 1.0, 0.1)
-import pyro_bnn.plotting
-assert pyro_bnn.plotting.save
+import pyro_bnn.results.plotting
+assert pyro_bnn.results.plotting.save
 from pyro_bnn import *
 assert fit_svi is pyro_bnn.fit_svi
 """

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from torch import nn
 from torch.utils.data import DataLoader
 
-from pyro_bnn import _inputs
+from pyro_bnn._core import inputs as _inputs
 
 SINGLE = torch.zeros(1, dtype=torch.float32)
 FRAME = pd.DataFrame({"age": [31.5, 4.0, 7.25], "rooms": [3, 1, 2], "new": [True, False, True]})

@@ -10,8 +10,8 @@ from torch import nn
 from torch.autograd.functional import hessian
 
 import pyro_bnn as pb
-from pyro_bnn.guides import _curvatures, _natural_state
-from pyro_bnn.scale_maps import Precision
+from pyro_bnn.inference.guides import _curvatures, _natural_state
+from pyro_bnn.inference.scale_maps import Precision
 
 from .cases import small_model
 from .test_natural import flat, precise

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.svi import _graph
-from pyro_bnn.svi._step import GradientStep
+from pyro_bnn.inference.svi import _graph
+from pyro_bnn.inference.svi._step import GradientStep
 
 from .cases import small_model
 from .fits import FUSED, PLAIN_OR_ESTIMATOR, linear, problem, six_rows

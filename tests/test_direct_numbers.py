@@ -12,7 +12,7 @@ from pyro.nn import PyroSample
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import _joint, density_of, find_sites
+from pyro_bnn.inference.joint import _joint, density_of, find_sites
 
 from .cases import GUIDES, LIKELIHOODS, small_model
 from .fits import (

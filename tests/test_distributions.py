@@ -11,8 +11,8 @@ from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
 import pyro_bnn as pb
-from pyro_bnn._reflection import move_distribution
-from pyro_bnn.distributions import NormalMixture, ScaleMixtureNormal
+from pyro_bnn._core.reflection import move_distribution
+from pyro_bnn.modelling.distributions import NormalMixture, ScaleMixtureNormal
 
 from .tolerances import SMALLEST_P_VALUE, agrees_in_mean, assert_identical
 

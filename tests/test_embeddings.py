@@ -10,7 +10,7 @@ from pyro.infer import Predictive, Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import NetworkPotential, TracePotential
+from pyro_bnn.inference.joint import NetworkPotential, TracePotential
 
 from .tolerances import assert_identical
 

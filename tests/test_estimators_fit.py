@@ -9,7 +9,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
-from pyro_bnn.estimators import Applied
+from pyro_bnn.inference.estimators import Applied
 
 from .cases import ESTIMATORS, PRIORS, small_model
 from .fits import ELBOS, fit

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyro_bnn as pb
-from pyro_bnn.estimators import Applied
+from pyro_bnn.inference.estimators import Applied
 
 from .cases import ESTIMATORS, PRIORS, small_model
 from .fits import PLAIN_OR_ESTIMATOR

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyro_bnn._extras import MissingExtraError, optional
+from pyro_bnn._core.extras import MissingExtraError, optional
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,8 +6,8 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._reuse import Memory
-from pyro_bnn.svi import _direct, _features
+from pyro_bnn._core.reuse import Memory
+from pyro_bnn.inference.svi import _direct, _features
 
 from .bodies import CALLS, Counted, Counting, Noisy, Through
 from .frozen_fits import (

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._reuse import Diverged, Memory
-from pyro_bnn.svi import _features
+from pyro_bnn._core.reuse import Diverged, Memory
+from pyro_bnn.inference.svi import _features
 
 from .fits import EndsAt, KilledError
 from .frozen_fits import ONCE, assert_close, both, conv_body, data, fitted, frozen, head_with_noise, last_layer

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from pyro_bnn import _files
-from pyro_bnn._files import DamagedFileError, read_state, write_atomically, write_state
+from pyro_bnn._core import files as _files
+from pyro_bnn._core.files import DamagedFileError, read_state, write_atomically, write_state
 
 STATE = {
     "numbers": [1, 2.5, True, None, "text", float("inf")],
@@ -142,7 +142,7 @@ def test_permissions_are_those_of_other_new_files(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
-    code = "import os, signal, sys; from pyro_bnn._files import write_atomically; "
+    code = "import os, signal, sys; from pyro_bnn._core.files import write_atomically; "
     code += "write_atomically(sys.argv[1], lambda file: os.kill(os.getpid(), signal.SIGKILL))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "file")], check=False)
     assert len(os.listdir(tmp_path)) == 1  # a part

@@ -8,7 +8,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import nets
-from pyro_bnn.fitting import Plateau, trend_of
+from pyro_bnn.auto.fitting import Plateau, trend_of
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 

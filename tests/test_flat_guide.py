@@ -7,9 +7,9 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
-from pyro_bnn._scope import allow_local_mode, local_param
-from pyro_bnn.guides import ParameterVector, lent, tree
-from pyro_bnn.joint import LOG_ROOT_TAU, find_sites
+from pyro_bnn._core.scope import allow_local_mode, local_param
+from pyro_bnn.inference.guides import ParameterVector, lent, tree
+from pyro_bnn.inference.joint import LOG_ROOT_TAU, find_sites
 
 from .fits import FROZEN, assert_same, fit, fit_both, problem, whole
 from .tolerances import agrees_in_mean, assert_identical

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._files import DamagedFileError, read_state, write_state
+from pyro_bnn._core.files import DamagedFileError, read_state, write_state
 
 from .chains import quietly
 from .posteriors import make, make_model

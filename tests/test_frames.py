@@ -10,7 +10,7 @@ from scipy.stats import norm
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.uncertainty import ClassificationPrediction, RegressionPrediction
+from pyro_bnn.scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 from . import cases
 from .cases import small_model

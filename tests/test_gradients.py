@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import check_gradients
+from pyro_bnn.inference.joint import check_gradients
 
 from .test_networks import NETS
 

@@ -34,7 +34,7 @@ def test_draws_every_latent_with_its_shape_and_dtype_whatever_the_arguments(name
     model, x, y = small_model(likelihood=likelihood)
     guide = GUIDES[name](model)
     prior = poutine.trace(model).get_trace(x, y)
-    with pb._scope.own_parameters(guide):
+    with pb._core.scope.own_parameters(guide):
         for args in ((), (x,), (x, y)):
             draw = draw_of(guide, *args)
             assert set(draw) == set(prior.stochastic_nodes) - {"data"}
@@ -48,7 +48,7 @@ def test_draws_every_latent_with_its_shape_and_dtype_whatever_the_arguments(name
 def test_a_gradient_reaches_every_parameter(name):
     model, x, y = small_model(likelihood="gaussian-latent")
     guide = GUIDES[name](model)
-    with pb._scope.own_parameters(guide):
+    with pb._core.scope.own_parameters(guide):
         Trace_ELBO().differentiable_loss(model, guide, x, y).backward()
     for parameter_name, parameter in guide.named_parameters():
         if name == "frozen" and parameter_name.startswith("loc."):
@@ -75,7 +75,7 @@ def test_a_fresh_guide_loads_a_state_and_draws_the_same(name):
     draws = []
     for guide in (trained, fresh):
         torch.manual_seed(5)
-        with pb._scope.own_parameters(guide):
+        with pb._core.scope.own_parameters(guide):
             draws.append(draw_of(guide))
     for site in draws[0]:
         assert torch.equal(draws[0][site], draws[1][site])
@@ -89,7 +89,7 @@ def test_copies_draw_the_same(name, duplicate):
     draws = []
     for g in (guide, duplicate(guide)):
         torch.manual_seed(5)
-        with pb._scope.own_parameters(g):
+        with pb._core.scope.own_parameters(g):
             draws.append(draw_of(g))
     for site in draws[0]:
         assert torch.equal(draws[0][site], draws[1][site])
@@ -138,7 +138,7 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
         exact = exact + kl_divergence(q, p).sum()
     assert_identical(values, exact.detach().expand(20))
     auto = pb.auto_normal(model)
-    with pb._scope.own_parameters(auto):
+    with pb._core.scope.own_parameters(auto):
         assert kls(auto).std() > 0.1
 
 
@@ -275,7 +275,7 @@ def test_autoguides_are_complete_at_once_and_never_draw_obs(name):
     model, x, _y = small_model(likelihood="gaussian-latent")
     guide = AUTO[name](model)
     assert list(guide.parameters())
-    with pb._scope.own_parameters(guide):
+    with pb._core.scope.own_parameters(guide):
         assert set(draw_of(guide, x)) == {*model.site_names, "likelihood.scale"}
     for site in model.site_names:
         assert_identical(pb.GuidePosterior(guide).median()[site], model.initial_value(site))

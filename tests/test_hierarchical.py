@@ -15,7 +15,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn.joint import find_sites
+from pyro_bnn.inference.joint import find_sites
 
 from .cases import GUIDES, HIERARCHICAL_PRIORS, LEARNED_PRIORS, small_model
 from .tolerances import STANDARD_ERRORS, assert_identical

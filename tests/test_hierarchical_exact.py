@@ -12,7 +12,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import find_sites
+from pyro_bnn.inference.joint import find_sites
 
 from .cases import HIERARCHICAL_PRIORS, LEARNED_PRIORS
 from .tolerances import agrees_in_mean, assert_identical

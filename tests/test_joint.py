@@ -7,8 +7,8 @@ import torch
 from pyro.infer.mcmc.util import initialize_model
 from torch import nn
 
-from pyro_bnn._scope import eval_mode
-from pyro_bnn.joint import NetworkPotential, TracePotential
+from pyro_bnn._core.scope import eval_mode
+from pyro_bnn.inference.joint import NetworkPotential, TracePotential
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy

@@ -14,7 +14,7 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import Draws, Kernel, leapfrog
+from pyro_bnn.inference.mcmc import Draws, Kernel, leapfrog
 
 from .cases import FIXED_PRIORS, HIERARCHICAL_PRIORS, PRIORS, SAMPLERS, small_model
 from .chains import assert_from, effective, fit_briefly, hierarchy, moments_agree, quietly, z_scores

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc._adaptation import DualAveraging, Welford, windows
+from pyro_bnn.inference.mcmc._adaptation import DualAveraging, Welford, windows
 
 from .chains import quietly
 from .test_exact import Problem

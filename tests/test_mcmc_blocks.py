@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import TracePotential, network_potential
-from pyro_bnn.mcmc import _blocks
-from pyro_bnn.mcmc._emit import emitted
-from pyro_bnn.mcmc._native import native
-from pyro_bnn.mcmc._operations import OPERATIONS
-from pyro_bnn.mcmc._traced import traced
+from pyro_bnn.inference.joint import TracePotential, network_potential
+from pyro_bnn.inference.mcmc import _blocks
+from pyro_bnn.inference.mcmc._emit import emitted
+from pyro_bnn.inference.mcmc._native import native
+from pyro_bnn.inference.mcmc._operations import OPERATIONS
+from pyro_bnn.inference.mcmc._traced import traced
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly

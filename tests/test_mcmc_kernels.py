@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import _tree
-from pyro_bnn.mcmc._tree import turn
+from pyro_bnn.inference.mcmc import _tree
+from pyro_bnn.inference.mcmc._tree import turn
 
 from .cases import SAMPLERS
 from .tolerances import STANDARD_ERRORS, z_scores

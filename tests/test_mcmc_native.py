@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import TracePotential, network_potential
-from pyro_bnn.mcmc import _native
-from pyro_bnn.mcmc._native import native
-from pyro_bnn.mcmc._native_kernel import NativeKernel
+from pyro_bnn.inference.joint import TracePotential, network_potential
+from pyro_bnn.inference.mcmc import _native
+from pyro_bnn.inference.mcmc._native import native
+from pyro_bnn.inference.mcmc._native_kernel import NativeKernel
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly

@@ -14,8 +14,8 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import NetworkPotential
-from pyro_bnn.mcmc import Diagnostics, convergence
+from pyro_bnn.inference.joint import NetworkPotential
+from pyro_bnn.inference.mcmc import Diagnostics, convergence
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly

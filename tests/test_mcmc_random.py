@@ -16,8 +16,8 @@ from pyro import infer
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import network_potential
-from pyro_bnn.mcmc._native import native
+from pyro_bnn.inference.joint import network_potential
+from pyro_bnn.inference.mcmc._native import native
 
 from .chains import effective, quietly
 from .tolerances import IDENTITY, STANDARD_ERRORS

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import _replayed, _steps
-from pyro_bnn.mcmc._traced import UnsupportedError
+from pyro_bnn.inference.mcmc import _replayed, _steps
+from pyro_bnn.inference.mcmc._traced import UnsupportedError
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly

@@ -10,8 +10,8 @@ import torch
 from pyro.poutine.runtime import _PYRO_STACK
 
 import pyro_bnn as pb
-from pyro_bnn._files import read_state
-from pyro_bnn.mcmc import Kernel
+from pyro_bnn._core.files import read_state
+from pyro_bnn.inference.mcmc import Kernel
 
 from .cases import small_model
 from .chains import hierarchy, quietly

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyro_bnn.mcmc._tree import Setting, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
+from pyro_bnn.inference.mcmc._tree import Setting, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
 from .tolerances import assert_identical
 

@@ -14,8 +14,8 @@ from torch.distributions import MixtureSameFamily
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
-from pyro_bnn.distributions import NormalMixture
-from pyro_bnn.uncertainty import MixtureDensityPrediction
+from pyro_bnn.modelling.distributions import NormalMixture
+from pyro_bnn.scores.uncertainty import MixtureDensityPrediction
 
 from .cases import small_model
 from .tolerances import SMALLEST_P_VALUE, STANDARD_ERRORS, agrees_in_mean, assert_identical

@@ -5,7 +5,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn import nets
-from pyro_bnn.likelihoods import LIKELIHOOD_CHOICES, LIKELIHOODS, make_likelihood
+from pyro_bnn.modelling.likelihoods import LIKELIHOOD_CHOICES, LIKELIHOODS, make_likelihood
 
 from .fits import fit
 

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.scale_maps import Precision
+from pyro_bnn.inference.scale_maps import Precision
 
 from .cases import small_model
 from .fits import PerWeightPrior, WidePrior

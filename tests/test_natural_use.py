@@ -8,7 +8,7 @@ from pyro.infer import RenyiELBO, Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.scale_maps import Precision
+from pyro_bnn.inference.scale_maps import Precision
 
 from .cases import FIXED_PRIORS, LIKELIHOODS, small_model, small_net
 from .fits import forbid_direct

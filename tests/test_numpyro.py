@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import convergence
+from pyro_bnn.inference.mcmc import convergence
 
 from .conftest import SEED
 from .tolerances import STANDARD_ERRORS
@@ -19,7 +19,9 @@ numpyro = pytest.importorskip("numpyro", reason=WHY)
 infer = pytest.importorskip("numpyro.infer", reason=WHY)  # importing it moves numpy's random state: not inside a test
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::pyro_bnn.mcmc.ConvergenceWarning"),  # of a few divergences, with some seeds
+    pytest.mark.filterwarnings(
+        "ignore::pyro_bnn.inference.mcmc.ConvergenceWarning"
+    ),  # of a few divergences, with some seeds
 ]
 
 NUM_HIDDEN, PRIOR_SCALE = 8, 1.0

@@ -12,7 +12,7 @@ from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.uncertainty import ValuePrediction
+from pyro_bnn.scores.uncertainty import ValuePrediction
 
 pytestmark = pytest.mark.uses_param_store  # functions keep their parameters there
 ADAM = functools.partial(torch.optim.Adam, lr=0.05)

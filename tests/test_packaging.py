@@ -51,7 +51,7 @@ def test_the_wheel_holds_the_package_its_types_and_its_license_and_nothing_else(
         for path in PACKAGE.rglob(pattern)
         if "__pycache__" not in path.parts
     }
-    assert {"pyro_bnn/py.typed", "pyro_bnn/mcmc/_trajectory.c"} <= sources
+    assert {"pyro_bnn/py.typed", "pyro_bnn/inference/mcmc/_trajectory.c"} <= sources
     assert {"pyro_bnn/app/reports/page/templates/page.html", "pyro_bnn/app/reports/page/templates/style.css"} <= sources
     assert {name for name in names if ".dist-info/" not in name} == sources
     assert any(re.fullmatch(r"pyro_bnn-[\w.]+\.dist-info/licenses/LICENSE", name) for name in names)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn._files import DamagedFileError, read_state, write_state
+from pyro_bnn._core.files import DamagedFileError, read_state, write_state
 
 from .posteriors import make, make_model
 

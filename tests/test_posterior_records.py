@@ -5,7 +5,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn._files import read_state
+from pyro_bnn._core.files import read_state
 
 from .posteriors import make, make_model, whole
 from .pruned import scattered

@@ -12,8 +12,8 @@ from torch import nn
 from torch.func import functional_call
 
 import pyro_bnn as pb
-from pyro_bnn.distributions import NormalMixture
-from pyro_bnn.uncertainty import entropy, expected_entropy, mutual_information, predictive_entropy
+from pyro_bnn.modelling.distributions import NormalMixture
+from pyro_bnn.scores.uncertainty import entropy, expected_entropy, mutual_information, predictive_entropy
 
 from .cases import LIKELIHOODS, small_model, small_net
 from .tolerances import assert_identical

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
-from pyro_bnn.scale_maps import Capped, Softplus
+from pyro_bnn.inference.scale_maps import Capped, Softplus
 
 from .cases import small_model, small_net
 from .fits import assert_same, fit_both, problem

@@ -14,8 +14,8 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import kl, metrics, scale_maps
-from pyro_bnn.distributions import NormalMixture, ScaleMixtureNormal
-from pyro_bnn.uncertainty import ClassAccumulator, MomentAccumulator, concatenate
+from pyro_bnn.modelling.distributions import NormalMixture, ScaleMixtureNormal
+from pyro_bnn.scores.uncertainty import ClassAccumulator, MomentAccumulator, concatenate
 
 from .tolerances import assert_identical
 

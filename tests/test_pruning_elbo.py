@@ -13,7 +13,7 @@ from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn.scale_maps import LogVariance
+from pyro_bnn.inference.scale_maps import LogVariance
 
 from .cases import FIXED_PRIORS, PRIORS, SCALE_MAPS, small_model
 from .fits import ELBOS, MORE_PRIORS, PLAIN_OR_ESTIMATOR, assert_same, fit_both, forbid_direct

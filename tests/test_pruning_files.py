@@ -7,7 +7,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
-from pyro_bnn.scale_maps import LogVariance
+from pyro_bnn.inference.scale_maps import LogVariance
 
 from .cases import SCALE_MAPS, small_model
 from .pruned import SITES, masks_of, removed, scattered

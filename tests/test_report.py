@@ -18,7 +18,7 @@ from pyro_bnn.app.reports.page import Section, Tile, Verdict, page_of
 from pyro_bnn.app.reports.page.commands import training_command
 from pyro_bnn.app.reports.page.drawing import pixels
 from pyro_bnn.app.reports.page.fit import has_settled
-from pyro_bnn.history import History
+from pyro_bnn.inference.history import History
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
 from .tolerances import STANDARD_ERRORS

@@ -10,7 +10,7 @@ from pyro_bnn.app.reports.evaluation import Evaluation, Report, Row
 from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section
 from pyro_bnn.app.reports.page.subject import Classified
 from pyro_bnn.app.reports.page.verdicts import of_calibration
-from pyro_bnn.uncertainty import ClassificationPrediction
+from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
 from .test_report_verdicts import NUM_ROWS, Measured, judged
 

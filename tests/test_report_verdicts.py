@@ -15,9 +15,9 @@ from pyro_bnn.app.reports.page.regression import errors_section, intervals_secti
 from pyro_bnn.app.reports.page.section import first_line
 from pyro_bnn.app.reports.page.subject import Regressed
 from pyro_bnn.app.reports.page.verdicts import of_rival
-from pyro_bnn.guides import Diagnosis, SiteDiagnosis
-from pyro_bnn.history import History
-from pyro_bnn.uncertainty import RegressionPrediction
+from pyro_bnn.inference.guides import Diagnosis, SiteDiagnosis
+from pyro_bnn.inference.history import History
+from pyro_bnn.scores.uncertainty import RegressionPrediction
 
 NUM_ROWS = 600
 

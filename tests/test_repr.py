@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.mcmc import ChainStatistics
-from pyro_bnn.pruning import prune
+from pyro_bnn.inference.mcmc import ChainStatistics
+from pyro_bnn.results.pruning import prune
 
 from . import cases
 from .cases import small_model, small_net

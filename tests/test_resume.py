@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
 from benchmarks import kill
-from pyro_bnn import _scope
+from pyro_bnn._core import scope as _scope
 
 from .fits import ADAM, EndsAt, KilledError, forbid_direct
 

@@ -9,8 +9,8 @@ import torchvision
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn._reuse import Memory, Plan
-from pyro_bnn.prediction import _batch
+from pyro_bnn._core.reuse import Memory, Plan
+from pyro_bnn.results.prediction import _batch
 
 from .bodies import CALLS, NETWORKS, NUM_DRAWS, Through, conv_net, counting_body, with_body
 from .tolerances import SINGLE, assert_identical

@@ -14,7 +14,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data, parametrize_with_checks
 
 import pyro_bnn as pb
-from pyro_bnn.scikit import METHODS, in_units, standard_units
+from pyro_bnn.interop.scikit import METHODS, in_units, standard_units
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.joint import network_potential
-from pyro_bnn.mcmc import convergence
-from pyro_bnn.sgmcmc import ChainOptimizer, Stage
+from pyro_bnn.inference.joint import network_potential
+from pyro_bnn.inference.mcmc import convergence
+from pyro_bnn.inference.sgmcmc import ChainOptimizer, Stage
 
 from .cases import small_net
 from .chains import quietly
@@ -157,7 +157,7 @@ def test_the_gradient_is_that_of_the_potential_of_nuts(prior, jacobian):
     x, y = torch.randn(8, 1), torch.randn(8, 1)
     likelihood = pb.GaussianLikelihood(dist.LogNormal(0.0, 1.0))
     model = pb.BayesianModel(nn.Linear(1, 1), prior=prior, likelihood=likelihood, num_data=8)
-    point = pb.guides.DeltaGuide(model, jacobian=jacobian)
+    point = pb.inference.guides.DeltaGuide(model, jacobian=jacobian)
     before = {name: value.clone() for name, value in point.locations().items()}
     with pb.svi_step(model, point, functools.partial(torch.optim.SGD, lr=1.0)) as step:
         step(x, y)

@@ -9,7 +9,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.scale_maps import LogVariance
+from pyro_bnn.inference.scale_maps import LogVariance
 
 from .fits import ADAM, fit, whole
 from .tolerances import assert_identical

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pyro_bnn as pb
-from pyro_bnn.joint import check_gradients
+from pyro_bnn.inference.joint import check_gradients
 
 from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
@@ -130,7 +130,7 @@ def test_a_rank_may_be_a_whole_number_of_any_kind():
     assert pb.LowRankGuide(fresh()[0], rank=2.0).factor.shape[0] == 2
 
 
-class FixedAfterAll(pb.priors.HierarchicalPrior):
+class FixedAfterAll(pb.HierarchicalPrior):
     def elementwise_given(self, values, name, parameter, module):
         return pb.NormalPrior(2.0).elementwise(name, parameter, module)
 

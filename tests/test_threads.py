@@ -15,8 +15,8 @@ from pyro.poutine.runtime import _PYRO_STACK
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn import _scope
-from pyro_bnn.joint import network_potential
+from pyro_bnn._core import scope as _scope
+from pyro_bnn.inference.joint import network_potential
 
 NUM_THREADS = 8
 

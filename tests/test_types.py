@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyro_bnn as pb
-from pyro_bnn.uncertainty import ClassificationPrediction, RegressionPrediction
+from pyro_bnn.scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from typing_extensions import assert_type
 
 import pyro_bnn as pb
-from pyro_bnn.pruning import prune
-from pyro_bnn.uncertainty import (
+from pyro_bnn.results.pruning import prune
+from pyro_bnn.scores.uncertainty import (
     ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction, ValuePrediction
 )
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn import _scope
-from pyro_bnn.sgmcmc import _fit as sgmcmc_fit
+from pyro_bnn._core import scope as _scope
+from pyro_bnn.inference.sgmcmc import _fit as sgmcmc_fit
 
 from .test_threads import at_once
 

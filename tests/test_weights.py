@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
-from pyro_bnn.joint import network_potential
+from pyro_bnn.inference.joint import network_potential
 
 from .cases import ESTIMATORS, LIKELIHOODS, small_net
 from .fits import assert_same, fit_both
@@ -168,7 +168,7 @@ def test_the_density_for_samplers_is_that_of_the_exact_posterior():
     assert_identical(difference, difference[:1].expand(5))
 
 
-@pytest.mark.filterwarnings("ignore::pyro_bnn.mcmc.ConvergenceWarning")  # few draws
+@pytest.mark.filterwarnings("ignore::pyro_bnn.inference.mcmc.ConvergenceWarning")  # few draws
 def test_nuts_ours_and_pyros_run_on_weighted_data():
     problem = WeightedRegression()
     posterior = pb.fit_nuts(
@@ -305,7 +305,7 @@ def test_fixed_numbers_are_exact_after_single_precision(name):
     model = make_model(make(), 3).float()
     assert model.likelihood.get_buffer(buffer).dtype == torch.float32
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model.likelihood))):
-        likelihood = twin.double() if isinstance(twin, pb.likelihoods.Likelihood) else twin.double().likelihood
+        likelihood = twin.double() if isinstance(twin, pb.Likelihood) else twin.double().likelihood
         assert torch.equal(likelihood.get_buffer(buffer), expected)
 
 

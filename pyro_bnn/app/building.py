@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from .._scope import seeded
-from ..guides import MeanFieldGuide, auto_normal
-from ..likelihoods import Likelihood, make_likelihood
-from ..model import BayesianModel
+from .._core.scope import seeded
+from ..inference.guides import MeanFieldGuide, auto_normal
+from ..modelling.likelihoods import Likelihood, make_likelihood
+from ..modelling.model import BayesianModel
+from ..modelling.priors import PriorByName
 from ..nets import mlp
-from ..priors import PriorByName
 from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.network import check_network, make_network

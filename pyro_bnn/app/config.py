@@ -59,7 +59,7 @@ def kind_of(dataset: str) -> str:
 
 
 def _likelihood(spec: str) -> None:
-    from ..likelihoods import LIKELIHOODS, likelihoods_in_words, make_likelihood  # late: loads torch
+    from ..modelling.likelihoods import LIKELIHOODS, likelihoods_in_words, make_likelihood  # late: loads torch
 
     name = spec.partition(":")[0]
     if name == "bernoulli":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..history import EpochRecord
+from ..inference.history import EpochRecord
 from .own.arrays import ArrayEncoding
 from .own.table import TableEncoding
 from .own.targets import Target

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import torch
 
-from .. import plotting
-from .._scope import seeded
+from .._core.scope import seeded
 from ..data import regression_problem
-from ..guides import MeanFieldGuide, NetworkInit
-from ..likelihoods import HeteroscedasticGaussianLikelihood
-from ..model import BayesianModel
+from ..inference.guides import MeanFieldGuide, NetworkInit
+from ..inference.svi import fit_svi
+from ..modelling.likelihoods import HeteroscedasticGaussianLikelihood
+from ..modelling.model import BayesianModel
+from ..modelling.priors import NormalPrior
 from ..nets import mlp
-from ..prediction import predict
-from ..priors import NormalPrior
-from ..svi import fit_svi
+from ..results import plotting
+from ..results.prediction import predict
 from .folders import Folder
 from .images import load_data
 from .recipes import find_recipe

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._files import check_name
+from .._core.files import check_name
 from .files import synchronise
 from .manifest import MANIFEST, Manifest, has_manifest
 from .validation import parsed

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from .._files import write_atomically
+from .._core.files import write_atomically
 
 __all__ = ["synchronise", "write_json"]
 

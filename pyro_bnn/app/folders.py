@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .._files import DamagedFileError
+from .._core.files import DamagedFileError
 from . import exchange
 from .exchange import CHECKPOINT, Place, locked, told
 from .files import synchronise

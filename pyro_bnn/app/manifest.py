@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from pydantic import Field
 
-from .._files import DamagedFileError, write_atomically
+from .._core.files import DamagedFileError, write_atomically
 from .validation import STRICT, checked, parsed
 
 __all__ = ["MANIFEST", "PROGRESS", "FileRecord", "Manifest", "digest", "has_manifest", "verified"]

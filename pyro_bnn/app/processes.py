@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from .._processes import Processes
+from .._core.processes import Processes
 from .exchange import Place, is_resumable
 from .folders import Folder, creating, resuming
 

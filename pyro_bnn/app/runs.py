@@ -10,14 +10,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 
-from .._files import DamagedFileError
-from .._records import plain, record
-from ..checkpoint import load_posterior, save_posterior
-from ..guides import GuidePosterior
-from ..history import History
-from ..model import BayesianModel
-from ..posterior import Status
-from ..svi import fit_svi, scheduled
+from .._core.files import DamagedFileError
+from .._core.records import plain, record
+from ..inference.checkpoint import load_posterior, save_posterior
+from ..inference.guides import GuidePosterior
+from ..inference.history import History
+from ..inference.posterior import Status
+from ..inference.svi import fit_svi, scheduled
+from ..modelling.model import BayesianModel
 from .accuracy import AccuracyCurve
 from .building import build, rebuild
 from .config import RunConfig

@@ -7,20 +7,20 @@ import torch
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from torch import Tensor, nn
 
-from .. import plotting
-from .._scope import seeded
-from ..comparison import Comparison, compare
+from .._core.scope import seeded
 from ..data import regression_problem
-from ..estimators import Estimator, LocalReparameterization
-from ..guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
-from ..laplace import fit_laplace
-from ..likelihoods import GaussianLikelihood
-from ..mcmc import MCMCPosterior, fit_nuts
-from ..model import BayesianModel
+from ..inference.estimators import Estimator, LocalReparameterization
+from ..inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta, auto_multivariate_normal
+from ..inference.laplace import fit_laplace
+from ..inference.mcmc import MCMCPosterior, fit_nuts
+from ..inference.posterior import EnsemblePosterior, Posterior
+from ..inference.svi import fit_svi, scheduled
+from ..modelling.likelihoods import GaussianLikelihood
+from ..modelling.model import BayesianModel
+from ..modelling.priors import NormalPrior, Prior, ScaleMixturePrior
 from ..nets import Standardize, mlp
-from ..posterior import EnsemblePosterior, Posterior
-from ..priors import NormalPrior, Prior, ScaleMixturePrior
-from ..svi import fit_svi, scheduled
+from ..results import plotting
+from ..results.comparison import Comparison, compare
 from .folders import Folder
 from .reports.pictures import save_picture
 

@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import metrics
-from .._scope import seeded
-from ..guides import GuidePosterior
-from ..history import History
-from ..model import BayesianModel
-from ..prediction import predict_point
+from .._core.scope import seeded
+from ..inference.guides import GuidePosterior
+from ..inference.history import History
+from ..modelling.model import BayesianModel
+from ..results.prediction import predict_point
+from ..scores import metrics
 from .accuracy import AccuracyCurve
 
 __all__ = ["AccuracyTracker"]

@@ -5,9 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._extras import optional
-from .._files import DamagedFileError
-from .._scope import filtered_warnings
+from .._core.extras import optional
+from .._core.files import DamagedFileError
+from .._core.scope import filtered_warnings
 
 __all__ = ["CIFAR10_FILES", "CIFAR10_FOLDER", "read_cifar10"]
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .. import _checks
+from .._core import checks as _checks
 
 __all__ = ["add_noise", "blur", "lower_contrast"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._files import DamagedFileError
+from .._core.files import DamagedFileError
 from ._missing import MissingDataError
 
 __all__ = ["find_idx", "read_idx"]

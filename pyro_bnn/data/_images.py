@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._extras import MissingExtraError, optional
-from .._files import DamagedFileError
+from .._core.extras import MissingExtraError, optional
+from .._core.files import DamagedFileError
 from ._cifar import CIFAR10_FILES, CIFAR10_FOLDER, read_cifar10
 from ._idx import find_idx, read_idx
 from ._missing import MissingDataError, data_folder

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from .. import _checks
+from .._core import checks as _checks
 
 __all__ = ["MissingDataError"]
 

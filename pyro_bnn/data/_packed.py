@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _checks
-from .._files import DamagedFileError
+from .._core import checks as _checks
+from .._core.files import DamagedFileError
 from ._images import Images
 from ._missing import MissingDataError
 

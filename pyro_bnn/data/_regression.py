@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .. import _checks
+from .._core import checks as _checks
 
 __all__ = ["regression_problem"]
 

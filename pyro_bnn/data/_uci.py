@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._files import DamagedFileError
-from .._scope import filtered_warnings
+from .._core.files import DamagedFileError
+from .._core.scope import filtered_warnings
 from ._missing import MissingDataError, data_folder
 
 __all__ = ["UCI_SETS", "Regression", "load_uci"]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from .. import _checks
+from .._core import checks as _checks
 from ._dropout import MCDropout
 
 __all__ = ["mlp"]

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .. import _checks
+from .._core import checks as _checks
 
 __all__ = ["MCDropout"]
 

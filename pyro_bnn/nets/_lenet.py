@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from .. import _checks
+from .._core import checks as _checks
 from ._dropout import MCDropout
 
 __all__ = ["lenet5"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .. import _checks
+from .._core import checks as _checks
 
 __all__ = ["resnet20"]
 

@@ -5,8 +5,8 @@ import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from .. import _checks
-from ..uncertainty import Accumulator, MomentAccumulator
+from ..._core import checks as _checks
+from ...scores.uncertainty import Accumulator, MomentAccumulator
 from ._base import Likelihood, require_output_dims, require_real
 
 

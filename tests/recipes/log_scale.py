@@ -1,11 +1,11 @@
-"""The scale is the exponential of the parameter; from the first decorator on, it goes into `pyro_bnn/scale_maps.py`."""
+"""The scale is the exponential of the parameter; the class goes into `pyro_bnn/inference/scale_maps.py`."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from pyro_bnn.scale_maps import ScaleMap
+from pyro_bnn.inference.scale_maps import ScaleMap
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 
-from .. import _checks
-from .._scope import allow_local_mode, local_param
+from ..._core import checks as _checks
+from ..._core.scope import allow_local_mode, local_param
+from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Piece, find_sites
-from ..model import BayesianModel
 from ..scale_maps import Softplus
 from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
 from ._init import Init, NetworkInit

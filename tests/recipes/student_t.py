@@ -6,7 +6,7 @@ import pyro.distributions as dist
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor, nn
 
-from .. import _checks
+from ..._core import checks as _checks
 from ._base import Prior
 
 

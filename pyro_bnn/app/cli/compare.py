@@ -35,7 +35,7 @@ def compare(
     """
     options.check_format(picture_format)
     with loading():
-        from ..._scope import silent_fits
+        from ..._core.scope import silent_fits
         from ..folders import creating
         from ..study import RegressionStudy
 

@@ -26,8 +26,8 @@ def explained(error: Exception) -> tuple[str, int] | None:
 def _of_the_library(error: Exception) -> tuple[str, int] | None:
     import torch
 
-    from ..._files import DamagedFileError
-    from ...svi import NonFiniteError
+    from ..._core.files import DamagedFileError
+    from ...inference.svi import NonFiniteError
 
     if isinstance(error, DamagedFileError | NonFiniteError):
         return str(error), 1

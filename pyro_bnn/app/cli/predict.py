@@ -82,7 +82,7 @@ def predict(
     if out != "-":
         options.check_file(Path(out), force=force)
     with loading():
-        from ..._files import write_atomically
+        from ..._core.files import write_atomically
         from .. import runs, sources
         from ..own.network import own_code
         from ..reports.predictions import write_predictions

@@ -43,7 +43,7 @@ def report(
     if out is not None:
         options.check_file(out, force=force)
     with loading():
-        from ..._files import write_atomically
+        from ..._core.files import write_atomically
         from .. import runs
         from ..folders import updating
         from ..own.network import own_code

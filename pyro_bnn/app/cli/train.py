@@ -124,7 +124,7 @@ def train(
 
 def _draw_accuracy(curve: AccuracyCurve, out: Path, picture_format: str) -> str:
     """Write the accuracies as a picture; returns the name of the file."""
-    from ... import plotting
+    from ...results import plotting
     from ..folders import updating
     from ..reports.pictures import save_picture
 

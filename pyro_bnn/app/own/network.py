@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._scope import eval_mode
+from ..._core.scope import eval_mode
 from .specs import parts_of
 
 __all__ = ["OwnCodeError", "check_network", "make_network", "own_code"]

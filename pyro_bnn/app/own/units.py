@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from ... import scikit
-from ...uncertainty import RegressionPrediction
+from ...interop import scikit
+from ...scores.uncertainty import RegressionPrediction
 from .targets import Target
 
 __all__ = ["in_units"]

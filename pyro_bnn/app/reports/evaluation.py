@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from ... import metrics, plotting
-from ...guides import GuidePosterior
-from ...history import History
-from ...model import BayesianModel
-from ...prediction import predict, predict_point
-from ...uncertainty import ClassificationPrediction
+from ...inference.guides import GuidePosterior
+from ...inference.history import History
+from ...modelling.model import BayesianModel
+from ...results import plotting
+from ...results.prediction import predict, predict_point
+from ...scores import metrics
+from ...scores.uncertainty import ClassificationPrediction
 from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from ... import plotting
+from ...results import plotting
 from ..folders import Folder
 
 __all__ = ["in_format", "pictures_of", "save_picture"]

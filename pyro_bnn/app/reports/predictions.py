@@ -6,10 +6,10 @@ from typing import TextIO
 
 import torch
 
-from ...guides import GuidePosterior
-from ...model import BayesianModel
-from ...prediction import predict
-from ...uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ...inference.guides import GuidePosterior
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict
+from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..own.targets import Target
 from ..own.units import in_units
 from ..sources import Sample

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ... import plotting, pruning
-from ...checkpoint import save_posterior
-from ...guides import GuidePosterior
-from ...model import BayesianModel
-from ...pruning import mean_field
+from ...inference.checkpoint import save_posterior
+from ...inference.guides import GuidePosterior
+from ...modelling.model import BayesianModel
+from ...results import plotting, pruning
+from ...results.pruning import mean_field
 from ..datasets import Dataset
 from ..folders import Folder
 from ..manifest import verified

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, Poisson
 
-from ... import metrics, plotting
-from ...guides import GuidePosterior
-from ...likelihoods import PoissonLikelihood
-from ...model import BayesianModel
-from ...prediction import predict, predict_point
-from ...uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
+from ...inference.guides import GuidePosterior
+from ...modelling.likelihoods import PoissonLikelihood
+from ...modelling.model import BayesianModel
+from ...results import plotting
+from ...results.prediction import predict, predict_point
+from ...scores import metrics
+from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target

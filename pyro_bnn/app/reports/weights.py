@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ... import plotting, pruning
-from ..._reflection import element_of, elementwise, move_distribution
-from ...guides import GuidePosterior
-from ...model import BayesianModel
-from ...pruning import mean_field
+from ..._core.reflection import element_of, elementwise, move_distribution
+from ...inference.guides import GuidePosterior
+from ...modelling.model import BayesianModel
+from ...results import plotting, pruning
+from ...results.pruning import mean_field
 from ..folders import Folder
 from .pictures import save_picture
 

@@ -10,8 +10,9 @@ import torch
 from sklearn.metrics import confusion_matrix, precision_score, recall_score, roc_auc_score
 from torch import Tensor
 
-from .... import metrics, plotting
-from ....uncertainty import ClassificationPrediction
+from ....results import plotting
+from ....scores import metrics
+from ....scores.uncertainty import ClassificationPrediction
 from . import verdicts
 from .drawing import drawn, panel, pixels
 from .numbers import count, percent, plural, wilson

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from .... import plotting
+from ....results import plotting
 
 __all__ = ["Picture", "drawn", "panel", "pixels"]
 

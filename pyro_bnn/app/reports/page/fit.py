@@ -11,9 +11,9 @@ import torch
 
 import pyro_bnn
 
-from .... import plotting, pruning
-from ....guides import Diagnosis, MeanFieldGuide
-from ....history import History
+from ....inference.guides import Diagnosis, MeanFieldGuide
+from ....inference.history import History
+from ....results import plotting, pruning
 from .drawing import Picture, drawn, panel
 from .numbers import count, percent, plural
 from .section import Section, Verdict

@@ -8,8 +8,9 @@ import torch
 from scipy.stats import binom, spearmanr
 from torch import Tensor
 
-from .... import metrics, plotting
-from ....uncertainty import RegressionPrediction
+from ....results import plotting
+from ....scores import metrics
+from ....scores.uncertainty import RegressionPrediction
 from . import verdicts
 from .drawing import Picture, drawn, panel
 from .numbers import count, percent

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....guides import GuidePosterior
-from ....likelihoods import PoissonLikelihood
-from ....model import BayesianModel
-from ....prediction import predict, predict_point
-from ....uncertainty import ClassificationPrediction, RegressionPrediction
+from ....inference.guides import GuidePosterior
+from ....modelling.likelihoods import PoissonLikelihood
+from ....modelling.model import BayesianModel
+from ....results.prediction import predict, predict_point
+from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
 from ... import images, runs, sources
 from ...config import RunConfig
 from ...datasets import Dataset

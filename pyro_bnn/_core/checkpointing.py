@@ -1,0 +1,218 @@
+"""Long computations that write their state to a file now and then, and end in order when a signal asks them to."""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from . import checks as _checks
+from .files import write_state
+from .processes import Processes
+
+SHARE = 0.02
+"""Heuristic: largest share of the time that is spent on writing states at the ends of epochs."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what `kill`, `docker stop` and most job schedulers send first."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """File that a long computation writes its state to, and how often.
+
+    Args:
+        path: The file; its folder must exist.
+        minutes: Time between two writings, in minutes. 0 writes after each step.
+    """
+
+    path: str | Path
+    minutes: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str | os.PathLike) or not str(self.path):
+            raise ValueError(f"`checkpoint` must be a path or a Checkpoint, got {self.path!r}.")
+        if not (_checks.is_number(self.minutes) and self.minutes >= 0):
+            raise ValueError(f"`minutes` must be a number of at least 0, got {self.minutes!r}.")
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended a computation after a step, with its state in a file; the message says how to go on."""
+
+
+class Keeper:
+    """Writes the state of a computation when that is due; a signal makes it write at once and end the computation.
+
+    Args:
+        checkpoint: The file; None writes nothing.
+        kind: What the state is of; see :func:`write_state`.
+        is_asked: Function that says whether a signal asks to stop.
+        processes: Processes of the computation. They write and stop together; process 0 holds the file.
+        name: The file as the caller knows it, for messages; None is its path.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None,
+        kind: str,
+        is_asked: Callable[[], bool],
+        *,
+        processes: Processes | None = None,
+        name: str | Path | None = None,
+    ) -> None:
+        self._checkpoint, self._kind, self._is_asked = checkpoint, kind, is_asked
+        self._processes, self._name = processes or Processes(), name
+        self._written, self._cost = time.monotonic(), 0.0
+
+    def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
+        """Note that an epoch is done; its state is written, unless epochs are so short that this would slow them down.
+
+        Args:
+            state: Function that returns the state from which the computation can go on.
+            is_last: Whether the computation is done; its state is then written in any case, and no signal stops it.
+
+        Raises:
+            Interrupted: If a signal asks to stop; the state is then written.
+        """
+        if self._checkpoint is None:
+            return
+        (is_due,) = self._processes.any([time.monotonic() - self._written >= self._cost / SHARE])
+        if is_last or is_due:
+            self.write(state)
+        if not is_last:
+            self.step(state)
+
+    def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Note that a step of the computation is done.
+
+        Args:
+            state: Function that returns the state from which the computation can go on.
+
+        Raises:
+            Interrupted: If a signal asks to stop; the state is then written.
+        """
+        if self._checkpoint is None:
+            return
+        is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
+        is_asked, is_due = self._processes.any([self._is_asked(), is_due])
+        if is_asked or is_due:
+            self.write(state)
+        if is_asked:
+            raise Interrupted(
+                f"stopped by a signal; the state is in {self._checkpoint.path}. To go on, call again with the same "
+                f"arguments and `resume={str(self._name or self._checkpoint.path)!r}`."
+            )
+
+    def write(self, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Write the state now."""
+        if self._checkpoint is not None:
+            begin, content = time.monotonic(), state()
+            if self._processes.is_first:
+                write_state(self._checkpoint.path, self._kind, content)
+            self._written = time.monotonic()
+            self._cost = self._written - begin
+
+
+@contextmanager
+def keeping(
+    checkpoint: str | Path | Checkpoint | None,
+    kind: str,
+    resume: str | Path | None = None,
+    *,
+    processes: Processes | None = None,
+    name: str | Path | None = None,
+) -> Iterator[Keeper]:
+    """A context for a computation that writes checkpoints. Without one, signals act as they did.
+
+    Args:
+        checkpoint: The file, which must not exist yet unless the computation goes on from it.
+        kind: What the state is of; see :func:`write_state`.
+        resume: File that the computation goes on from.
+        processes: Processes of the computation; None is this one alone.
+        name: The file as the caller knows it, for messages; None is its path.
+
+    Raises:
+        FileExistsError: If there is a file that would be lost.
+        OSError: If the file cannot be written.
+    """
+    if checkpoint is None:
+        yield Keeper(None, kind, lambda: False)
+        return
+    checkpoint = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+    if processes is None or processes.is_first:
+        check_target(Path(checkpoint.path), resume, checkpoint.path if name is None else name)
+    with stopping() as is_asked:
+        yield Keeper(checkpoint, kind, is_asked, processes=processes, name=name)
+
+
+def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
+    """Raise before a computation if its state could not be written after hours of it, or would replace another.
+
+    Args:
+        path: The file to write.
+        resume: File that the computation goes on from.
+        name: The file as the caller knows it, for messages.
+
+    Raises:
+        FileExistsError: If there is a file that would be lost.
+        OSError: If the file cannot be written.
+    """
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+    except (OSError, ValueError) as error:  # a link in a circle, a name that is too long or has a null character
+        raise OSError(f"`checkpoint` cannot be {str(path)[:100]!r} ({error}); choose another path.") from error
+    if path.exists() and not (resume is not None and Path(resume).exists() and path.samefile(resume)):
+        raise FileExistsError(
+            f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(name)!r}`, "
+            "otherwise choose another path or remove it."
+        )
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"`checkpoint` must lie in an existing folder, got {path}; make {folder} first.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"`checkpoint` cannot be written to {folder} ({error.strerror}); choose another folder."
+        ) from error
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """A context in which the first SIGINT or SIGTERM only asks to stop, and a second one acts as it would without.
+
+    Signals belong to the main thread. In other threads, and for a signal that the process ignores, nothing changes.
+
+    Yields:
+        Function that says whether a signal asks to stop.
+    """
+    asked = threading.Event()
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        while before:
+            number, handler = before.popitem()
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        restore()
+        asked.set()
+
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if handler not in (signal.SIG_IGN, None):  # None: set by C, and could not be restored
+                    before[number] = handler
+                    signal.signal(number, ask)
+        yield asked.is_set
+    finally:
+        restore()

@@ -1,0 +1,34 @@
+"""Copies of modules as they are after a call, when some hold tensors of that call."""
+
+import copy
+from typing import TypeVar
+
+from torch import nn
+
+from .tensors import tensors_within
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def copied(module: M) -> M:
+    """A deep copy of a module, also of one that keeps tensors of its last call.
+
+    Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` keep the weight that they computed, and some
+    networks keep their attention or their output. torch refuses to copy such tensors, because they have a history; here
+    the copy gets their values.
+
+    Raises:
+        ValueError: If such a tensor is inside an object of another class, where it cannot be found.
+    """
+    parts = (value for part in module.modules() for value in vars(part).values())
+    tensors = (tensor for value in parts for tensor in tensors_within(value) if tensor.grad_fn is not None)
+    kept = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    try:
+        return copy.deepcopy(module, kept)
+    except RuntimeError as error:
+        if not str(error).startswith("Only Tensors created explicitly by the user"):
+            raise
+        raise ValueError(
+            f"{type(module).__name__} must be a module that can be copied, but it keeps tensors of its last call in an "
+            "object of its own; make it keep `tensor.detach()`."
+        ) from error

@@ -1,0 +1,49 @@
+"""Checks of the arguments that all fits share, before anything is computed or any file is touched."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from . import checks as _checks
+from .checkpointing import Checkpoint
+
+CallbackT = TypeVar("CallbackT", bound=Callable[..., object])
+
+
+def check_fit(
+    *,
+    progress: object = False,
+    checkpoint: object = None,
+    resume: object = None,
+    seed: object = None,
+) -> None:
+    """Raise unless the arguments that a fit shares with others are of the right kinds.
+
+    Args:
+        progress: Whether to show progress.
+        checkpoint: File to write, or None.
+        resume: File to go on from, or None.
+        seed: Seed, or None.
+
+    Raises:
+        ValueError: If one is not; the message names it.
+    """
+    _checks.flag("progress", progress)  # type: ignore[arg-type]
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        Checkpoint(checkpoint)  # type: ignore[arg-type]
+    if resume is not None:
+        _checks.path("resume", resume)
+    if seed is not None:
+        _checks.seed(seed)  # type: ignore[arg-type]
+
+
+def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
+    """The callbacks of a fit as a list.
+
+    Raises:
+        ValueError: If they are not functions in a list.
+    """
+    example = "a list of functions of the history"
+    found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
+    for callback in found:
+        _checks.function("callbacks", callback, example)
+    return found

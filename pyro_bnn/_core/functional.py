@@ -1,0 +1,328 @@
+"""Runs of a module with given tensors instead of its own parameters."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .inputs import Inputs, leaves, shapes, versions
+from .inputs import call as call_network
+from .scope import EXCLUSIVE, filtered_warnings
+
+
+def parameter_to_buffer(net: nn.Module, path: str) -> None:
+    """Turn a parameter into a buffer, which is not learnable but moves with the module to another device."""
+    owner, attribute = _owner(net, path)
+    value = owner._parameters.pop(attribute, None)
+    if value is not None:  # None if done already: one module may have several names
+        if value.is_complex():
+            raise ValueError(
+                f"random weights must be real, got `{path}` of {value.dtype}; leave it out of `where`, or make it of "
+                "two real parameters, as with `torch.complex(self.real, self.imag)`."
+            )
+        owner.register_buffer(attribute, value.detach())
+
+
+def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The module that owns a parameter, and its name there; `get_submodule` takes three times as long in a step."""
+    *prefix, attribute = path.split(".")
+    owner: nn.Module | None = net
+    for part in prefix:
+        owner = None if owner is None else owner._modules[part]
+    assert owner is not None
+    return owner, attribute
+
+
+def _present(net: nn.Module, path: str) -> Tensor:
+    """The value of a parameter or buffer."""
+    owner, attribute = _owner(net, path)
+    value = owner._buffers.get(attribute)
+    value = owner._parameters[attribute] if value is None else value
+    assert value is not None
+    return value
+
+
+def num_axes(net: nn.Module, path: str) -> int:
+    """Number of axes of a parameter or buffer."""
+    return _present(net, path).dim()
+
+
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
+    """Make an embedding layer with a random weight return the true gradient; do nothing for other layers.
+
+    A sparse gradient becomes a dense one with the same numbers, since the gradient of the prior is dense.
+
+    Args:
+        net: The network, which is changed.
+        path: Path of the random parameter.
+        name: Site of the parameter, for messages.
+
+    Raises:
+        ValueError: If the layer changes its weight in place, or scales its gradient.
+    """
+    layer, attribute = _owner(net, path)
+    if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
+        return
+    remedy = f"make the layer without it, or leave `{name}` out of `where`"
+    if layer.max_norm is not None:
+        raise ValueError(
+            f"`{name}` is random and its layer must not change it, but {type(layer).__name__} has `max_norm="
+            f"{layer.max_norm}`, which changes the drawn weights in place; {remedy}."
+        )
+    if layer.scale_grad_by_freq:
+        raise ValueError(
+            f"`{name}` is random and needs the true gradient of the likelihood, but {type(layer).__name__} has "
+            f"`scale_grad_by_freq=True`, which scales it; {remedy}."
+        )
+    layer.sparse = False
+
+
+def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
+    """The value of a random parameter that its layer uses: the padding row of an embedding keeps its first value.
+
+    torch gives the padding row no gradient. If the forward pass used a drawn row, the likelihood would depend on
+    numbers in which it has no gradient.
+
+    Args:
+        net: The network, whose buffers hold the first values.
+        path: Path of the parameter, which is a buffer by now.
+        value: Value of the parameter, of its shape.
+    """
+    return _with_padding(*_owner(net, path), value)
+
+
+def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
+    """See :func:`as_used`."""
+    if not isinstance(layer, EMBEDDINGS) or attribute != "weight" or layer.padding_idx is None:
+        return value
+    original = layer.get_buffer(attribute)
+    rows = torch.arange(len(original), device=original.device).unsqueeze(-1)
+    return torch.where(rows == layer.padding_idx, original, value)
+
+
+def refresh_recurrent_weights(net: nn.Module) -> None:
+    """Make recurrent layers look up their weights at each call; their own list of weights would not see a swap."""
+    for layer in net.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.register_forward_pre_hook(_refresh)
+
+
+def _refresh(layer: nn.Module, _: object) -> None:
+    layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]  # type: ignore[assignment, union-attr]
+
+
+def has_hooks_of_others(layer: nn.Module) -> bool:
+    """Whether a module has hooks, except that of :func:`refresh_recurrent_weights`."""
+    kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
+
+
+@contextmanager
+def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """A context in which random parameters, which are buffers, are given tensors as parameters.
+
+    So they are also found by `next(net.parameters())`. Other parameters and buffers may be given tensors too.
+    """
+    owners = [_owner(net, path) for path in tensors]
+    with EXCLUSIVE:  # the network may be shared by threads
+        used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
+        slots: list[tuple[dict[str, Any], str]] = [(owner._parameters, attribute) for owner, attribute in owners]
+        originals = [table.get(attribute) for table, attribute in slots]
+        try:
+            for (table, attribute), value in zip(slots, used, strict=True):
+                table[attribute] = value
+            yield
+        finally:
+            for (table, attribute), original in zip(slots, originals, strict=True):
+                if original is not None:
+                    table[attribute] = original
+                else:
+                    table.pop(attribute, None)  # None if done already: one module may have several names
+
+
+class ChangedInputError(ValueError):
+    """A network changed its input in place."""
+
+
+ONE_ROW = "Expected more than 1 value per channel"
+"""Beginning of torch's message if batch normalisation in train mode gets one row."""
+
+
+def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+    """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
+    before = versions(x)
+    try:
+        with swapped(net, tensors):
+            output = call_network(net, x)
+    except (RuntimeError, IndexError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"the network cannot take `x` of shape {shapes(x)} and {_dtypes(x)}{_expected(net)}: "
+            f"{_first_line(error)}; {_remedy(error, x)}."
+        ) from error
+    except ValueError as error:
+        if not str(error).startswith(ONE_ROW):
+            raise
+        raise ValueError(
+            f"batch normalisation in train mode needs at least two rows in a batch, got `x` of shape {shapes(x)}; "
+            "leave out the last batch (`drop_last=True`), or put the network into eval mode."
+        ) from error
+    if versions(x) != before:
+        raise ChangedInputError(
+            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
+        )
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
+        )
+    return output
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
+
+
+def _remedy(error: Exception, x: Inputs) -> str:
+    if "type" in str(error) and not any(leaf.is_floating_point() for leaf in leaves(x)):
+        return "give floats to a layer of numbers, 1.0 for 1 or `x.float()`: whole numbers stay whole, for embeddings"
+    return "give `x` the shape and type that the first layer takes"
+
+
+def call_batched(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+    """One output per draw, shape `(*draws, N, ...)`; tensors have shape `(*draws, *parameter)` or `parameter`."""
+    batched = {path: value for path, value in tensors.items() if value.dim() > num_axes(net, path)}
+    leads = [value.shape[: value.dim() - num_axes(net, path)] for path, value in batched.items()]
+    lead = torch.broadcast_shapes(*leads)
+    flat = {p: v.expand(lead + _present(net, p).shape).flatten(0, len(lead) - 1) for p, v in batched.items()}
+    return _loop(net, {**tensors, **flat}, set(flat), x).unflatten(0, lead)
+
+
+def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: Inputs) -> Tensor:
+    num_draws = next(len(tensors[path]) for path in batched)
+    rows = ({path: v[i] if path in batched else v for path, v in tensors.items()} for i in range(num_draws))
+    return torch.stack([call(net, row, x) for row in rows])
+
+
+BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
+"""Function from weights by path, each with one leading axis of K draws, and x to outputs of shape (K, N, ...)."""
+
+ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
+"""Layers without parameters that act on each number separately, so they work with further leading axes."""
+
+
+def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
+    """A function that runs a network for many weight draws at once, with gradients: the fastest one that is right.
+
+    A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
+    works. Either is used only if its outputs and gradients agree with those of a plain loop, which is the last resort.
+
+    Args:
+        net: The network.
+        example: At least two draws of all random weights, by path, with the draws on the first axis.
+        x: Example inputs, shape (N, ...).
+    """
+    paths = set(example)
+
+    def loop(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        return _loop(net, tensors, paths, x)
+
+    def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        if len(next(iter(tensors.values()))) == 1:  # for one draw `vmap` takes 1.6 times as long
+            return loop(tensors, x)
+        with ordinary_attention():
+            return torch.func.vmap(lambda row: call(net, row, x))(dict(tensors))
+
+    candidates = [run for run in (as_chain(net, paths, x), vectorised) if run is not None]
+    return next((run for run in candidates if _agree(run, loop, example, x)), loop)
+
+
+@contextmanager
+def ordinary_attention() -> Iterator[None]:
+    """A context without attention's fused operations, which have no rule for many draws at once."""
+    with EXCLUSIVE:  # the switches belong to the process
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
+
+
+def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
+    """The network as batched matrix products; None unless it is fixed layers, then linear and elementwise ones."""
+    if (
+        not isinstance(x, Tensor)
+        or type(net) is not nn.Sequential
+        or any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    ):
+        return None
+    layers = [(name, layer) for name, layer in net._modules.items() if layer is not None]  # with repeats
+    first = next((index for index, (_, layer) in enumerate(layers) if type(layer) is nn.Linear), len(layers))
+    start, links = [layer for _, layer in layers[:first]], layers[first:]
+    is_fixed = not any(path.partition(".")[0] in dict(layers[:first]) for path in random)
+    if not (links and is_fixed and all(_is_link(name, layer, random) for name, layer in links)):
+        return None
+
+    def run(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        value = x
+        for layer in start:
+            value = layer(value)
+        if value.dim() != 2:
+            raise ValueError(f"the linear layers of a chain take values of shape (N, in), got {tuple(value.shape)}.")
+        num_draws = len(next(iter(tensors.values())))
+        value = value.expand(num_draws, *value.shape)
+        for name, layer in links:
+            if type(layer) is nn.Linear:
+                weight, bias = tensors[f"{name}.weight"].mT, tensors.get(f"{name}.bias")
+                value = torch.bmm(value, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), value, weight)
+            else:
+                value = layer(value)  # (K, N, out)
+        return value
+
+    return run
+
+
+def _is_link(name: str, layer: nn.Module, random: set[str]) -> bool:
+    if type(layer) is nn.Linear:
+        return f"{name}.weight" in random and (layer.bias is None or f"{name}.bias" in random)
+    return type(layer) in ELEMENTWISE
+
+
+def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, Tensor], x: Inputs) -> bool:
+    """Whether two functions that run a network give the same outputs and gradients on the example."""
+    results = []
+    for run in (first, second):
+        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # then vmap is a loop too
+            given = {path: value.detach().requires_grad_() for path, value in example.items()}
+            try:
+                output = run(given, x)
+                gradients = torch.autograd.grad(output.square().sum(), list(given.values()), allow_unused=True)
+            except (RuntimeError, ValueError, NotImplementedError, UserWarning):
+                if run is second:
+                    raise
+                return False
+        results.append([output.detach(), *(g for g in gradients if g is not None)])
+    return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in zip(*results, strict=True))
+
+
+def _dtypes(x: Inputs) -> str:
+    return ", ".join(dict.fromkeys(str(leaf.dtype) for leaf in leaves(x)))
+
+
+def _expected(net: nn.Module) -> str:
+    for name, layer in net.named_modules():
+        features = getattr(layer, "in_features", getattr(layer, "in_channels", None))
+        if features is not None:
+            kind = "features" if hasattr(layer, "in_features") else "channels"
+            return f" (its first layer, {type(layer).__name__} `{name}`, takes {features} {kind})"
+    return ""

@@ -1,0 +1,216 @@
+"""The memory of a network's calls with one input."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from ..functional import has_hooks_of_others
+from ._recording import Call, Forward, Output, Recorder
+from ._state import State
+
+
+class Plan:
+    """The modules of a network whose calls may be remembered, and what was learned of them; several memories share it.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        random: Paths of its random parameters.
+        learned: Paths of parameters that change from call to call, as in a fit; they count as drawn, too.
+    """
+
+    def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
+        owners = {path.rpartition(".")[0] for path in (*random, *learned)}
+        self.random = random
+        self.learned = [net.get_parameter(path) for path in learned]
+        held = {f"{owner}."[:end] for owner in owners for end in _ends(f"{owner}.")}
+        has_global = bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
+        named = dict(net.named_modules(remove_duplicate=False))
+        random_modules = {module for path, module in named.items() if not path or f"{path}." in held}
+        fixed = [module for module in dict.fromkeys(named.values()) if module not in random_modules and not has_global]
+        hooked = {module for module in fixed if any(map(has_hooks_of_others, module.modules()))}
+        self.modules = [module for module in fixed if module not in hooked]
+        self.is_free = not has_global and not any(map(has_hooks_of_others, net.modules()))
+        """Whether the network has no hooks, which count its calls or look into them."""
+        self.refused: set[nn.Module] = set()
+        """Modules whose calls turned out not to be repeatable."""
+        self.has_noise = False
+        """Whether the network draws random numbers of its own."""
+        self.is_worthwhile = any(
+            next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+            for module in self.modules
+        )
+        """Whether there may be something to remember."""
+
+
+def _ends(path: str) -> list[int]:
+    """Lengths of all beginnings of a path that end with a dot."""
+    return [index + 1 for index, letter in enumerate(path) if letter == "."]
+
+
+class Memory:
+    """What a network computes from one input without its random parameters, for calls with other draws of these.
+
+    In the first call all is computed, and watched. In later calls, modules whose results must be the same return what
+    was kept, without being run. So a call that runs the same operations on the rest gives the same bits, and it takes
+    the same random numbers. Who runs the rest for several draws at once gets the same numbers up to rounding.
+
+    All calls must have the same input, unless :meth:`refill` says what is kept of another one.
+
+    Args:
+        plan: What is known of the network.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._calls: dict[nn.Module, dict[int, Call]] = {}
+        self._state: State | None = None
+        self._is_block = False
+        self._is_off = not plan.is_worthwhile
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the next call would leave out what is remembered."""
+        return self._state is not None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is nothing to remember, so that calls run all of the network."""
+        return self._is_off
+
+    def will_watch(self) -> bool:
+        """Whether the next call will be watched: it is the first, or the network was changed since the last."""
+        self._drop_if_changed()
+        return not self.is_off and not self.is_used
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether the network was seen to draw random numbers of its own."""
+        return self._plan.has_noise
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all that is kept."""
+        return sum(value.numel() * value.element_size() for value in self.kept)
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """All tensors that are kept."""
+        return [output.value for output in self._outputs() if output.value is not None]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules whose calls are left out."""
+        return list(self._calls)
+
+    @property
+    def keys(self) -> list[tuple[nn.Module, int, int]]:
+        """Module, number of its call, and position in the result, of each tensor in :attr:`kept`."""
+        numbered = ((m, i, call) for m, calls in self._calls.items() for i, call in calls.items())
+        return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
+
+    def refill(self, values: Sequence[Tensor]) -> None:
+        """Go on with another input of the same shape.
+
+        Args:
+            values: What the modules give for that input, in the order of :attr:`kept`.
+        """
+        outputs = [output for output in self._outputs() if output.value is not None]
+        for output, value in zip(outputs, values, strict=True):
+            output.value = value
+
+    def _outputs(self) -> Iterator[Output]:
+        return (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
+
+    def forget(self) -> None:
+        """Forget everything, and run all of the network from now on."""
+        self._calls, self._state, self._is_off = {}, None, True
+
+    def begin_block(self) -> None:
+        """Begin a block of calls between which nothing else runs: its calls look for changed numbers only."""
+        self._is_block = False
+        self._drop_if_changed()
+        self._is_block = True
+
+    def end_block(self) -> None:
+        """End the block: the next call looks for all changes of the network again."""
+        self._is_block = False
+
+    def _drop_if_changed(self) -> None:
+        if self._state is None:
+            return
+        if not (self._state.has_same_tensors() if self._is_block else self._state.is_same(deep=False)):
+            self._calls, self._state = {}, None
+
+    @contextmanager
+    def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
+        """A context for one call of the network.
+
+        Args:
+            drawn: The drawn weights by path; those that the plan does not name as random are the same in all calls.
+
+        Raises:
+            Diverged: If the network goes another way than in the recorded call; then call :meth:`forget`, and run it.
+        """
+        self._drop_if_changed()
+        if self._is_off:
+            yield
+        elif self._state is not None:
+            with _forwards(list(self._calls), self._replaying()):
+                yield
+        else:
+            changing = (value for path, value in drawn.items() if path in self._plan.random)
+            recorder = Recorder((*changing, *self._plan.learned), self._plan.refused)
+            with _forwards(self._plan.modules, recorder.called), recorder:
+                yield
+            self._learn(recorder)
+
+    def _replaying(self) -> Callable[..., Any]:
+        counts: dict[nn.Module, int] = {}
+
+        def called(module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
+            index = counts.get(module, 0)
+            counts[module] = index + 1
+            call = self._calls[module].get(index)
+            return forward(*args, **kwargs) if call is None else call.replayed((args, kwargs))
+
+        return called
+
+    def _learn(self, recorder: Recorder) -> None:
+        recorder.finish()
+        self._plan.refused = recorder.refused
+        self._plan.has_noise |= recorder.has_noise
+        if recorder.is_hopeless:
+            self.forget()
+        if not recorder.is_valid:
+            return  # what was refused is known now: the next call records the rest
+        for (module, index), call in recorder.calls.items():
+            self._calls.setdefault(module, {})[index] = call
+        if not self.kept:
+            self.forget()
+            return
+        self._state = State(part for module in self._calls for part in module.modules())
+
+
+@contextmanager
+def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
+    """A context in which the forward passes of modules go through a function; hooks stay as they are."""
+    originals = []
+    try:
+        for module in modules:
+            attributes = vars(module)
+            originals.append((attributes, attributes.get("forward")))
+            attributes["forward"] = _through(called, module, module.forward)
+        yield
+    finally:
+        for attributes, original in originals:
+            if original is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = original
+
+
+def _through(called: Callable[..., Any], module: nn.Module, forward: Forward) -> Forward:
+    return lambda *args, **kwargs: called(module, forward, args, kwargs)

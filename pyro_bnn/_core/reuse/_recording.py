@@ -1,0 +1,267 @@
+"""A run of a network in which every operation of torch is watched: which calls of modules can be remembered."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..tensors import tensors_within
+from ._state import State, generators_of_others
+from ._trees import OpaqueError, described, rebuilt, tensors_in
+
+Forward = Callable[..., Any]
+
+
+class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
+    """The network went another way than in the recorded run, and needs a value that was not kept."""
+
+
+class Absent(Tensor):
+    """Stands in for a tensor that only remembered calls take; it has a shape and no values, and an operation raises."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, like: Tensor) -> "Absent":
+        made: Absent = Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), dtype=like.dtype, device=like.device
+        )
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise Diverged(f"{func} needs a tensor that was not kept")
+
+
+class Output:
+    """A tensor that a recorded call returned. It is kept only if something takes it that is not remembered itself.
+
+    Args:
+        tensor: The tensor.
+        is_own: Whether its memory was made in the call.
+    """
+
+    def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
+        self.reference, self.is_own = weakref.ref(tensor), is_own
+        self.value: Tensor | None = None
+        self.absent = Absent(tensor)
+        self.is_lost = False
+        """Whether a later remembered call has changed it in place, so that only its changed form can be asked for."""
+        self.is_copied = False
+        """Whether the network changes it in place, so that each call must get a copy of its own."""
+
+    def keep(self, tensor: Tensor) -> None:
+        """Keep the value, which is needed."""
+        if self.value is None and not self.is_lost:
+            self.value = tensor.detach()
+
+    def protect(self) -> None:
+        """Keep the present value, which is about to be changed in place."""
+        tensor = self.reference()
+        if not self.is_copied and not self.is_lost and tensor is not None:
+            self.value, self.is_copied = tensor.detach().clone(), True
+
+    def given(self) -> Tensor:
+        """What a remembered call returns."""
+        if self.value is None:
+            return self.absent
+        return self.value.clone() if self.is_copied else self.value.detach()
+
+
+class Call:
+    """A recorded call of a module.
+
+    Args:
+        inputs: Its arguments, described.
+        result: Its result, with an :class:`Output` for each tensor.
+        outputs: All outputs.
+    """
+
+    def __init__(self, inputs: Any, result: Any, outputs: list[Output]) -> None:
+        self.inputs, self.outputs, self._result = inputs, outputs, result
+
+    def replayed(self, arguments: Any) -> Any:
+        """The result.
+
+        Raises:
+            Diverged: If the arguments are of another kind than those of the recorded call.
+        """
+        if described(arguments) != self.inputs:
+            raise Diverged("a module was called with arguments of another shape")
+        return rebuilt(self._result, Output.given, (Output,))
+
+
+class _Frame:
+    """A call of a module in progress."""
+
+    def __init__(self) -> None:
+        self.made: set[StorageWeakRef | None] = set()
+        self.is_pure = True
+
+
+class Recorder(TorchDispatchMode):
+    """Watches a run of a network.
+
+    A call of a module is recorded if its result can depend neither on drawn weights nor on anything else that changes:
+    it takes no tensor that was computed from drawn weights, neither as an argument nor otherwise; it draws no random
+    numbers; and it changes nothing that was there before, neither tensors nor attributes. What a module that is refused
+    returns counts as computed from drawn weights.
+
+    Args:
+        drawn: The drawn weights.
+        refused: Modules whose calls are not recorded.
+    """
+
+    def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
+        super().__init__()
+        self._drawn: set[StorageWeakRef | None] = {None, *map(_storage, drawn)}
+        self.refused = set(refused)
+        self.calls: dict[tuple[nn.Module, int], Call] = {}
+        self._counts: dict[nn.Module, int] = {}
+        self._by_storage: dict[StorageWeakRef | None, list[tuple[Output, nn.Module]]] = {}
+        self._frame: _Frame | None = None
+        self._is_open = True
+        self._of_others = generators_of_others()
+        self.is_valid = True
+        """Whether nothing was found on the way that would change what was recorded before; else record again."""
+        self.has_noise = False
+        """Whether the network draws random numbers of its own."""
+        self.is_hopeless = False
+        """Whether it draws them by others than torch, so that what is computed from them cannot be told."""
+
+    def finish(self) -> None:
+        """End the recording: outputs that nothing needs are forgotten."""
+        if generators_of_others() != self._of_others:
+            self.is_valid, self.has_noise, self.is_hopeless = False, True, True
+        self._by_storage.clear()
+        if not self.is_valid:
+            self.calls.clear()
+
+    # --- calls of modules ---------------------------------------------------------------------------------------------
+
+    def called(self, module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
+        """Run a module's forward pass, and record it if that is possible."""
+        if self._frame is not None:
+            return forward(*args, **kwargs)
+        index = self._counts.get(module, 0)
+        self._counts[module] = index + 1
+        if module in self.refused:  # what it gives may differ from call to call, and so all that is computed from it
+            result = forward(*args, **kwargs)
+            self._drawn.update(_storage(tensor) for tensor in tensors_within(result))
+            return result
+        if not self._is_open or not self._is_fixed((args, kwargs)):
+            return forward(*args, **kwargs)
+        state, inputs, self._frame = State(module.modules()), described((args, kwargs)), _Frame()
+        try:
+            result = forward(*args, **kwargs)
+        finally:
+            frame, self._frame = self._frame, None
+        if not frame.is_pure or not state.is_same(deep=True) or not self._record(module, index, inputs, result, frame):
+            self._refuse(module)
+        return result
+
+    def _is_fixed(self, arguments: Any) -> bool:
+        try:
+            return all(_storage(tensor) not in self._drawn for tensor in tensors_in(arguments))
+        except OpaqueError:
+            return False
+
+    def _record(self, module: nn.Module, index: int, inputs: Any, result: Any, frame: _Frame) -> bool:
+        try:
+            tensors = {id(tensor): tensor for tensor in tensors_in(result)}
+        except OpaqueError:
+            return False
+        outputs: dict[int, Output] = {}
+        for key, tensor in tensors.items():
+            storage = _storage(tensor)
+            outputs[key] = Output(tensor, is_own=storage in frame.made)
+            self._by_storage.setdefault(storage, []).append((outputs[key], module))
+        tree = rebuilt(result, lambda tensor: outputs[id(tensor)], (Tensor,))
+        self.calls[module, index] = Call(inputs, tree, list(outputs.values()))
+        return True
+
+    def _refuse(self, module: nn.Module) -> None:
+        self.refused.add(module)
+        self.is_valid = False
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation of torch, and watch it."""
+        kwargs = kwargs or {}
+        given = [*tensors_within(args), *tensors_within(kwargs)]
+        written = _written(func, args, kwargs)
+        is_drawn = any(_storage(tensor) in self._drawn for tensor in given)
+        has_noise = torch.Tag.nondeterministic_seeded in func.tags
+        self.has_noise |= has_noise
+        if self._frame is None:
+            self._watch_outside(given, written)
+        else:
+            self._watch_inside(self._frame, written, is_drawn or has_noise or _trains(func, args, kwargs))
+        result = func(*args, **kwargs)
+        made = list(tensors_within(result))
+        if is_drawn or has_noise:
+            self._drawn.update(_storage(tensor) for tensor in (*made, *written))
+            self._is_open &= bool(made or written) and torch.Tag.dynamic_output_shape not in func.tags
+        if self._frame is not None:
+            before = {_storage(tensor) for tensor in given}
+            self._frame.made.update({_storage(tensor) for tensor in made} - before)
+        return result
+
+    def _watch_outside(self, given: Sequence[Tensor], written: Sequence[Tensor]) -> None:
+        for tensor in given:
+            for output, _ in self._by_storage.get(_storage(tensor), ()):
+                if output.reference() is tensor:
+                    output.keep(tensor)
+        for tensor in written:
+            found = [pair for pair in self._by_storage.get(_storage(tensor), ()) if not pair[0].is_lost]
+            if len(found) == 1 and found[0][0].is_own:
+                found[0][0].protect()
+                continue
+            for _, module in found:  # the change would have to show in all that share the memory
+                self._refuse(module)
+
+    def _watch_inside(self, frame: _Frame, written: Sequence[Tensor], is_impure: bool) -> None:
+        frame.is_pure &= not is_impure
+        for tensor in written:
+            storage = _storage(tensor)
+            if storage in frame.made:
+                continue
+            found = [output for output, _ in self._by_storage.get(storage, ())]
+            if found and all(output.value is None for output in found):
+                for output in found:  # as by `ReLU(inplace=True)` after a remembered call
+                    output.is_lost = True
+            else:
+                frame.is_pure = False
+                for output in found:
+                    output.protect()
+
+
+def _storage(tensor: Tensor) -> StorageWeakRef | None:
+    """What tensors with common memory have in common, not given to others as long as it is held; None if unknown."""
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):  # of a sparse tensor
+        return None
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors that an operation changes in place."""
+    if not func._schema.is_mutable:
+        return []
+    named = zip(func._schema.arguments, args, strict=False)
+    pairs = [*named, *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
+    changed = [value for argument, value in pairs if argument.alias_info is not None and argument.alias_info.is_write]
+    return list(tensors_within(changed))
+
+
+def _trains(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation is batch normalisation that changes its running statistics, which its schema hides."""
+    if "batch_norm" not in func._schema.name:
+        return False
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    return bool(named.get("training", named.get("train"))) and named.get("running_mean") is not None

@@ -1,0 +1,116 @@
+"""Random numbers: streams of their own, and torch's generators seeded and put back."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from .. import checks as _checks
+from ._lock import EXCLUSIVE
+
+
+class Stream:
+    """Random numbers of its own for a long computation, from torch's generators.
+
+    These generators belong to the whole process. A ``with`` block lends them to the stream: its numbers go on where its
+    last block ended, other streams wait, and afterwards the generators are as they were. So a computation in many
+    blocks gives the same numbers whatever other threads compute between them.
+
+    Args:
+        seed: Seed of the stream; None draws one from torch's generator.
+        device: Device of the computation; None is any.
+    """
+
+    def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))
+        self._cuda = _draws_on_cuda(device)
+        with seeded(seed, device):
+            self._state = _generator_states(self._cuda)
+        self._outer: list[list[Tensor]] = []
+
+    def __enter__(self) -> "Stream":
+        EXCLUSIVE.__enter__()
+        self._outer.append(_generator_states(self._cuda))
+        if len(self._outer) == 1:
+            _set_generators(self._state)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        outer = self._outer.pop()
+        if not self._outer:
+            self._state = _generator_states(self._cuda)
+            _set_generators(outer)
+        EXCLUSIVE.__exit__()
+
+    def state(self) -> list[Tensor]:
+        """Where the stream is, between two blocks."""
+        return list(self._state)
+
+    def restore(self, state: list[Tensor]) -> None:
+        """Go on from what :meth:`state` returned.
+
+        Raises:
+            ValueError: If the state is of a machine with another number of GPUs.
+        """
+        if len(state) != len(self._state):
+            raise ValueError(
+                f"the random numbers must go on with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "
+                "resume on the kind of machine that made the file."
+            )
+        self._state = list(state)
+
+
+def _generator_states(cuda: bool) -> list[Tensor]:
+    return [torch.default_generator.get_state(), *(torch.cuda.get_rng_state_all() if cuda else [])]
+
+
+def _set_generators(states: list[Tensor]) -> None:
+    torch.default_generator.set_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])
+
+
+@contextmanager
+def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
+    """A context in which torch's generators are seeded, and other threads' streams wait; then they are as before.
+
+    With the seed None it does nothing.
+    """
+    if seed is None:
+        yield
+        return
+    with restored(device):
+        reseed(seed, device)
+        yield
+
+
+def reseed(seed: int, device: torch.device | None) -> None:
+    """Seed the generators from which computations on a device draw, and no others."""
+    torch.default_generator.manual_seed(_checks.seed(seed))
+    if _draws_on_cuda(device):
+        torch.cuda.manual_seed_all(seed)
+
+
+def _draws_on_cuda(device: torch.device | None) -> bool:
+    """Whether draws may come from a GPU; if `device` is None, whether this process has used a GPU."""
+    return torch.cuda.is_initialized() if device is None else device.type == "cuda"
+
+
+@contextmanager
+def restored(device: torch.device | None) -> Iterator[None]:
+    """A context after which torch's generators are as they were before; inside, other threads' streams wait."""
+    with EXCLUSIVE:
+        outer = _generator_states(_draws_on_cuda(device))
+        try:
+            yield
+        finally:
+            _set_generators(outer)
+
+
+@contextmanager
+def undone(device: torch.device) -> Iterator[Callable[[], None]]:
+    """A context that yields a function which puts the generators of a device back to where they were at its begin."""
+    states = _generator_states(_draws_on_cuda(device))
+    yield lambda: _set_generators(states)

@@ -1,0 +1,155 @@
+"""What objects say of themselves: a few lines at the prompt, and a small table in a notebook."""
+
+import html
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+import torch
+from torch import Tensor
+
+MOST_LINES = 10
+"""Largest number of lines of a `repr`."""
+
+WIDTH = 100
+"""Largest number of characters in a line of a `repr`."""
+
+MOST_HTML_ROWS = 40
+"""Largest number of rows of a table in a notebook."""
+
+NOTE_LINES = 3
+"""Largest number of lines of one note."""
+
+NAME_WIDTH = 44
+"""Longer cells lose their middle."""
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A few lines about an object.
+
+    Args:
+        title: What it is.
+        notes: Sentences, one below the other.
+        rows: A table, whose middle is left out where it is long; numbers are right-aligned, None is empty.
+        header: Names of the table's columns; may be empty.
+    """
+
+    title: str
+    notes: Sequence[str] = ()
+    rows: Sequence[Sequence[Cell]] = ()
+    header: Sequence[str] = ()
+
+    def text(self) -> str:
+        """At most ten lines of at most 100 characters."""
+        lines = [_clipped(self.title, WIDTH)]
+        for note in self.notes:
+            lines += [f"  {line}" for line in wrap(_on_one_line(note), WIDTH - 2, max_lines=NOTE_LINES)]
+        rows = self._table(MOST_LINES - len(lines))
+        whole = [row for row in rows if len(row) > 1]
+        widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
+        are_right = [isinstance(cell, int | float) for cell in self.rows[0]] if rows else []
+        for row in rows:
+            cells = zip(row, widths, are_right, strict=False)
+            aligned = (cell.rjust(width) if is_right else cell.ljust(width) for cell, width, is_right in cells)
+            lines.append(f"  {'  '.join(aligned if len(row) > 1 else row)}"[:WIDTH].rstrip())
+        return "\n".join(lines[:MOST_LINES])
+
+    def html(self) -> str:
+        """A table with the title and the notes above it, escaped."""
+        notes = "".join(f"<div>{html.escape(_on_one_line(note))}</div>" for note in self.notes)
+        rows = [_html_row(row, "td") for row in self._table(MOST_HTML_ROWS)]
+        if rows and self.header:
+            rows[0] = _html_row(self.header, "th")
+        return f"<div><strong>{html.escape(self.title)}</strong>{notes}<table>{''.join(rows)}</table></div>"
+
+    def _table(self, most: int) -> list[list[str]]:
+        """At most so many rows as texts, with the header; a row that says how many are left out has one cell."""
+        rows, header = self.rows, [list(self.header)] if self.header else []
+        most -= len(header)
+        if not rows or most < 1:
+            return []
+        if len(rows) <= most:
+            return header + [[_shown(cell) for cell in row] for row in rows]
+        num_last = (most - 1) // 2
+        last = len(rows) - num_last
+        first = most - 1 - num_last
+        shown = [[_shown(cell) for cell in row] for row in [*rows[:first], *rows[last:]]]
+        return [*header, *shown[:first], [f"... {last - first:,} more"], *shown[first:]]
+
+
+class Shown:
+    """A class whose objects are shown by a :class:`Summary`, at the prompt and in notebooks.
+
+    Nothing is raised, for debuggers show objects that are half built.
+    """
+
+    def _summary(self) -> Summary:
+        """What to say; it is quick, draws nothing and changes nothing."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return _safe(self, Summary.text)
+
+    def _repr_html_(self) -> str:
+        return _safe(self, Summary.html)
+
+
+def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
+    """The summary, or only the class of an object that is half built, or whose numbers are nowhere."""
+    try:
+        return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
+    except Exception as error:
+        return form(Summary(f"{type(shown).__name__} (without details: {type(error).__name__})"))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, such as "1,200 draws"."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def in_time(seconds: float) -> str:
+    """A duration, such as "12.3 s" or "2 h 5 min"."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Type and device of a tensor's numbers, such as "float32 on cpu"."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+
+
+def shape_row(name: str, shape: Iterable[int], *cells: Cell) -> tuple[Cell, ...]:
+    """A row of a table: a name, a shape, the number of elements, and further cells."""
+    shape = torch.Size(shape)
+    return (name, str(tuple(shape)), shape.numel(), *cells)
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return _clipped(_on_one_line(cell), NAME_WIDTH)
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.4g}"
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _clipped(text: str, width: int) -> str:
+    """The text, without its middle if it is too long."""
+    text = _on_one_line(text)
+    if len(text) <= width:
+        return text
+    kept = width - 3
+    return f"{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}"
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

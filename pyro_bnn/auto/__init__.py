@@ -1,0 +1,1 @@
+"""One call that chooses method, settings and length, and says why."""

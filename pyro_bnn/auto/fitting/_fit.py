@@ -1,0 +1,248 @@
+"""A fit with defaults that work without tuning, and a status that says what they were."""
+
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from ..._core import checks as _checks
+from ..._core.checkpointing import Checkpoint
+from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.inputs import Inputs
+from ..._core.scope import seeded
+from ...inference.estimators import Estimator, LocalReparameterization
+from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
+from ...inference.kl import KLWeight
+from ...inference.posterior import Status
+from ...inference.svi import (
+    Callback,
+    Data,
+    Execution,
+    OptimizerMaker,
+    ScheduledMaker,
+    count_batches,
+    fit_svi,
+    require_maker,
+)
+from ...modelling.model import BayesianModel
+from ._plateau import NEGLIGIBLE, Plateau, Trend, window_of
+from ._suits import suits_local_reparameterization
+from ._validation import EarlyStopping
+
+LEARNING_RATE = 0.02
+"""Adam's first learning rate; heuristic. A weight moves by about that much a step, and weights are of order 1."""
+
+INITIAL_SCALE = 0.02
+"""First standard deviation of every weight: small beside the weights, so that the noise does not hide the signal."""
+
+LARGEST_BATCH = 1000
+"""Heuristic: more rows are split into equal batches of at most so many. Fewer would save no time, and add noise."""
+
+MOST_STEPS = 20_000
+"""Heuristic: the limit of epochs if none is given. Small problems reach a plateau within a quarter of it."""
+
+NUM_LOOKS = 20
+"""Heuristic: number of looks at validation rows within a window of the plateau."""
+
+FEWEST_EPOCHS = 50
+"""Heuristic: the limit is no lower than that; plateaus at three learning rates take 30 of them."""
+
+
+def fit(
+    model: BayesianModel,
+    data: Data,
+    *,
+    guide: nn.Module | None = None,
+    optimizer: OptimizerMaker | ScheduledMaker | None = None,
+    max_epochs: int | None = None,
+    batch_size: int | None = None,
+    validation: tuple[Inputs, Tensor] | None = None,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float | KLWeight = 1.0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> GuidePosterior:
+    """Fit a model to data with defaults that work without tuning; ``posterior.status`` says what they were.
+
+    It is :func:`fit_svi` with an optimizer, a guide, a batch size and an end. The fit ends at a plateau of the
+    objective: a straight line through its last epochs (about 400 steps) rises by less than its standard error, or by
+    less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of the first one,
+    because smaller steps get closer. With `validation` rows the fit also ends when their log-density has not risen for
+    ten looks, and the best posterior is kept.
+
+    Args:
+        model: The model.
+        data: A tuple (x, y) with all rows, or a loader of such pairs; see :func:`fit_svi`.
+        guide: The guide, which is fitted in place; None is a :class:`MeanFieldGuide` around the network's own weights.
+        optimizer: Function from parameters to a torch optimizer, as for :func:`fit_svi`; None is Adam with a learning
+            rate of 0.02. A pair of an optimizer and a schedule keeps its own learning
+            rates. :func:`natural_gradient` needs a guide with precisions.
+        max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and 50 epochs at least.
+        batch_size: Number of rows in each batch; None takes all rows together if there are at most 1000, and otherwise
+            splits them evenly into as few batches of at most 1000 as possible. A loader has its own.
+        validation: A pair (x, y) of rows for early stopping, which the fit does not see otherwise.
+        elbo: The bound; None is `TraceMeanField_ELBO` for our mean-field guide, with divergences in closed form where
+            the prior has them, and `Trace_ELBO` for others.
+        estimator: Gradient estimator; see :func:`fit_svi`. None is :class:`LocalReparameterization` for a mean-field
+            guide and a sequence of linear layers and activations, where it makes gradients much less noisy, and no
+            estimator for all others.
+        kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
+        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit.
+        progress: Whether to show a progress bar.
+        execution: How steps are computed.
+        checkpoint: File to which the state of the fit is written; see :func:`fit_svi`.
+        resume: Checkpoint from which the fit goes on.
+        seed: Seed of the fit, which makes it repeatable; None draws one.
+
+    Returns:
+        The fitted guide as a posterior. Its status is not ok if the limit of epochs came first, and then says what to
+        try.
+
+    Raises:
+        ValueError: If the arguments do not fit each other.
+        NonFiniteError: If a loss or gradient is not finite.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, fit
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> y = 2 * x
+        >>> likelihood = GaussianLikelihood(0.1)
+        >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
+        >>> posterior = fit(model, (x, y), seed=0)
+        >>> str(posterior.status)[:45]
+        'converged: the ELBO rose by less than its noi'
+    """
+    _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
+    seed = None if seed is None else int(seed)
+    if guide is None:
+        with seeded(seed, model.device):
+            guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
+    if elbo is None and isinstance(guide, MeanFieldGuide):
+        elbo = TraceMeanField_ELBO()
+    if estimator is None and elbo is not None and suits_local_reparameterization(model, guide, data):
+        estimator = LocalReparameterization()
+    size = _batch_size(model, data, batch_size)
+    num_batches = count_batches(data, size, num_data=model.num_data, execution=execution) or 1
+    if max_epochs is None:
+        max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
+    _checks.at_least("max_epochs", max_epochs, 1)
+    plateau = Plateau()
+    maker = _Maker(optimizer, plateau)
+    every = max(window_of(num_batches) // NUM_LOOKS, 1)
+    stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
+    fitted = fit_svi(
+        model,
+        guide,
+        data,
+        optimizer=maker,
+        num_epochs=max_epochs,
+        batch_size=size,
+        elbo=elbo,
+        estimator=estimator,
+        kl_weight=kl_weight,
+        callbacks=[plateau, *([] if stopping is None else [stopping]), *callbacks],
+        progress=progress,
+        execution=execution,
+        checkpoint=checkpoint,
+        resume=resume,
+        seed=seed,
+    )
+    if stopping is not None:
+        stopping.restore_best()
+    num_epochs = len(fitted.history.epochs)
+    batches = (
+        f"batches of {size}" if size is not None else ("all rows at once" if isinstance(data, tuple) else "a loader")
+    )
+    drawn = "" if estimator is None else f", {type(estimator).__name__}"
+    said = f"{num_epochs} epochs, {batches}, {maker.words}{drawn}"
+    return GuidePosterior(fitted.guide, _status(fitted.status, said, plateau, stopping, num_epochs), fitted.history)
+
+
+class _Maker:
+    """Makes the optimizer, with a learning rate that follows a plateau, and remembers what it was."""
+
+    def __init__(self, optimizer: OptimizerMaker | ScheduledMaker | None, plateau: Plateau) -> None:
+        if optimizer is not None:
+            require_maker(optimizer)
+        self._make = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
+        self._plateau = plateau
+        self.words = ""
+        """The optimizer and its first learning rate."""
+
+    def __call__(self, parameters: list[nn.Parameter]) -> Any:
+        made = self._make(parameters)
+        if isinstance(made, Optimizer):
+            self._remember(made)
+            return made, LambdaLR(made, lambda _: self._plateau.factor)
+        if isinstance(made, tuple) and isinstance(made[0], Optimizer):
+            self._remember(made[0])
+            self._plateau.decays = (1.0,)
+        return made  # if it is something else, the fit says what is wrong with it
+
+    def _remember(self, optimizer: Optimizer) -> None:
+        self.words = f"{type(optimizer).__name__} lr {optimizer.param_groups[0]['lr']:g}"
+
+
+def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
+    """The size that was asked for, or one that makes few equal batches; None for all rows together or a loader."""
+    if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
+        return batch_size
+    return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
+
+
+REMEDY = "raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily"
+"""What to do about a fit without a plateau; in the words of :func:`fit`'s arguments."""
+
+
+def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping | None, num_epochs: int) -> Status:
+    """How the fit ended; what :func:`fit_svi` found wrong is kept.
+
+    Args:
+        before: Status of :func:`fit_svi`.
+        said: What the defaults were, in words.
+        plateau: The callback.
+        stopping: The callback of the validation rows, if there is one.
+        num_epochs: Number of epochs made.
+    """
+    if not before:
+        return Status(False, f"{before.message} ({said})")
+    said += before.detail
+    trend = plateau.trend
+    if stopping is not None and stopping.is_ended:
+        return Status(
+            True,
+            f"stopped early: the log-density of the validation rows was best after {stopping.best_epoch} epochs, whose "
+            f"posterior was kept; {said}.",
+        )
+    if plateau.is_converged and trend is not None:
+        return Status(
+            True, f"converged: the ELBO rose by {_noise(trend)} over the last {trend.num_epochs} epochs; {said}."
+        )
+    if trend is None:
+        reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
+    elif trend.is_flat:
+        reason = f"stopped after {num_epochs} epochs, before the learning rate was lowered to its last value"
+    else:
+        reason = (
+            f"stopped after {num_epochs} epochs while the ELBO still rose: by {trend.rise:.3g} nats over "
+            f"{trend.num_epochs} epochs, with a standard error of {trend.noise:.2g}"
+        )
+    return Status(False, f"not converged: {reason}: {REMEDY}; {said}.")
+
+
+def _noise(trend: Trend) -> str:
+    return "less than its noise" if trend.rise <= trend.noise else f"less than {NEGLIGIBLE:g} nats"

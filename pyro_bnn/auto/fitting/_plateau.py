@@ -1,0 +1,122 @@
+"""When a fit has converged: its objective rises by less than its noise, at a learning rate that was lowered twice."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...inference.history import History
+
+DECAYS = (1.0, 0.3, 0.1)
+"""Factors of the learning rate, one after the other. Heuristic: the variance of the last steps goes with the learning
+rate, so it ends at a tenth of what it is at first."""
+
+WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
+"""Heuristic: a trend is sought in the last so many steps, and in no fewer epochs than that."""
+
+NUM_BLOCKS = 10
+"""A trend is fitted to the means of so many blocks, whose errors hardly correlate while an optimizer wanders."""
+
+NUM_ERRORS = 1.0
+"""Heuristic: a rise of no more than so many standard errors counts as noise. Without a trend five looks of six find so;
+the sixth costs a quarter of a window more."""
+
+NEGLIGIBLE = 0.1
+"""A rise over a window, in nats of the whole data set's ELBO, that counts as none whatever the noise. Heuristic: the
+divergence of the posterior from the best one of the guide's family then falls by as little."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A straight line through the objective of the last epochs.
+
+    Args:
+        num_epochs: Number of epochs it was fitted to.
+        rise: Change from its begin to its end, in nats; above 0 if the objective gets better.
+        noise: Standard error of the rise, in nats.
+    """
+
+    num_epochs: int
+    rise: float
+    noise: float
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the objective did not rise by more than noise, or by no more than matters."""
+        return self.rise <= max(NUM_ERRORS * self.noise, NEGLIGIBLE)
+
+
+def trend_of(objective: Sequence[float]) -> Trend:
+    r"""The trend of an objective: least squares through block means :math:`m_b` at :math:`t_b = b - (B - 1) / 2`.
+
+    .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
+              \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}},
+
+    and the rise is :math:`B \hat\beta`.
+
+    Args:
+        objective: One value an epoch, at least ten.
+    """
+    parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
+    means = torch.stack([part.mean() for part in parts])
+    times = torch.arange(NUM_BLOCKS, dtype=torch.float64) - (NUM_BLOCKS - 1) / 2
+    slope = (times @ means) / times.square().sum()
+    residuals = means - means.mean() - slope * times
+    variance = residuals.square().sum() / (NUM_BLOCKS - 2) / times.square().sum()
+    return Trend(len(objective), NUM_BLOCKS * float(slope), NUM_BLOCKS * float(variance.sqrt()))
+
+
+class Plateau:
+    """A callback of fits that ends one when its objective no longer rises.
+
+    The objective is the ELBO, or with another KL weight the expected log-likelihood minus the weighted KL. At the first
+    plateaus the learning rate is lowered instead, if it is taken from :attr:`factor`.
+
+    Args:
+        decays: Factors of the learning rate, one after the other; at a plateau of the last one the fit ends.
+    """
+
+    def __init__(self, decays: Sequence[float] = DECAYS) -> None:
+        self.decays = tuple(decays)
+        self.trend: Trend | None = None
+        self.is_converged = False
+        self._stage, self._begin = 0, 0
+
+    @property
+    def factor(self) -> float:
+        """Present factor of the learning rate."""
+        return self.decays[self._stage]
+
+    def __call__(self, history: History) -> bool:
+        """Look at the objective at every quarter of a window; True ends the fit."""
+        num_epochs = len(history.epochs) - self._begin
+        window = window_of(len(history.elbo) / len(history.epochs))
+        if num_epochs < window or (num_epochs - window) % max(window // 4, 1):
+            return False
+        records = history.epochs[-window:]
+        self.trend = trend_of([record.expected_log_likelihood - record.kl_weight * record.kl for record in records])
+        if not self.trend.is_flat or any(record.kl_weight != records[-1].kl_weight for record in records):
+            return False
+        if self._stage + 1 < len(self.decays):
+            self._stage, self._begin = self._stage + 1, len(history.epochs)
+            return False
+        self.is_converged = True
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers; see :class:`~pyro_bnn.StatefulCallback`."""
+        trend = None if self.trend is None else [self.trend.num_epochs, self.trend.rise, self.trend.noise]
+        return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._stage, self._begin = state_dict["stage"], state_dict["begin"]
+        self.is_converged, trend = state_dict["converged"], state_dict["trend"]
+        self.trend = None if trend is None else Trend(*trend)
+
+
+def window_of(num_batches: float) -> int:
+    """Number of epochs in which a trend is sought, given the number of steps of each."""
+    return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))

@@ -1,0 +1,100 @@
+"""Early stopping: the epoch whose predictions fit rows that were left out best."""
+
+import copy
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs
+from ...inference.guides import GuidePosterior
+from ...inference.history import History
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict
+
+NUM_SAMPLES = 10
+"""Heuristic: weight draws of a look at the validation rows. All looks have the same draws, so their errors cancel."""
+
+SEED = 0
+"""Seed of these draws."""
+
+NUM_CHECKS = 10
+"""Patience: so many looks in a row without a new best end the fit; heuristic, as in scikit-learn."""
+
+
+class EarlyStopping:
+    """A callback of fits that ends one when predictions of validation rows no longer get better.
+
+    What is compared is the mean log-density of the validation targets, in nats. :meth:`restore_best` puts model and
+    guide back to the epoch that had the largest.
+
+    Args:
+        model: The model that is fitted.
+        guide: Its guide.
+        validation: A pair (x, y) of rows that the fit does not see.
+        every: Number of epochs from one look to the next.
+        patience: Number of looks without a new best that end the fit.
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        guide: nn.Module,
+        validation: tuple[Inputs, Tensor],
+        *,
+        every: int = 1,
+        patience: int = NUM_CHECKS,
+    ) -> None:
+        if not isinstance(validation, (tuple, list)) or len(validation) != 2:
+            raise ValueError(f"`validation` must be a pair (x, y), got {_checks.described(validation)}.")
+        self._model, self._guide, (self._x, self._y) = model, guide, validation
+        self.every = _checks.at_least("every", every, 1)
+        self.patience = _checks.at_least("patience", patience, 1)
+        self.log_densities: list[float] = []
+        self._best: dict[str, dict[str, Tensor]] = {}
+
+    @property
+    def best_epoch(self) -> int:
+        """Number of epochs that the best posterior was fitted for; 0 before the first look."""
+        return self.every * (self._best_look + 1)
+
+    @property
+    def _best_look(self) -> int:
+        return max(range(len(self.log_densities)), key=self.log_densities.__getitem__, default=-1)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the patience has run out."""
+        return len(self.log_densities) - 1 - self._best_look >= self.patience
+
+    def __call__(self, history: History) -> bool:
+        """Look at the validation rows if it is time to; True ends the fit."""
+        if len(history.epochs) % self.every:
+            return False
+        posterior = GuidePosterior(self._guide)
+        prediction = predict(self._model, posterior, self._x, y=self._y, num_samples=NUM_SAMPLES, seed=SEED)
+        assert prediction.log_density is not None
+        value = float(prediction.log_density.double().mean())
+        self.log_densities.append(value if math.isfinite(value) else -math.inf)
+        if self._best_look == len(self.log_densities) - 1:
+            self._best = {"model": _state(self._model), "guide": _state(self._guide)}
+        return self.is_ended
+
+    def restore_best(self) -> None:
+        """Put model and guide back to where they were at the best look; without one they stay as they are."""
+        if self._best:
+            self._model.load_state_dict(self._best["model"])
+            self._guide.load_state_dict(self._best["guide"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers; see :class:`~pyro_bnn.StatefulCallback`."""
+        return {"log_densities": list(self.log_densities), "best": self._best}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self.log_densities, self._best = list(state_dict["log_densities"]), state_dict["best"]
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return copy.deepcopy(module.state_dict())

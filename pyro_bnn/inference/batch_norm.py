@@ -1,0 +1,375 @@
+"""Statistics of batch normalisation that belong to the draws of a posterior, and networks that draws bring along."""
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._core import checks as _checks
+from .._core.inputs import Inputs, as_inputs, num_rows, take
+from .._core.records import plain, record
+from .._core.saved_tensors import check_numbers, check_state
+from .._core.scope import EXCLUSIVE, Stream, eval_mode
+from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
+from .guides import GuidePosterior
+from .posterior import Draw, Posterior, Saved, Target, restored, saved
+
+__all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+
+STATISTICS = ("running_mean", "running_var")
+
+
+def refresh_batch_norm(
+    model: BayesianModel,
+    posterior: Posterior | Callable[..., object] | Mapping[str, Tensor],
+    x: Inputs,
+    *,
+    num_samples: int = 10,
+    batch_size: int = 128,
+    seed: int | None = None,
+) -> None:
+    r"""Compute the running statistics of batch normalisation anew, as means over draws and over batches of x.
+
+    A fit leaves averages over its last steps, so over weights that it has left: those of
+    :class:`~pyro_bnn.SWAG` belong to the last point, not to the mean of the path, and a large learning rate or wide
+    posterior makes them unlike those of any draw. Here each draw, and each of B batches, gives a mean and a variance,
+
+    .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
+
+    which replace those of the model, for all predictions to come. Nothing else changes. Dropout is off. Where draws
+    differ so much that none is served by a mean, take a :class:`RefreshedPosterior`.
+
+    Args:
+        model: The model; its network is changed in place.
+        posterior: The draws, of any method; or one value of each latent variable, such as ``posterior.median()``.
+        x: Inputs, shape (N, ...): some thousand rows of the training data, in the form in which the fit saw them.
+        num_samples: Number of draws S.
+        batch_size: About as many rows as the batches of the fit had: the variance in a smaller batch is smaller.
+        seed: Seed of the draws, which leaves torch's generators as they were.
+
+    Raises:
+        ValueError: If the network has no batch normalisation with running statistics, or x does not fit.
+
+    References:
+        Maddox et al. (2019), https://arxiv.org/abs/1902.02476, algorithm 1; `torch.optim.swa_utils.update_bn`.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior
+        >>> net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=64,
+        ...                       where="net.0.*")
+        >>> guide = MeanFieldGuide(model)
+        >>> refresh_batch_norm(model, guide, 3 + torch.randn(64, 1), seed=0)
+        >>> bool(model.network[1].running_mean.abs().max() > 0.1)
+        True
+    """
+    batches = _batches(model, x, batch_size)
+    if isinstance(posterior, Mapping):
+        draws: Iterator[Draw] = iter([dict(posterior)])
+        num_samples = 1
+    else:
+        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        draws = source.draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
+    unit = EXCLUSIVE if seed is None else Stream(_checks.seed(seed), model.device)
+    sums: dict[str, Tensor] = {}
+    for _ in range(num_samples):
+        with unit, torch.no_grad():
+            found = _statistics(model, next(draws), batches)
+        sums = {name: value + sums[name] if sums else value for name, value in found.items()}
+    with EXCLUSIVE, torch.no_grad():
+        for name, value in sums.items():
+            model.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}.")).copy_(value / num_samples)
+
+
+@dataclass(frozen=True)
+class RefreshedRecord:
+    """What a file says of a :class:`RefreshedPosterior`: its draws, and the rows of which it takes the statistics."""
+
+    inner: Saved
+    x: Any
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class PinnedRecord:
+    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
+
+    inner: Saved
+    values: dict[str, Tensor]
+
+
+class CarryingPosterior(Posterior):
+    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
+
+    def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
+        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        self.inner: Posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        self.status = self.inner.status
+        if self.inner.carried:
+            got = type(self.inner).__name__
+            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """See :attr:`Posterior.shapes`."""
+        return self.inner.shapes
+
+    @property
+    def num_stored(self) -> int | None:
+        """See :attr:`Posterior.num_stored`."""
+        return self.inner.num_stored
+
+    @property
+    def seconds(self) -> float | None:
+        """See :attr:`Posterior.seconds`."""
+        return self.inner.seconds
+
+    @property
+    def constants(self) -> Draw:
+        """See :attr:`Posterior.constants`."""
+        return self.inner.constants
+
+    @property
+    def guides(self) -> tuple[nn.Module, ...]:
+        """See :attr:`Posterior.guides`."""
+        return self.inner.guides
+
+    @property
+    def pruned_sites(self) -> frozenset[str]:
+        """See :attr:`Posterior.pruned_sites`."""
+        return self.inner.pruned_sites
+
+    @torch.no_grad()
+    def median(self) -> Draw:
+        """See :meth:`Posterior.median`; with what goes with it."""
+        median = self.inner.median()
+        return median | self._rest(median)
+
+    @torch.no_grad()
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
+        """See :meth:`Posterior.centers`; with what goes with them."""
+        inner = self.inner.centers(everywhere=everywhere)
+        return [None if center is None else center | self._rest(center) for center in inner]
+
+    @abstractmethod
+    def _rest(self, draw: Draw) -> dict[str, Tensor]:
+        """Values of parameters and buffers that go with a draw, by name."""
+
+    @torch.no_grad()
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Draws one at a time; see :meth:`Posterior.draws`."""
+        for draw in self.inner.draws(num_samples, *args):
+            yield draw | self._rest(draw)
+
+
+class RefreshedPosterior(CarryingPosterior):
+    r"""Draws of a posterior, each with statistics of batch normalisation of its own.
+
+    For each draw the network runs over x once, in train mode as far as batch normalisation goes; the means over the
+    batches are those with which :func:`~pyro_bnn.predict` uses this draw. That costs as much as a prediction of x, at
+    each call; a :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that
+    predicts.
+
+    Args:
+        model: The model.
+        posterior: The draws, of any method.
+        x: Inputs, shape (N, ...): some thousand rows of the training data, in the form in which the fit saw them. A
+            file of the posterior holds them; one of a :class:`~pyro_bnn.StoredPosterior` does not.
+        batch_size: About as many rows as the batches of the fit had.
+
+    Raises:
+        ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if
+            predictions with the posterior are linearised.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
+        >>> net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=64)
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> refreshed = RefreshedPosterior(model, MeanFieldGuide(model), x)
+        >>> refreshed.carried
+        ('net.1.running_mean', 'net.1.running_var')
+        >>> predict(model, refreshed, x, num_samples=8, seed=0).mean.shape
+        torch.Size([64, 1])
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        posterior: Posterior | Callable[..., object],
+        x: Inputs,
+        *,
+        batch_size: int = 128,
+    ) -> None:
+        super().__init__(model, posterior)
+        if self.inner.is_linearised:
+            raise ValueError(
+                f"`posterior` must be one whose draws are used as they are, got one of {self.inner.method}, whose "
+                "predictions are linearised around its median; compute the statistics there, before the fit, by "
+                "`refresh_batch_norm(model, values, x)`."
+            )
+        self._model, self._batches = model, _batches(model, x, batch_size)
+        self._x, self._batch_size = as_inputs("x", x, model.like), batch_size
+
+    @property
+    def method(self) -> str:
+        """That of the draws."""
+        return f"{self.inner.method}, batch normalisation refreshed"
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The running statistics."""
+        return tuple(_running(self._model))
+
+    def _rest(self, draw: Draw) -> dict[str, Tensor]:
+        return _statistics(self._model, draw, self._batches)
+
+    def to_record(self) -> dict[str, Any]:
+        """The posterior of the draws, and x; see :meth:`Posterior.to_record`."""
+        return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "RefreshedPosterior":
+        """See :meth:`Posterior.from_record`."""
+        found, model = record(RefreshedRecord, values, "posterior"), target.model_for("a RefreshedPosterior")
+        return cls(model, restored(found.inner, target), found.x, batch_size=found.batch_size)
+
+
+class PinnedPosterior(CarryingPosterior):
+    r"""Draws of a posterior together with the learned parameters and buffers that the network has now.
+
+    Later changes of the model do not reach them. So networks with batch normalisation, or with parameters that are not
+    random, make an :class:`~pyro_bnn.EnsemblePosterior` in which each member keeps its own.
+
+    Args:
+        model: The model of the posterior.
+        posterior: The draws, of any method.
+        values: Learned parameters and buffers, as in :attr:`values`; None takes those of the network.
+
+    Raises:
+        ValueError: If the values have other names than those of the network.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, EnsemblePosterior, GaussianLikelihood, NormalPrior, auto_delta, predict
+        >>> def member(seed):
+        ...     _ = torch.manual_seed(seed)
+        ...     net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+        ...     likelihood = GaussianLikelihood(0.1)
+        ...     model = BayesianModel(net, prior=NormalPrior(), likelihood=likelihood, num_data=64, where="net.0.*")
+        ...     return model, PinnedPosterior(model, auto_delta(model))  # after a fit
+        >>> (model, first), (_, second) = member(0), member(1)
+        >>> ensemble = EnsemblePosterior([first, second])
+        >>> predict(model, ensemble, torch.zeros(3, 1), num_samples=2).epistemic.min() > 0
+        tensor(True)
+    """
+
+    def __init__(
+        self,
+        model: BayesianModel,
+        posterior: Posterior | Callable[..., object],
+        *,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        super().__init__(model, posterior)
+        own = network_values(model)
+        given = own if values is None else {name: values[name] for name in own if name in values}
+        if len(given) < len(own) or len(values or own) > len(own):
+            raise ValueError(f"`values` must be of {', '.join(own)}, got {', '.join(values or own)}.")
+        self.values: dict[str, Tensor] = {name: value.clone() for name, value in given.items()}
+        """Learned parameters and buffers, ``{"net.PATH": value}``."""
+
+    @property
+    def method(self) -> str:
+        """That of the draws."""
+        return self.inner.method
+
+    @property
+    def is_linearised(self) -> bool:
+        """See :attr:`Posterior.is_linearised`."""
+        return self.inner.is_linearised
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """All learned parameters and buffers."""
+        return tuple(self.values)
+
+    def _rest(self, draw: Draw) -> dict[str, Tensor]:
+        return self.values
+
+    def to_record(self) -> dict[str, Any]:
+        """The posterior of the draws, and what they carry; see :meth:`Posterior.to_record`."""
+        return plain(PinnedRecord(saved(self.inner), self.values))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "PinnedPosterior":
+        """See :meth:`Posterior.from_record`."""
+        found, model = record(PinnedRecord, values, "posterior"), target.model_for("a PinnedPosterior")
+        own, owner = network_values(model), "the pinned network"
+        check_state(owner, found.values, own)
+        constants = {f"{SITE_PREFIX}.{name}" for name, _ in model.network.named_buffers()}
+        check_numbers(owner, found.values, own, constants)
+        pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
+        return cls(model, restored(found.inner, target), values=pinned)
+
+
+def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
+    """The rows in batches of nearly equal size, near the size that is asked for, on the model's device."""
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    if not _norms(model):
+        raise ValueError(
+            "`model` must have a network with batch normalisation that keeps running statistics, got none; there is "
+            "nothing to refresh."
+        )
+    x = as_inputs("x", x, model.like)
+    count = num_rows(x)
+    num_batches = max(1, round(count / _checks.at_least("batch_size", batch_size, 2)))
+    ends = [round(count * index / num_batches) for index in range(num_batches + 1)]
+    return [take(x, slice(start, end)) for start, end in itertools.pairwise(ends)]
+
+
+def _norms(model: BayesianModel) -> dict[str, BatchNorm]:
+    """The layers of batch normalisation that keep running statistics, by path."""
+    named = model.network.named_modules()
+    return {path: layer for path, layer in named if isinstance(layer, BatchNorm) and layer.running_mean is not None}
+
+
+def _running(model: BayesianModel) -> dict[str, Tensor]:
+    """Present statistics of batch normalisation, ``{"net.PATH": value}``."""
+    return {
+        ".".join(filter(None, (SITE_PREFIX, path, name))): layer.get_buffer(name)
+        for path, layer in _norms(model).items()
+        for name in STATISTICS
+    }
+
+
+def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict[str, Tensor]:
+    """Means over the batches of the statistics under a draw; the model is as it was afterwards."""
+    with eval_mode(model), _recording(model):
+        for batch in batches:
+            model.output_given(draw, batch)
+        return {name: value.clone() for name, value in _running(model).items()}
+
+
+@contextmanager
+def _recording(model: BayesianModel) -> Iterator[None]:
+    """A context in which batch normalisation averages its statistics from new on; then they are as before."""
+    layers = list(_norms(model).values())
+    buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
+    before = [(layer.momentum, layer.training) for layer in layers]
+    try:
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum, layer.training = None, True  # an average with equal weights
+        yield
+    finally:
+        for layer, (momentum, is_training), values in zip(layers, before, buffers, strict=True):
+            layer.momentum, layer.training = momentum, is_training
+            for name, value in values.items():
+                layer.get_buffer(name).copy_(value)

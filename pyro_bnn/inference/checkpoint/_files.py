@@ -1,0 +1,160 @@
+"""Posteriors in files."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from ..._core import checks as _checks
+from ..._core.files import DamagedFileError, read_state, understood, write_state
+from ..._core.records import plain, record
+from ...modelling.model import BayesianModel
+from ..guides import GuidePosterior
+from ..posterior import Posterior, Saved, Target, restored, saved
+from ._model import ModelRecord, checked_state, record_of, require_same, without
+
+KIND = "posterior"
+"""What `read_state` is asked for."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds.
+
+    Args:
+        model: The model; None if it is no model of this package.
+        posterior: The posterior.
+    """
+
+    model: ModelRecord | None
+    posterior: Saved
+
+
+def save_posterior(posterior: Posterior | Callable[..., object], path: str | Path, model: BayesianModel | None) -> None:
+    """Write a posterior to one file, with the parameters and buffers of its model.
+
+    The file appears whole or not at all, carries a checksum, and holds no code. It says what the model was: its latent
+    variables, their shapes and priors, the likelihood, the layers, `num_data` and the dtype. Training data are not in
+    it, but for the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see :mod:`pyro_bnn.pruning`)
+    takes one bit. A class of your own can be saved once it has :meth:`Posterior.to_record` and
+    :meth:`Posterior.from_record`.
+
+    Args:
+        posterior: Result of a fit, an ensemble of such, or a guide that is a module.
+        path: Path of the file.
+        model: The model of the posterior. None for chains or a guide of another Pyro model; the file then says nothing
+            about the model.
+
+    Raises:
+        ValueError: If the posterior is of a kind that cannot be saved, is not that of the model, or holds a number
+            that is not finite; the message names it.
+        OSError: If the file cannot be written; one that was there stays as it was.
+    """
+    posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    path = _checks.path("path", path)
+    own = None if model is None else record_of(_checked_model(model))
+    described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
+    content = plain(Content(described, saved(posterior)))
+    try:
+        _restored(content, Target(model, list(posterior.guides) or None), own)  # what is written can be read
+    except ValueError as error:
+        raise ValueError(f"the posterior cannot be saved: {error}") from error
+    write_state(path, KIND, content)
+
+
+def load_posterior(
+    path: str | Path, model: BayesianModel | None, *, guide: nn.Module | Sequence[nn.Module] | None = None
+) -> Posterior:
+    """Read a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
+
+    Draws with the same seed are the same as before, to the bit. Everything is checked first: after an error, model and
+    guide are exactly as they were.
+
+    Args:
+        path: A file written by :func:`save_posterior`.
+        model: Model built like the one that was saved; it receives the saved parameters and buffers, and stays on its
+            device. None for a posterior that was saved without a model.
+        guide: Guide that receives the saved state; for an ensemble, one guide for each member that is a guide, in
+            their order. By default guides are made from the file, which works for those of this package and for Pyro's
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass other guides, such as
+            modules of your own.
+
+    Returns:
+        The posterior, on the device of the model, with its status and its history or statistics.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
+    """
+    target = Target(model, _checked_guides(guide))
+    own = None if model is None else record_of(_checked_model(model))
+    content = read_state(_checks.path("path", path), KIND)
+    try:
+        with understood(path, KIND):
+            posterior = _restored(content, target, own)
+    except DamagedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be loaded: {error}") from error
+    with _unchanged_on_error([module for module, _ in target.pending]):
+        for module, state in target.pending:
+            module.load_state_dict(state)
+    return posterior
+
+
+def _checked_model(model: BayesianModel) -> BayesianModel:
+    _checks.kind("model", model, BayesianModel, "a BayesianModel, or None for a posterior of another Pyro model")
+    return model
+
+
+def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
+    """The guides to load into; None makes them from the file."""
+    if guide is None:
+        return None
+    example = "a guide that is a module, or a list of such"
+    guides: list[nn.Module] = [guide] if isinstance(guide, nn.Module) else _checks.items("guide", guide, example)
+    for member in guides:
+        _checks.kind("guide", member, nn.Module, example)
+    return guides
+
+
+def _restored(content: object, target: Target, own: ModelRecord | None) -> Posterior:
+    """The posterior of a file, after all checks; nothing but `target.pending` changes.
+
+    Args:
+        content: What the file holds.
+        target: What it is loaded into.
+        own: The record of the target's model.
+    """
+    file = record(Content, content, "file")
+    if (file.model is None) != (own is None):
+        raise ValueError(
+            "it was saved without a model; pass None as `model`." if file.model is None
+            else "it was saved with a model; pass one that was built like it as `model`."
+        )  # fmt: skip
+    state = {}
+    if file.model is not None and target.model is not None and own is not None:
+        require_same(file.model, own)
+        state = checked_state(file.model, target.model, own)
+    posterior = restored(file.posterior, target)
+    if target.guides is not None and len(target.pending) != len(target.guides):
+        raise ValueError(
+            f"it holds {len(target.pending)} guide(s) but `guide` has {len(target.guides)}; pass one for each."
+        )
+    if target.model is not None:
+        target.pending.append((target.model, state))
+    return posterior
+
+
+@contextmanager
+def _unchanged_on_error(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """A context that gives modules back their parameters and buffers after an error."""
+    before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+    try:
+        yield
+    except BaseException:
+        for module, state in zip(modules, before, strict=True):
+            module.load_state_dict(state)
+        raise

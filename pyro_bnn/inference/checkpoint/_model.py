@@ -1,0 +1,179 @@
+"""What a file says of its model: enough to see whether another model is the same, and its parameters and buffers."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..._core.reflection import tensors_of, unwrap
+from ..._core.saved_tensors import check_numbers, check_tensor, require_no_more, require_tensors
+from ...modelling.model import BayesianModel
+from ..joint import Site, find_sites
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """A latent variable.
+
+    Args:
+        shape: Its shape.
+        prior: Its prior, in words.
+    """
+
+    shape: tuple[int, ...]
+    prior: str
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """A model.
+
+    Args:
+        dtype: Its floating-point type.
+        num_data: Size of its data set.
+        likelihood: Class of its likelihood.
+        sites: Its latent variables by name.
+        layers: Classes of its network's layers, as far as they are torch's, by path.
+        state: Its parameters and buffers.
+        left_out: Sites whose first values are not in the state, because the posterior has no use for them.
+    """
+
+    dtype: str
+    num_data: int
+    likelihood: str
+    sites: dict[str, SiteRecord]
+    layers: dict[str, str]
+    state: dict[str, Tensor]
+    left_out: list[str]
+
+
+def record_of(model: BayesianModel) -> ModelRecord:
+    """The record of a model as it is now; its tensors are those of the model."""
+    modules = {path: type(module) for path, module in model.network.named_modules()}
+    return ModelRecord(
+        dtype=str(model.dtype),
+        num_data=model.num_data,
+        likelihood=type(model.likelihood).__name__,
+        sites={site.name: _site_record(model, site) for site in find_sites(model, (), {})},
+        layers={path: kind.__name__ for path, kind in modules.items() if kind.__module__.startswith("torch.nn.")},
+        state=require_tensors("the model", model.state_dict()),
+        left_out=[],
+    )
+
+
+def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
+    """A record without the first values of sites that are pruned; those that the network itself uses stay."""
+    unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
+    state = {name: value for name, value in record.state.items() if name not in unused}
+    return replace(record, state=state, left_out=unused)
+
+
+def _is_used(model: BayesianModel, site: str) -> bool:
+    """Whether something uses a site's first value: the network a padding row of it, or the prior, as its mean."""
+    if any(found.name == site and _holds(found.prior, found.start) for found in find_sites(model, (), {})):
+        return True
+    values = {name: torch.full_like(model.initial_value(name), torch.nan) for name in model.site_names}
+    weights = model.network_weights(values)
+    return not all(bool(weights[path].isnan().all()) for path in model.parameter_paths[site])
+
+
+def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
+    is_parent = site.name not in model.site_names and not site.name.startswith("likelihood.")
+    is_known = model.has_fixed_priors or is_parent  # others have numbers that are drawn or learned
+    return SiteRecord(tuple(site.start.shape), _described(unwrap(site.prior), site.start, with_numbers=is_known))
+
+
+def _is_same(value: Tensor, first: Tensor) -> bool:
+    """Whether a tensor is the first value of a parameter itself, which the state of the model holds."""
+    return bool(first.numel()) and value.data_ptr() == first.data_ptr()
+
+
+def _holds(prior: Distribution, first: Tensor) -> bool:
+    return any(_is_same(value, first) for value in tensors_of(prior))
+
+
+def _described(distribution: Distribution, first: Tensor, *, with_numbers: bool) -> str:
+    """A distribution in words, such as ``Normal(loc=0, scale=0.7)``."""
+    name = type(distribution).__name__
+    return f"{name}({', '.join(_numbers(distribution, first))})" if with_numbers else name
+
+
+def _numbers(distribution: Distribution, first: Tensor) -> Iterator[str]:
+    """The numbers that a distribution was made with; six digits are the same on every device."""
+    for name, value in sorted(vars(distribution).items()):
+        if name in dir(type(distribution)):
+            continue  # computed from the others when it was first asked for
+        if isinstance(value, Distribution):
+            yield f"{name}={_described(unwrap(value), first, with_numbers=True)}"
+        elif isinstance(value, Tensor) and _is_same(value, first):
+            yield f"{name}=the network's"
+        elif isinstance(value, Tensor) and value.numel():
+            low, high = f"{float(value.min()):.6g}", f"{float(value.max()):.6g}"
+            yield f"{name}={low}" if low == high else f"{name}={low} to {high}"
+
+
+def require_same(file: ModelRecord, own: ModelRecord) -> None:
+    """Raise at the first difference between the model of a file and another.
+
+    Args:
+        file: The record that a file holds.
+        own: The record of the model that is loaded into.
+
+    Raises:
+        ValueError: If a site or anything else differs, or the state holds something else than the model needs.
+    """
+    if file.dtype != own.dtype:
+        kind = file.dtype.removeprefix("torch.")
+        raise ValueError(
+            f"its model is in {file.dtype} and this model in {own.dtype}; build this model from a network in "
+            f"{file.dtype}, as with `net.to(torch.{kind})`."
+        )
+    for name, site in own.sites.items():
+        if name not in file.sites:
+            raise ValueError(f"it lacks the latent variable `{name}` of the model; pass the model of this posterior.")
+        found = file.sites[name]
+        for what, got, expected in (("shape", found.shape, site.shape), ("prior", found.prior, site.prior)):
+            if got != expected:
+                raise ValueError(
+                    f"the {what} of `{name}` is {got} in the file and {expected} in the model; build the model as it "
+                    "was."
+                )
+    require_no_more("the model", file.sites, own.sites)
+    paths = list(dict.fromkeys([*own.layers, *file.layers]))
+    pairs: dict[str, tuple[object, object]] = {
+        "likelihood": (file.likelihood, own.likelihood),
+        "`num_data`": (file.num_data, own.num_data),
+        **{f"layer `{path}`": (file.layers.get(path, "none"), own.layers.get(path, "none")) for path in paths},
+    }
+    for what, (one, other) in pairs.items():
+        if one != other:
+            raise ValueError(f"the {what} is {one} in the file and {other} in the model; build the model as it was.")
+
+
+def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
+    """The parameters and buffers of a file, complete and checked.
+
+    Args:
+        file: The record that a file holds.
+        model: The model that is loaded into.
+        own: Its record.
+
+    Raises:
+        ValueError: If a tensor is missing, unknown, of another shape or dtype, or not finite.
+    """
+    for site in file.left_out:
+        if site not in model.site_names or site in file.state:
+            raise ValueError(f"it leaves out `{site}`, which cannot be; pass a file that `save_posterior` wrote.")
+    state = {**{site: own.state[site] for site in file.left_out if site in own.state}, **file.state}
+    require_no_more("the model", state, own.state)
+    for name, value in own.state.items():
+        if name not in state:
+            raise ValueError(f"it lacks `{name}` of the model; build the model as it was.")
+        check_tensor(f"{name}` of the model in the file", state[name], value.shape, value.dtype)
+    check_numbers("the model", state, own.state, {name for name, _ in model.named_buffers()})
+    fixed = state.get("likelihood.fixed_scale")
+    if fixed is not None and not bool((fixed > 0).all()):
+        raise ValueError(f"`likelihood.fixed_scale` of the model must be above 0, got {float(fixed.min()):.4g}.")
+    return state

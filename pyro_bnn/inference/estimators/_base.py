@@ -1,0 +1,211 @@
+"""What an estimator is, and the context in which it takes part in the calls of guide and model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import pyro.distributions as dist
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.scope import seeded
+from ...modelling.distributions import Size
+from ...modelling.model import BayesianModel
+from ..guides import MeanFieldGuide, Noise, RandomParameter
+from ..joint import Site, density_of, find_sites
+from ._layers import Layer, RandomLayers
+
+ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
+"""The ELBOs that work with an estimator: each is a mean of a sum of terms. RenyiELBO does not work, because it weighs
+whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, which then cannot be recognised."""
+
+
+class Estimator(ABC):
+    """Decides how the noise of the weights enters the layers of a network during a fit.
+
+    Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. The noise of the
+    rows is then correlated, and the mean over a large batch does not reduce it. An estimator gives each row noise of
+    its own with the same law. The expectation of the ELBO stays the same, and its gradient varies less.
+
+    Pass an estimator to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in
+    :meth:`applied`. It needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and changes
+    the calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. Any other
+    use of a random parameter raises an error, and so does a layer whose input does not have the rows of data as its
+    first axis. The rows must not depend on each other: batch normalisation in training mode is recognised and raises
+    an error, but attention over the batch cannot be recognised.
+
+    A new estimator defines the form of the noise that it asks for, :attr:`noise`, and computes the output of a layer
+    from it, :meth:`output`.
+    """
+
+    @property
+    @abstractmethod
+    def noise(self) -> Noise:
+        """Form of the noise that the estimator asks for, in addition to the means: deviation of a draw, or variance."""
+
+    @abstractmethod
+    def output(self, layer: Layer) -> Tensor:
+        """The output of a layer with random parameters.
+
+        Args:
+            layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
+
+        Returns:
+            A tensor of the shape of the layer's own output. Given the input, each row must have the law of the layer's
+            output with weights drawn from the guide; rows may share noise or not.
+
+        Raises:
+            ValueError: If the estimator does not support the layer.
+        """
+
+    def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
+        """A context in which calls of the guide and then of the model, as an ELBO makes them, use this estimator.
+
+        It is only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. `RenyiELBO` weighs whole draws, but an
+        estimator draws noise for each row. The context may be entered many times, but not inside itself.
+
+        Args:
+            model: The model.
+            guide: Its guide.
+
+        Raises:
+            ValueError: In this call, if the estimator does not support the arguments. In the context, if it does not
+                support a layer, if draws are vectorised, or if the model runs with weights that are not the guide's
+                last draw.
+
+        Example:
+            >>> from pyro.infer import SVI, Trace_ELBO
+            >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior, LocalReparameterization
+            >>> net = torch.nn.Linear(4, 3)
+            >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+            >>> guide = MeanFieldGuide(model)
+            >>> with LocalReparameterization().applied(model, guide):
+            ...     loss = Trace_ELBO().differentiable_loss(model, guide, torch.zeros(5, 4), torch.arange(5) % 3)
+        """
+        return Applied(self, model, guide)
+
+
+class _Gaussian(dist.Normal):
+    """The guide's Gaussian of one parameter. It remembers the last value: a draw, or the mean if it is not drawn."""
+
+    def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
+        super().__init__(base.loc, base.scale, validate_args=False)
+        self.name, self._is_drawn = name, is_drawn
+        self.value: Tensor | None = None
+
+    def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        shape = self._extended_shape(sample_shape)
+        value: Tensor = super().rsample(sample_shape) if self._is_drawn else self.loc.expand(shape)
+        self.value = value
+        return value
+
+    def deviation(self) -> Tensor:
+        """Value minus mean."""
+        assert self.value is not None
+        return self.value - self.loc
+
+    def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
+        raise ValueError(
+            f"draws of `{self.name}` are vectorised over a plate, but an estimator draws its noise for each row; use "
+            "`num_particles` without `vectorize_particles`, and `Predictive` outside of the context."
+        )
+
+
+class Applied(AbstractContextManager[None]):
+    """A context in which an estimator changes the calls of guide and model.
+
+    Args:
+        estimator: The estimator.
+        model: The model.
+        guide: Its guide.
+        closed_form: Whether the ELBO in the context is known to be `TraceMeanField_ELBO`. Weights whose draws neither
+            the estimator nor the divergence uses then have their means as values.
+
+    Raises:
+        ValueError: If model and guide are of another kind, or do not belong together.
+    """
+
+    def __init__(
+        self, estimator: Estimator, model: BayesianModel, guide: MeanFieldGuide, *, closed_form: bool = False
+    ) -> None:
+        name = type(estimator).__name__
+        _checks.kind("model", model, BayesianModel, f"a BayesianModel for {name}")
+        _checks.kind("guide", guide, MeanFieldGuide, f"a MeanFieldGuide, whose Gaussians {name} needs")
+        missing = sorted(set(model.site_names) - set(guide.locations()))
+        if missing:
+            raise ValueError(f"the guide was made for another model and lacks {missing}; use MeanFieldGuide(model).")
+        for site, value in guide.locations().items():
+            if site in model.site_names and value.shape != model.initial_value(site).shape:
+                raise ValueError(
+                    f"the guide was made for another model: its `{site}` has shape {_checks.shape(value)}, got a model "
+                    f"with {_checks.shape(model.initial_value(site))}; use MeanFieldGuide(model)."
+                )
+        self._estimator, self._model, self._guide = estimator, model, guide
+        can_skip = closed_form and estimator.noise is Noise.VARIANCE
+        self._undrawn = _with_closed_form(model) if can_skip else set()
+        self._gaussians: dict[str, _Gaussian | None] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._model.interception.by(self._around_network))
+            stack.enter_context(self._guide.intercepted(self._choose))
+            self._stack = stack.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self._gaussians.clear()
+
+    def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
+        """The distribution that the guide samples for a site; keeps the Gaussians of weights for the network's call."""
+        if site.name not in self._model.site_names:
+            return base
+        gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)
+        self._gaussians[site.name] = gaussian if site.transform is None else None
+        return gaussian if site.transform is None else base
+
+    @contextmanager
+    def _around_network(self, weights: Mapping[str, Tensor], num_rows: int) -> Iterator[None]:
+        """A context for the network's call, in which the estimator replaces layers with Gaussian parameters."""
+        noise, random = self._estimator.noise, {}
+        for name, value in weights.items():
+            gaussian = self._gaussians.get(name, MISSING)
+            if gaussian is MISSING or (isinstance(gaussian, _Gaussian) and gaussian.value is not value):
+                raise ValueError(
+                    f"the value of `{name}` is not what the guide drew last; an estimator is for an ELBO, which calls "
+                    "the guide and then the model. Leave its context for anything else."
+                )
+            if isinstance(gaussian, _Gaussian):
+                asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()
+                random[id(value)] = RandomParameter.of(noise, name, gaussian.loc, asked)
+        with random_layers(self._estimator, random, num_rows):
+            yield
+
+
+@contextmanager
+def random_layers(estimator: Estimator, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
+    """A context in which an estimator gives the output of every layer with random parameters.
+
+    Args:
+        estimator: The estimator.
+        random: The random parameters, by the `id` of the tensors that the network gets for them.
+        num_rows: Number of rows of data.
+
+    Raises:
+        ValueError: If the network uses a random parameter in a way that the estimator does not support.
+    """
+    layers = RandomLayers(estimator.output, type(estimator).__name__, random, num_rows)
+    with layers:
+        yield
+    layers.require_all_used()
+
+
+MISSING = object()
+
+
+def _with_closed_form(model: BayesianModel) -> set[str]:
+    """The network's sites whose prior has a closed-form divergence from Gaussians."""
+    with seeded(0, model.device):
+        return {s.name for s in find_sites(model, (), {}) if s.name in model.site_names and density_of(s).is_closed}

@@ -1,0 +1,192 @@
+"""The layers with Gaussian parameters of a network; they are found while it runs."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from ..._core import checks as _checks
+from ..._core.tensors import tensors_within
+from ..guides import RandomParameter
+
+LINEAR = F.linear
+INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
+"""The functions of layers that can be replaced, with the number of axes of their inputs, rows and channels included."""
+
+METADATA = {
+    *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
+    Tensor.__len__,
+    Tensor.dim,
+    Tensor.is_floating_point,
+    Tensor.numel,
+    Tensor.size,
+}
+"""Functions of a weight that a network may call freely, since they do not use its value."""
+
+
+Parameter = Tensor | RandomParameter | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A call of a linear or convolution function; its weight, its bias or both are random.
+
+    Args:
+        op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
+        input: The input, shape (N, ..., D) for linear, (N, D, ...) for convolutions.
+        weight: The weight: a tensor, or a :class:`~pyro_bnn.RandomParameter`.
+        bias: The bias: a tensor, a :class:`~pyro_bnn.RandomParameter`, or None.
+        options: Further positional arguments of the call.
+        keywords: Keyword arguments of the call.
+    """
+
+    op: Callable[..., Tensor]
+    input: Tensor
+    weight: Parameter
+    bias: Parameter
+    options: tuple[object, ...]
+    keywords: Mapping[str, object]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the layer is linear, not a convolution."""
+        return self.op is LINEAR
+
+    @property
+    def names(self) -> str:
+        """Names of the random parameters, for messages."""
+        return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
+
+    def mean(self) -> Tensor:
+        """The output at the means of the random parameters."""
+        weight, bias = (p.loc if isinstance(p, RandomParameter) else p for p in (self.weight, self.bias))
+        return self.op(self.input, weight, bias, *self.options, **self.keywords)
+
+    def variance(self) -> Tensor:
+        r"""The variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`, for independent parameters.
+
+        It may have the shape of the bias alone, if only that is random. For estimators that ask for
+        :attr:`Noise.VARIANCE`.
+        """
+        weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
+        return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
+
+    def deviation(self, input: Tensor) -> Tensor:
+        """The output that the drawn deviations alone would give for an input, which may differ from the layer's own.
+
+        It may have the shape of the bias alone, if only that is random. For estimators that ask for
+        :attr:`Noise.DEVIATION`.
+        """
+        weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
+        return self._random_part(input, weight, bias)
+
+    def _random_part(self, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        if weight is not None:
+            return self.op(input, weight, bias, *self.options, **self.keywords)
+        assert bias is not None
+        return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
+
+    def signs(self, like: Tensor) -> Tensor:
+        """A random sign for each row and channel of a tensor, in a shape that broadcasts to that of the tensor."""
+        shape = [1] * like.dim()
+        channel = -1 if self.is_linear else 1
+        shape[0], shape[channel] = like.shape[0], like.shape[channel]
+        return random_signs(shape, like)
+
+
+def random_signs(shape: list[int], like: Tensor) -> Tensor:
+    """Independent signs from the 64 bits of random integers; a random number for each sign would take far longer."""
+    count = math.prod(shape)
+    words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
+    bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
+    return (bits & 1).flatten()[:count].to(like.dtype).mul_(2).sub_(1).view(shape)
+
+
+class RandomLayers(TorchFunctionMode):
+    """A context that replaces layers with random parameters, and raises an error for other uses of such parameters.
+
+    Args:
+        output: Function from a layer with random parameters to its output.
+        name: Name of the estimator, for messages.
+        random: The random parameters, by the `id` of the tensors that the network gets for them.
+        num_rows: Number of rows of data.
+    """
+
+    def __init__(
+        self, output: Callable[[Layer], Tensor], name: str, random: Mapping[int, RandomParameter], num_rows: int
+    ) -> None:
+        super().__init__()
+        self._output, self._name, self._random, self._num_rows = output, name, random, num_rows
+        self._unused = {gaussian.name for gaussian in random.values()}
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        used = [self._random[id(t)] for t in tensors_within((args, kwargs)) if id(t) in self._random]
+        if func is F.batch_norm and inspect.signature(func).bind(*args, **kwargs).arguments.get("training"):
+            raise ValueError(
+                f"the network has batch normalisation in training mode, which mixes rows, but {self._name} draws noise "
+                "for each row; use LayerNorm or GroupNorm, put the layer into eval mode, or fit without an estimator."
+            )
+        if not used or func in METADATA:
+            return func(*args, **kwargs)
+        if func not in INPUT_DIMS:
+            raise ValueError(self._misuse(func, used))
+        return self._layer(func, used, *args, **kwargs)
+
+    def _layer(
+        self,
+        func: Callable,
+        used: list[RandomParameter],
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *options: object,
+        **keywords: object,
+    ) -> Tensor:
+        if id(input) in self._random:
+            raise ValueError(self._misuse(func, used))
+        layer = Layer(
+            func, input, self._random.get(id(weight), weight), self._random.get(id(bias), bias), options, keywords
+        )
+        for gaussian in used:
+            if gaussian.name not in self._unused:
+                raise ValueError(
+                    f"`{gaussian.name}` is used twice in one call of the network (tied weights, recurrence), and "
+                    f"{self._name} would draw independent noise for each use; leave it out of `where`, or fit without "
+                    "an estimator."
+                )
+            self._unused.remove(gaussian.name)
+        has_dims = input.dim() >= 2 if func is LINEAR else input.dim() == INPUT_DIMS[func]
+        if not has_dims or len(input) != self._num_rows:
+            raise ValueError(
+                f"{layer.names} is used in {_name(func)} with an input of shape {_checks.shape(input)}, but "
+                f"{self._name} needs the {self._num_rows} rows of data as the first of {INPUT_DIMS[func]} dimensions; "
+                "do not merge rows with other axes, leave the layer out of `where`, or fit without an estimator."
+            )
+        return self._output(layer)
+
+    def _misuse(self, func: Callable, used: list[RandomParameter]) -> str:
+        return (
+            f"`{used[0].name}` is used in {_name(func)}, but {self._name} supports only the weights and biases of "
+            "linear, conv1d, conv2d and conv3d layers; leave it out of `where`, or fit without an estimator."
+        )
+
+    def require_all_used(self) -> None:
+        """Raise if a random parameter was used in no replaced layer: a hidden use would have no noise for each row."""
+        if self._unused:
+            raise ValueError(
+                f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
+                f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."
+            )
+
+
+def _name(func: Callable) -> str:
+    return str(resolve_name(func) or getattr(func, "__name__", func))

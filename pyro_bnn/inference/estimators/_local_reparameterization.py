@@ -1,0 +1,79 @@
+"""Local reparameterisation: outputs are drawn, not weights."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..._core import checks as _checks
+from ..guides import Noise
+from ._base import Estimator
+from ._layers import Layer
+
+
+class LocalReparameterization(Estimator):
+    r"""Draws a layer's outputs instead of its weights.
+
+    .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
+              \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
+
+    which takes two products of matrices, and one noise number for every element of the output.
+
+    For linear layers this is the exact law of each row. For convolutions the mean and variance of every output are
+    exact, but the noise of two positions of a row is drawn as if it were independent, although they share weights. This
+    is the usual approximation; for a network that mixes positions the ELBO is then not exactly that of sampled weights.
+    :class:`Flipout` is exact for convolutions. A linear layer applied to several positions of a row (an input of more
+    than two dimensions) raises an error.
+
+    References:
+        Kingma, Salimans and Welling (2015), https://arxiv.org/abs/1506.02557.
+    """
+
+    @property
+    def noise(self) -> Noise:
+        """Variances, since no weight is drawn for the network; see :attr:`Estimator.noise`."""
+        return Noise.VARIANCE
+
+    def output(self, layer: Layer) -> Tensor:
+        """A draw of the layer's output; see :meth:`Estimator.output`."""
+        if layer.is_linear and layer.input.dim() > 2:
+            raise ValueError(
+                f"{layer.names} is used in a linear layer whose input has shape {_checks.shape(layer.input)}, but "
+                "local reparameterisation needs shape (N, D), since positions of a row that share weights would get "
+                "independent noise; flatten the input, or use Flipout(), which is exact here."
+            )
+        mean, variance = layer.mean(), layer.variance()
+        if variance.shape != mean.shape:  # only the bias is random
+            variance = variance.to(mean.dtype).expand_as(mean).clone(memory_format=torch.contiguous_format)
+        output: Tensor = _Noisy.apply(mean, variance)[0]
+        return output
+
+
+class _Noisy(torch.autograd.Function):
+    r"""The mean, to which the square root of the variance times noise is added in place.
+
+    .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad
+              \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}.
+
+    Where the variance is 0, the derivative is set to 0 instead of infinity. Outputs of convolutions are far larger than
+    their weights, so what counts is the number of passes over them, and how many exist at a time. Mean and variance
+    give their memory to output and scale, and of the forward pass only the noise divided by the scale is kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(mean, variance)
+        noise = torch.randn_like(mean)
+        noise.mul_(variance.sign())  # 0 where the variance is; on a CPU, boolean masks take five times as long
+        scale = variance.clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
+        mean.addcmul_(scale, noise)
+        ctx.save_for_backward(noise.div_(scale))
+        return mean, scale
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: None) -> tuple[Tensor, Tensor]:
+        (ratio,) = ctx.saved_tensors
+        return gradient, (gradient * ratio).mul_(0.5)

@@ -1,0 +1,244 @@
+"""Laplace's method with a generalised Gauss-Newton matrix, for networks of any size."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs, Pair, Pairs
+from ..._core.scope import eval_mode, restored, seeded
+from ..._core.summary import counted
+from ...modelling.model import BayesianModel, Rules, sites_among
+from ..joint import Layout
+from ..posterior import Posterior, Status
+from ._curvature import Curvature, DiagonalCurvature, FullCurvature
+from ._evidence import Evidence
+from ._kronecker import kronecker_curvature, library
+from ._matrices import summed_matrices
+from ._network import Head, head_of, plain_network, sites_of
+from ._noise import LATENT, noise_of, set_noise
+from ._point import check_model, check_output, expansion, point_of
+from ._posterior import GaussNewtonPosterior
+from ._prior import Per, gaussian_prior, groups_of
+
+Structure = Literal["full", "kronecker", "diagonal"]
+
+MAX_FULL = 6000
+"""Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
+
+FAR = 10.0
+"""Heuristic: distance from the mode, in posterior standard deviations of each weight, above which the status is bad.
+
+Networks whose training stops early are at 1 to 10, and predict well.
+"""
+
+EVIDENCE = "evidence"
+
+MOST_SHOWN = 4
+"""Number of prior precisions that a status names."""
+
+
+def fit_gauss_newton(
+    model: BayesianModel,
+    data: tuple[Inputs, Tensor] | Iterable[tuple[Inputs, Tensor]],
+    *,
+    structure: Structure = "kronecker",
+    where: Rules = "**",
+    prior_precision: float | Literal["evidence"] | None = None,
+    per: Per = "layer",
+    batch_size: int = 128,
+    init: Posterior | Mapping[str, Tensor] | None = None,
+    progress: bool = False,
+    seed: int | None = None,
+) -> GaussNewtonPosterior:
+    r"""Fit a Gaussian around a trained network, at the cost of a few passes over the data (Laplace's method).
+
+    .. math:: q(w) = N\big(w^*, (G + \mathrm{diag}\,\delta)^{-1}\big), \qquad
+              G = \sum_n J_n^\top \Lambda_n J_n,
+
+    with the Jacobian J of the network's outputs at the point :math:`w^*`, the expected curvature :math:`\Lambda` of the
+    negative log-likelihood in the outputs, and the prior precisions :math:`\delta`. The generalised Gauss-Newton matrix
+    G is the Hessian without the part that comes from the network's own bending; it is never negative. For a network
+    that is linear in its random weights, such as a last layer, it is the Hessian (heteroscedastic noise apart), and the
+    result is that of :func:`fit_laplace` at the same point.
+
+    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the one of largest evidence. The
+    residuals at the point and the weights that the data determine decide it. A latent scale is held at its most
+    probable value, by the evidence and its prior. A scale that you named stays. The status says what was set.
+
+    Args:
+        model: The model, with a Gaussian prior. Nothing in it changes but a learned noise scale.
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which is run through several times.
+        structure: What of G is kept. "full" is all of it, for at most 6000 weights; "kronecker" one Kronecker product
+            for each parameter of linear and convolutional layers, by laplace-torch (extra ``laplace``), for classes
+            or Gaussian noise; "diagonal" its diagonal.
+        where: Which of the model's random weights stay random: globs or :func:`layers`, as in
+            :class:`BayesianModel`. The others are held at the point; for a last layer pass its name, ``"net.fc.*"``.
+        prior_precision: Precisions of the prior, one over its variance: None takes those of the model, a number is
+            used for all weights, and "evidence" chooses those for which Laplace's evidence is largest. The means stay
+            those of the model.
+        per: Which weights share a precision that the evidence chooses: those of the "network", a "layer" or a
+            "parameter". With a full matrix and several groups, each iteration of the search factorises it.
+        batch_size: Number of rows in each run of the network; a loader has its own.
+        init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
+            variables by site. None is the network's own weights, which then should be trained ones.
+        progress: Whether to show a progress bar over the rows of all passes.
+        seed: Seed of what a loader draws, such as the order of its rows; the numbers of the fit do not depend on it.
+            Torch's generators are afterwards as they were.
+
+    Returns:
+        A posterior with `mode`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its status
+        says what was chosen, and whether the point is far from the mode. :func:`predict` takes the network as linear in
+        its weights around the point, for which this Gaussian is meant: the network itself at drawn weights may predict
+        much worse.
+
+    Raises:
+        ImportError: If laplace-torch is not installed and `structure` is "kronecker".
+        ValueError: If prior, likelihood, layers or data cannot be used; the message says what can.
+
+    References:
+        MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Ritter, Botev and Barber (2018), A
+        Scalable Laplace Approximation for Neural Networks; Daxberger et al. (2021), https://arxiv.org/abs/2106.14806.
+
+    Example:
+        >>> from torch import nn
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, NormalPrior, predict
+        >>> x = torch.linspace(-1, 1, 50)[:, None]
+        >>> net = nn.Linear(1, 1)
+        >>> _ = net.weight.data.fill_(2.0), net.bias.data.fill_(0.0)  # as if it were trained
+        >>> likelihood = GaussianLikelihood(0.1)
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=likelihood, num_data=50)
+        >>> posterior = fit_gauss_newton(model, (x, 2 * x), structure="full")
+        >>> predict(model, posterior, x, seed=0).epistemic.sqrt().mean() < 0.03
+        tensor(True)
+    """
+    begin = time.perf_counter()
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    _one_of("structure", structure, get_args(Structure))
+    _one_of("per", per, get_args(Per))
+    _checks.flag("progress", progress)
+    if isinstance(prior_precision, str) and prior_precision != EVIDENCE:
+        raise ValueError(f'`prior_precision` must be a number, "evidence" or None, got {prior_precision!r}.')
+    if prior_precision is not None and not isinstance(prior_precision, str):
+        _checks.positive("prior_precision", prior_precision)
+    if structure == "kronecker":
+        library()  # without it nothing can be done
+    check_model(model, structure)
+    random = sites_among(model.network, model.parameter_paths, where)
+    values, rows = point_of(model, init), Pairs(data, model.like, model.num_data, batch_size)
+    with (
+        restored(model.device),  # a loader may draw its order
+        seeded(seed, model.device),
+        eval_mode(model),
+        tqdm(disable=not progress, unit="row") as bar,
+    ):
+        rows.after_batch = bar.update
+        net = plain_network(model, values, random)
+        sites = sites_of(net, model)
+        layout = Layout({name: values[name].shape for name in sites})
+        num_scales = values[LATENT].numel() if LATENT in values else 1
+        if structure == "full":
+            _require_few(layout.num_elements, num_scales)
+        prior = gaussian_prior(model, sites, is_kronecker=structure == "kronecker" and prior_precision is None)
+        check_output(model, values, rows.first())
+        log_likelihood, gradient = expansion(model, rows, values, sites)  # first, since it checks all rows
+        head = head_of(net, rows.first())
+        curvature = _curvature(model, net, head, rows, structure, num_scales)
+        noise = noise_of(model, values, rows)
+        center, groups = layout.pack(values).double(), groups_of(sites, per)
+        evidence = Evidence((center - prior.means).square(), curvature)
+        precisions = prior.precisions
+        if isinstance(prior_precision, (int, float)):
+            precisions = torch.full_like(precisions, prior_precision)
+        numbers = _numbers(layout, groups) if prior_precision == EVIDENCE else None
+        precisions, log_scales = evidence.best(precisions, numbers, noise)
+        penalty = float(evidence.penalty((-2 * log_scales).exp(), precisions))
+        covariance = curvature.covariance((-2 * log_scales).exp(), precisions)
+        said = ""
+        if noise.is_free:
+            said = set_noise(model, values, log_scales)
+            log_likelihood, gradient = expansion(model, rows, values, sites)
+    slope = precisions * (center - prior.means) - gradient
+    distance = math.sqrt(max(float(slope @ covariance.times(slope)), 0.0) / len(slope))
+    by_site = {name: _single(part) for name, part in layout.views(precisions).items()}
+    chosen = {name: by_site[group[0]] for name, group in groups.items()}
+    return GaussNewtonPosterior(
+        {name: value.to(model.like) for name, value in values.items()},
+        sites,
+        covariance.to(model.like),
+        prior_precisions=by_site,
+        structure=structure,
+        is_linearised=head is None,
+        log_evidence=log_likelihood - penalty,
+        status=_status(structure, len(sites), prior_precision, chosen, said, distance),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
+
+
+def _require_few(num_weights: int, num_scales: int) -> None:
+    """Raise if a full matrix for each noise scale is too large."""
+    most = int(MAX_FULL / math.sqrt(num_scales))
+    if num_weights > most:
+        raise ValueError(
+            f'structure="full" is for at most {most:,} random weights, got {num_weights:,}; choose fewer with `where`, '
+            'such as the last layer, or use structure="kronecker".'
+        )
+
+
+def _curvature(
+    model: BayesianModel, net: nn.Module, head: Head | None, rows: Pairs, structure: Structure, num_scales: int
+) -> Curvature:
+    """The Gauss-Newton matrix; of a last layer from what its body gives, which runs once in each pass."""
+    batches: Iterable[Pair] = rows if head is None else head.batches(rows)
+    if structure == "kronecker":
+        whole = net if head is None else nn.Sequential(head.layer)
+        return kronecker_curvature(whole, batches, model.num_data, model.likelihood)
+    is_full, plain = structure == "full", net if head is None else head.layer
+    sums = summed_matrices(plain, batches, model.likelihood, is_full=is_full, num_scales=num_scales)
+    return FullCurvature(sums) if is_full else DiagonalCurvature(sums)
+
+
+def _numbers(layout: Layout, groups: Mapping[str, Sequence[str]]) -> Tensor:
+    """For each weight the number of its group, shape (P,)."""
+    of_site = {site: number for number, group in enumerate(groups.values()) for site in group}
+    sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
+    return torch.tensor([of_site[site] for site in layout.shapes]).repeat_interleave(sizes)
+
+
+def _single(values: Tensor) -> float | Tensor:
+    """A number, if all values are the same."""
+    first = float(values.flatten()[0])
+    return first if bool((values == first).all()) else values
+
+
+def _status(
+    structure: str,
+    num_sites: int,
+    asked: float | str | None,
+    precisions: Mapping[str, float | Tensor],
+    said: str,
+    distance: float,
+) -> Status:
+    parts = [f"Laplace approximation with the {structure} Gauss-Newton matrix of {counted(num_sites, 'site')};"]
+    if asked is None:
+        parts.append("the prior is the model's.")
+    else:
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in list(precisions.items())[:MOST_SHOWN])
+        rest = f" and {len(precisions) - MOST_SHOWN} more" if len(precisions) > MOST_SHOWN else ""
+        how = "chosen by the evidence" if asked == EVIDENCE else "given"
+        parts.append(f"the model's prior was replaced by one with precisions {how}: {shown}{rest}.")
+    parts += [said] if said else []
+    parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
+    if not distance <= FAR:
+        parts.append("So its curvature is that of another place: train longer, with this prior, and take that point.")
+    return Status(distance <= FAR, " ".join(parts))

@@ -1,0 +1,151 @@
+"""The Gaussian that Laplace's method gives with a Gauss-Newton matrix."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.records import plain, record
+from ..._core.saved_tensors import check_finite, check_tensor, check_tensors
+from ..joint import Layout, find_sites
+from ..posterior import Draw, Posterior, Status, Target
+from ._covariance import Covariance, covariance_from
+
+
+@dataclass(frozen=True)
+class GaussNewtonRecord:
+    """What a file says of a :class:`GaussNewtonPosterior`; it needs no data."""
+
+    mode: dict[str, Tensor]
+    random: list[str]
+    covariance: dict[str, Tensor]
+    prior_precisions: dict[str, Tensor]
+    structure: str
+    is_linearised: bool
+    log_evidence: float
+    status: Status
+    seconds: float
+
+
+class GaussNewtonPosterior(Posterior):
+    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over weights, of which some may be held at w*.
+
+    Args:
+        mode: The point w*, ``{site: shape (*event)}``, of all latent variables.
+        random: Sites of the weights that are random, in the order of the covariance.
+        covariance: Their covariance.
+        prior_precisions: Precision of the prior of each of these sites: a number, or a tensor of its shape.
+        structure: Name of the structure of the matrix, such as "kronecker".
+        is_linearised: Whether predictions take the network as linear in its weights unless told otherwise.
+        log_evidence: Laplace's estimate of the log evidence, in nats.
+        status: How the fit ended.
+        seconds: Wall time of the fit.
+    """
+
+    def __init__(
+        self,
+        mode: Mapping[str, Tensor],
+        random: Sequence[str],
+        covariance: Covariance,
+        *,
+        prior_precisions: Mapping[str, float | Tensor],
+        structure: str,
+        is_linearised: bool,
+        log_evidence: float,
+        status: Status,
+        seconds: float,
+    ) -> None:
+        self.mode, self.random, self.covariance = dict(mode), tuple(random), covariance
+        self.prior_precisions, self.structure = dict(prior_precisions), structure
+        self.log_evidence, self.status, self._seconds = log_evidence, status, seconds
+        self._is_linearised = is_linearised
+        self._layout = Layout({name: self.mode[name].shape for name in self.random})
+        self._center = self._layout.pack(self.mode)
+
+    @property
+    def method(self) -> str:
+        """Laplace's method, with the structure of the matrix."""
+        return f"Laplace, {self.structure} Gauss-Newton matrix"
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each latent variable."""
+        return {name: value.shape for name, value in self.mode.items()}
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the fit."""
+        return self._seconds
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """The weights that are the same in all draws; see :attr:`Posterior.constants`."""
+        return {name: value for name, value in self.mode.items() if name not in self.random}
+
+    @property
+    def is_linearised(self) -> bool:
+        """True, unless only the weights of a last layer are random, in which the network is linear anyway."""
+        return self._is_linearised
+
+    def scales(self) -> dict[str, Tensor]:
+        """The standard deviation of each random weight, ``{site: shape (*event)}``."""
+        return self._layout.views(self.covariance.variances().sqrt())
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Independent draws; see :meth:`Posterior.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
+        for _ in range(num_samples):
+            drawn = self._center + self.covariance.deviation(torch.randn_like(self._center))
+            yield {**self.mode, **self._layout.views(drawn)}
+
+    def median(self) -> Draw:
+        """The point itself, ``{site: shape (*event)}``: the mean weights."""
+        return {name: value.clone() for name, value in self.mode.items()}
+
+    def to_record(self) -> dict[str, Any]:
+        """The point and the covariance; see :meth:`Posterior.to_record`."""
+        precisions = {name: torch.as_tensor(p, dtype=torch.float64) for name, p in self.prior_precisions.items()}
+        covariance, told = self.covariance.tensors(), (self.log_evidence, self.status, self.seconds)
+        saved = GaussNewtonRecord(
+            self.mode, list(self.random), covariance, precisions, self.structure, self.is_linearised, *told
+        )
+        return plain(saved)
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "GaussNewtonPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved = record(GaussNewtonRecord, values, "posterior")
+        model = target.model_for("a posterior of Laplace's method")
+        like, sites = model.like, find_sites(model, (), {})
+        shapes = {site.name: torch.empty(site.start.shape, dtype=like.dtype, device="meta") for site in sites}
+        check_tensors("the point", saved.mode, shapes)
+        _check_prior(saved, shapes)
+        for name, value in saved.covariance.items():
+            check_tensor(f"{name}` of the covariance", value, value.shape, like.dtype)
+            check_finite(f"{name}` of the covariance", value)
+        precisions = saved.prior_precisions
+        return cls(
+            {name: saved.mode[name].to(like) for name in shapes},
+            saved.random,
+            covariance_from(saved.covariance, [shapes[name].numel() for name in saved.random]).to(like),
+            prior_precisions={n: v.to(like.device) if v.dim() else float(v) for n, v in precisions.items()},
+            structure=saved.structure,
+            is_linearised=saved.is_linearised,
+            log_evidence=saved.log_evidence,
+            status=saved.status,
+            seconds=saved.seconds,
+        )
+
+
+def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None:
+    """Raise unless the random sites and their prior precisions fit the model's sites."""
+    if not saved.random or len({*saved.random}) < len(saved.random) or not {*saved.random} <= {*shapes}:
+        raise ValueError(f"its random sites {saved.random} must be some of {list(shapes)}; save the posterior again.")
+    if {*saved.prior_precisions} != {*saved.random}:
+        raise ValueError(f"it has prior precisions of {[*saved.prior_precisions]} but the random sites {saved.random}.")
+    for name, value in saved.prior_precisions.items():
+        if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
+            raise ValueError(f"the prior precisions of `{name}` must be above 0, one or of its shape; save it again.")

@@ -1,0 +1,164 @@
+"""Pyro's autoguides, made so that their known traps are avoided.
+
+A plain autoguide makes its parameters at its first call: before that call no state dict can be loaded into it, and if
+the call has no targets, the observed site becomes a latent one. The guides of this module see the latent variables
+only and are complete at once. They start where `init` says, never from parameters of the same name in Pyro's global
+store.
+"""
+
+from typing import TypeVar
+
+import torch
+from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from ..._core import checks as _checks
+from ..._core.scope import own_parameters, seeded
+from ...modelling.model import BayesianModel
+from ..joint import Site, find_sites
+from ..scale_maps import Softplus
+from ._delta import DeltaGuide
+from ._init import Init, NetworkInit, require_model
+
+AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
+
+Start = tuple[Site, Tensor, Tensor]
+"""A latent variable with its first location and its first rho (scale = softplus(rho)), in unconstrained space."""
+
+
+def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal:
+    """Pyro's `AutoNormal`: one independent Gaussian per element, in unconstrained space.
+
+    Use `Trace_ELBO` with any AutoNormal: its divergences have no closed form, and `TraceMeanField_ELBO` computes wrong
+    ones for constrained variables. :class:`~pyro_bnn.MeanFieldGuide` is the same distribution without that limit.
+
+    Args:
+        model: The model to guide.
+        init: First locations and scales; by default centred on the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments and is complete at once.
+
+    Raises:
+        ValueError: If an argument is of another type.
+    """
+    starts = _starts(model, init)
+    guide = _complete(AutoNormal(model.sample_latents))
+    for site, loc, rho in starts:
+        _set(guide, f"locs.{site.name}", loc)
+        _set(guide, f"scales.{site.name}", rho)  # AutoNormal, too, computes its scale as softplus(rho)
+    return guide
+
+
+def auto_delta(model: BayesianModel, *, init: Init | None = None) -> DeltaGuide:
+    r"""A guide that is one point: maximum a posteriori estimation, or maximum likelihood with ``kl_weight=0``.
+
+    .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w),
+
+    are the numbers that a fit records. They leave out the entropy of a point, which is minus infinity: so a KL can be
+    negative, and cannot be compared with the KL of another guide. The point is the mode of the density in *constrained*
+    space, as in Pyro's `AutoDelta`: for a latent noise scale it is the maximum of p(scale | y). The density of the
+    logarithm of the scale has another mode. For weights, which are real numbers, the two are the same.
+
+    Args:
+        model: The model to guide.
+        init: First locations (its scales are not used); by default the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments. All its draws are the same, so the epistemic part of a prediction is
+        zero, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
+
+    Raises:
+        ValueError: If an argument is of another type.
+    """
+    return DeltaGuide(model, init=init)
+
+
+def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) -> AutoMultivariateNormal:
+    r"""Pyro's `AutoMultivariateNormal`: one Gaussian with full covariance over all latent variables.
+
+    .. math:: q(w) = N(\mu, D L L^\top D), \qquad D = \mathrm{diag}(\sigma), \; L \text{ unit lower triangular}.
+
+    It starts uncorrelated. P latent numbers take P^2 parameters, and as many gradients and optimizer states: this works
+    for a thousand numbers, but not for a hundred thousand; for these use :func:`auto_low_rank_multivariate_normal`.
+
+    Args:
+        model: The model to guide.
+        init: First locations and scales; by default centred on the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+
+    Raises:
+        ValueError: If an argument is of another type.
+    """
+    starts = _starts(model, init)
+    guide = _complete(AutoMultivariateNormal(model.sample_latents))
+    _set(guide, "loc", _flat([loc for _, loc, _ in starts]))
+    _set(guide, "scale", _flat([rho for _, _, rho in starts]))
+    return guide
+
+
+def auto_low_rank_multivariate_normal(
+    model: BayesianModel, *, rank: int | None = None, init: Init | None = None
+) -> AutoLowRankMultivariateNormal:
+    r"""Pyro's `AutoLowRankMultivariateNormal`: a Gaussian whose correlations have `rank` directions.
+
+    .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
+
+    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
+    shape. The first marginal standard deviations are exactly those of `init`.
+
+    Args:
+        model: The model to guide.
+        rank: Number of directions, from 1 to P; None is the square root of P, rounded.
+        init: First locations and marginal scales; by default centred on the network's own weights.
+
+    Returns:
+        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+
+    Raises:
+        ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
+    """
+    starts = _starts(model, init)
+    loc = _flat([loc for _, loc, _ in starts])
+    if rank is not None and _checks.at_least("rank", rank, 1) > len(loc):
+        raise ValueError(
+            f"`rank` must be at most the number of latent numbers, {len(loc)}, got {rank}; for full rank use "
+            "`auto_multivariate_normal`."
+        )
+    guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
+    with torch.no_grad():
+        stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # how much wider F makes the marginals
+    _set(guide, "loc", loc)
+    _set(guide, "scale", Softplus().inverse(softplus(_flat([rho for _, _, rho in starts])) / stretch))
+    return guide
+
+
+def _starts(model: BayesianModel, init: Init | None) -> list[Start]:
+    """The starts of all latent variables, in the order in which the model draws them: that of a guide's flat vector."""
+    require_model(model)
+    init = NetworkInit() if init is None else init
+    _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+    return [(site, *init(site)) for site in find_sites(model, (), {})]
+
+
+def _complete(guide: AnyGuide) -> AnyGuide:
+    """Call a guide once, so that it makes its parameters now."""
+    with own_parameters(guide), seeded(0):
+        guide()
+    return guide
+
+
+def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
+    """Write an unconstrained value into a parameter; Pyro adds `_unconstrained` to the name if it has a constraint."""
+    parameters = dict(guide.named_parameters())
+    parameter = parameters.get(f"{name}_unconstrained", parameters.get(name))
+    assert parameter is not None
+    with torch.no_grad():
+        parameter.copy_(value)
+
+
+def _flat(values: list[Tensor]) -> Tensor:
+    return torch.cat([value.flatten() for value in values])

@@ -1,0 +1,332 @@
+"""Guides that can be fitted without effect handlers, and their state during a step."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+import pyro.distributions as dist
+import torch
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions.transforms import IndependentTransform
+
+from ..._core import checks as _checks
+from ..._core.reflection import has_hooks, overridden_names
+from ..._core.scope import AbstractPyroModule
+from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
+from ...modelling.model import BayesianModel
+from ..joint import Joint, Site
+from ._parameters import ParameterVector
+
+
+class Noise(Enum):
+    """Form in which an estimator gets the noise of a Gaussian weight, in addition to the mean."""
+
+    DEVIATION = "deviation"
+    """A draw of the weight minus its mean."""
+    VARIANCE = "variance"
+    """The variance of the weight, without a draw."""
+
+
+@dataclass(frozen=True)
+class RandomParameter:
+    """A Gaussian parameter of a layer, in the form that an estimator gets.
+
+    Args:
+        name: Site name of the parameter.
+        loc: Mean, of the parameter's shape.
+        deviation: A draw minus the mean, of the same shape; None for estimators that ask for the variance.
+        variance: Variance, of the same shape; None for estimators that ask for the deviation.
+    """
+
+    name: str
+    loc: Tensor
+    deviation: Tensor | None = None
+    variance: Tensor | None = None
+
+    @classmethod
+    def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
+        """A parameter whose `value` is its deviation or its variance, as `noise` says."""
+        return cls(name, loc, **{noise.value: value})
+
+
+Choice = Callable[[Site, dist.Normal], dist.Normal]
+"""Function from a site and the guide's Gaussian to the distribution that is sampled instead."""
+
+
+class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
+    """A guide whose ELBO can be differentiated without effect handlers, with all parameters in long vectors.
+
+    A subclass is a real Pyro guide with its method `forward`. Its method :meth:`flat` makes a fast fit possible: it
+    lends the parameters to a :class:`FlatState`. `forward` and `flat` must describe the same distribution.
+    """
+
+    sites: tuple[Site, ...]
+    """The latent variables, in the order of the model."""
+
+    @abstractmethod
+    def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager["FlatState"]:
+        """A context in which the parameters lie in vectors, and whose state makes steps.
+
+        Args:
+            joint: The model's joint density over the same sites.
+            noise: Form of the noise that an estimator asks for, which the network gets with the means of its random
+                parameters; None gives the network drawn values.
+            closed_form: Whether to use closed-form divergences where the prior has them.
+
+        Returns:
+            A context that yields the state of the guide.
+
+        Raises:
+            ValueError: If `noise` is given but the family of guides does not work with an estimator.
+        """
+
+    @abstractmethod
+    def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
+        """Draws of every latent variable, one after the other, without effect handlers, ``{site: shape (*event)}``."""
+
+    @abstractmethod
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
+
+    def _summary(self) -> Summary:
+        parameters = list(self.parameters())
+        numbers = counted(sum(site.start.numel() for site in self.sites), "number")
+        learned = counted(sum(parameter.numel() for parameter in parameters), "parameter")
+        title = f"{type(self).__name__} of {numbers} in {counted(len(self.sites), 'site')}: {learned}"
+        return Summary(
+            f"{title}, {kind_of(parameters[0])}",
+            self.remarks(),
+            [shape_row(site.name, site.start.shape) for site in self.sites],
+        )
+
+    def remarks(self) -> list[str]:
+        """What else to say of this guide where it is shown, one line each."""
+        return []
+
+    def joint(self, model: BayesianModel) -> Joint:
+        """The joint density for which :meth:`flat` computes gradients."""
+        return Joint(model)
+
+    @property
+    def changes(self) -> str | None:
+        """Why a call of this guide does more than the `forward` of its family, in words; None if it does not."""
+        if has_hooks(self):
+            return "the model or the guide has hooks"
+        overridden = overridden_names(type(self), _family(type(self)))
+        return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
+
+    def obstacle(self, joint: Joint) -> str | None:
+        """Why :meth:`flat` does not work with a joint density, in words; None if it does."""
+        if len(joint.sites) != len(self.sites) or not all(map(_are_alike, joint.sites, self.sites)):
+            return "model and guide have different sites"
+        if any(site.plates for site in self.sites):
+            return "a latent variable is inside a plate"
+        if any(site.start.numel() == 0 for site in joint.sites):
+            return "a parameter of the network is empty"
+        named = dict(self.named_parameters(remove_duplicate=False))
+        if len({id(parameter) for parameter in named.values()}) < len(named):
+            return "two sites share a parameter of the guide"
+        for name, parameter in named.items():
+            shape = self.shape_of(name, joint)
+            has_kind = (parameter.dtype, parameter.device) == (joint.model.dtype, joint.model.device)
+            if shape not in (None, parameter.shape) or not has_kind:
+                return "parameters of the guide differ from those of the network in shape, dtype or device"
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in named.values()):
+            return "parameters of the guide have hooks"
+        return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
+
+    def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
+        """The shape that a parameter of the guide must have: that of the site after which it is named; None is any."""
+        return joint.layout.shapes.get(parameter.partition(".")[2])
+
+
+class GaussianGuide(FlatGuide):
+    """A flat guide whose variables are Gaussian in unconstrained space."""
+
+    @abstractmethod
+    def locations(self) -> dict[str, Tensor]:
+        """Means, in unconstrained space, ``{site: shape (*event)}``."""
+
+    @abstractmethod
+    def scales(self) -> dict[str, Tensor]:
+        """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
+
+    def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Median of every latent variable, ``{site: shape (*event)}``; for weights also the mean."""
+        return {name: value[0] for name, value in self.quantiles([0.5]).items()}
+
+    def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
+        """Marginal quantiles of every latent variable.
+
+        Args:
+            quantiles: Q numbers strictly between 0 and 1.
+
+        Returns:
+            ``{site: shape (Q, *event)}``.
+        """
+        locations, scales = self.locations(), self.scales()
+        result = {}
+        for site in self.sites:
+            loc = locations[site.name]
+            q = loc.new_tensor([_checks.between_zero_and_one("quantiles", q) for q in quantiles])
+            values = loc + scales[site.name] * torch.special.ndtri(q).reshape(-1, *[1] * loc.dim())
+            result[site.name] = values if site.transform is None else site.transform(values)
+        return result
+
+
+def _family(kind: type) -> type:
+    """The class among the bases of a guide that defines `flat`."""
+    return next(base for base in kind.__mro__ if "flat" in vars(base))
+
+
+def _are_alike(first: Site, second: Site) -> bool:
+    a, b = first.transform, second.transform
+    while isinstance(a, IndependentTransform) and isinstance(b, IndependentTransform):
+        a, b = a.base_transform, b.base_transform
+    return (first.name, first.start.shape) == (second.name, second.start.shape) and bool(a == b)
+
+
+class FlatState(ABC):
+    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into those of the guide.
+
+    A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
+    pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
+
+    Args:
+        joint: The model's joint density.
+        vectors: The guide's parameters, by a name for each vector.
+    """
+
+    value: Tensor
+    """The last draw, in unconstrained space, shape (P,)."""
+
+    value_grad: Tensor
+    """Gradient of minus the log-likelihood in `value`, to which the backward pass adds, shape (P,).
+
+    Families with :class:`~pyro_bnn.guides.DrawGradients` have none.
+    """
+
+    def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
+        self.joint, self.vectors = joint, dict(vectors)
+        self._gradient_views: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    @property
+    @abstractmethod
+    def gradients(self) -> list[Tensor]:
+        """Gradients with respect to the parameters, as long vectors; valid after :meth:`pull_back`."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The guide's parameters."""
+        return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
+
+    def begin(self, weight: float) -> None:
+        """Start a step from the present values of the parameters.
+
+        Args:
+            weight: Weight of the divergence in this step.
+        """
+        for vector in self.vectors.values():
+            vector.link()
+        self.update()
+
+    @abstractmethod
+    def update(self) -> None:
+        """Compute the quantities that all draws of a step share, such as scales."""
+
+    @abstractmethod
+    def draw(self) -> Mapping[str, Tensor | RandomParameter]:
+        """Draw a value for each site, the input of the network, with a gradient of zero."""
+
+    def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
+        """Look at what is to be differentiated; its backward pass follows.
+
+        Args:
+            loss: Minus the log-likelihood of the last draw, or of a part of its rows, divided by the number of draws.
+        """
+
+    @abstractmethod
+    def pull_back(self, weight: float) -> Tensor:
+        """Turn the gradients in the draw into gradients in the parameters, and add those of the divergence.
+
+        Args:
+            weight: Weight of the divergence.
+
+        Returns:
+            The divergence in nats, in double precision.
+        """
+
+    def give_gradients(self) -> None:
+        """Set the `grad` of every parameter."""
+        for vector in self.vectors.values():
+            vector.give_gradients()
+
+    def bad_site(self) -> str | None:
+        """The first site whose value or log-density is not finite in the last draw, in words; None if there is none."""
+        free = self.joint.layout.views(self.value)
+        values = self.joint.constrained(free)
+        for site in self.joint.sites:
+            if not bool(torch.isfinite(values[site.name]).all()):
+                return f"`{site.name}` (its value)"
+        for site in self.joint.sites:
+            is_finite = torch.isfinite(site.prior.log_prob(values[site.name])).all()
+            if self.is_degenerate(site.name) or not bool(is_finite):
+                return f"`{site.name}` (its log-density)"
+        return None
+
+    def is_degenerate(self, site: str) -> bool:
+        """Whether a scale of a site is 0 or NaN, so that the site has no density."""
+        return False
+
+    def close(self) -> None:
+        """Give the parameters memory of their own; scratch memory is freed first, to keep the peak of memory low."""
+        self._gradient_views.clear()
+        self.release()
+        for vector in self.vectors.values():
+            vector.copy_gradients()
+        self.release_gradients()
+        for vector in self.vectors.values():
+            vector.close()
+
+    @abstractmethod
+    def release(self) -> None:
+        """Free all memory except that of the parameters and their gradients."""
+
+    def release_gradients(self) -> None:
+        """Free the memory of the gradients in a draw, which the parameters' gradients need no longer."""
+        del self.value_grad
+
+    def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+        """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.
+
+        Args:
+            vector: Values, shape (P,).
+            gradient: The same vector at each call, shape (P,), or one of a few.
+        """
+        if id(gradient) not in self._gradient_views:
+            self._gradient_views[id(gradient)] = gradient, list(self.joint.layout.views(gradient).values())
+        result = {name: view.detach().requires_grad_() for name, view in self.joint.layout.views(vector).items()}
+        for leaf, view in zip(result.values(), self._gradient_views[id(gradient)][1], strict=True):
+            leaf.grad = view
+        return result
+
+
+State = TypeVar("State", bound=FlatState)
+
+
+@contextmanager
+def lent(state: State) -> Iterator[State]:
+    """A context that yields a state and closes it at the end."""
+    try:
+        yield state
+    finally:
+        state.close()
+
+
+def scratch_for(pieces: list[Any], like: Tensor, rows: int = 4) -> Tensor:
+    """Scratch memory for the longest piece, shape (rows, length of that piece)."""
+    return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))

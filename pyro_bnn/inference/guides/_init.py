@@ -1,0 +1,151 @@
+"""First locations and scales of a guide."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ...modelling.model import BayesianModel
+from ..joint import Site
+from ..scale_maps import Softplus
+
+
+def require_model(model: object) -> None:
+    """Raise unless a model is one of ours."""
+    if not isinstance(model, BayesianModel):
+        remedy = "; for another Pyro model take MeanFieldGuide(model, x, y), or one of Pyro's autoguides"
+        raise ValueError(
+            f"`model` must be a BayesianModel, got {_checks.described(model)}{remedy if callable(model) else ''}."
+        )
+
+
+class Init(ABC):
+    """Gives the first location and scale of each site, in unconstrained space."""
+
+    @abstractmethod
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """First location and rho of a site, with scale = softplus(rho), both of the site's unconstrained shape.
+
+        Both may share memory with anything: a guide copies them.
+        """
+
+
+@dataclass(frozen=True)
+class UniformInit(Init):
+    """Uniform location and rho.
+
+    Args:
+        loc: Range of the location.
+        rho: Range of rho; (-5, -4) means scales from 0.0067 to 0.018.
+    """
+
+    loc: tuple[float, float] = (-0.2, 0.2)
+    rho: tuple[float, float] = (-5.0, -4.0)
+
+    def __post_init__(self) -> None:
+        for name, bounds in (("loc", self.loc), ("rho", self.rho)):
+            found = _checks.items(name, bounds, "a range (low, high)")
+            if len(found) != 2:
+                raise ValueError(f"`{name}` must be a range (low, high) of two numbers, got {len(found)}.")
+            low, high = (_checks.number(name, bound) for bound in found)
+            if not low <= high:
+                raise ValueError(f"`{name}` must be a range (low, high) with low <= high, got ({low}, {high}).")
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """A uniform draw of the location and one of rho; see :meth:`Init.__call__`."""
+        like = site.unconstrained_start
+        return torch.empty_like(like).uniform_(*self.loc), torch.empty_like(like).uniform_(*self.rho)
+
+
+@dataclass(frozen=True)
+class NormalInit(Init):
+    """Gaussian location and rho.
+
+    Args:
+        loc_scale: Standard deviation of the location around 0.
+        rho: Mean of rho; -3 means a scale of 0.049.
+        rho_scale: Standard deviation of rho.
+    """
+
+    loc_scale: float = 0.1
+    rho: float = -3.0
+    rho_scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("loc_scale", self.loc_scale), ("rho_scale", self.rho_scale)):
+            _checks.not_negative(name, value)
+        _checks.number("rho", self.rho)
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """A Gaussian draw of the location and one of rho; see :meth:`Init.__call__`."""
+        like = site.unconstrained_start
+        return self.loc_scale * torch.randn_like(like), self.rho + self.rho_scale * torch.randn_like(like)
+
+
+@dataclass(frozen=True)
+class NetworkInit(Init):
+    r"""Locations at the network's own weights, fresh or pretrained; scales the same for all, or by prior or by weight.
+
+    With a `weight_fraction` :math:`\delta` the first standard deviation of a weight w is :math:`\max(\delta |w|,
+    \texttt{smallest})`, the start of MOPED. A weight of zero, as in a fresh bias or in a pruned network, has no
+    magnitude to take a fraction of and starts at `smallest`. A latent variable that is not a weight starts at its
+    prior's median, estimated from a few draws.
+
+    Args:
+        scale: First standard deviation of every weight, above 0.
+        prior_fraction: Ratio, above 0, of the first standard deviation to that of the prior; it replaces `scale` where
+            the prior's standard deviation is finite. None uses `scale` everywhere.
+        weight_fraction: Ratio, above 0, of the first standard deviation to the magnitude of the weight; it replaces
+            `scale` for real variables. MOPED uses 0.05 to 0.2. None uses `scale` everywhere.
+        smallest: Smallest standard deviation that `weight_fraction` gives, above 0; a heuristic, one hundredth of the
+            default `scale`.
+
+    Raises:
+        ValueError: If a number is not above 0, or both fractions are given.
+
+    References:
+        Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
+        https://arxiv.org/abs/1906.05323, section 3. Its prior is :class:`~pyro_bnn.NetworkNormalPrior`.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NetworkNormalPrior
+        >>> net = torch.nn.Linear(2, 1, bias=False)
+        >>> net.weight = torch.nn.Parameter(torch.tensor([[0.5, 0.0]]))
+        >>> prior, likelihood = NetworkNormalPrior(1.0), GaussianLikelihood(0.1)
+        >>> model = BayesianModel(net, prior=prior, likelihood=likelihood, num_data=50)
+        >>> scales = MeanFieldGuide(model, init=NetworkInit(weight_fraction=0.1)).scales()["net.weight"]
+        >>> [round(scale, 5) for scale in scales[0].tolist()]
+        [0.05, 0.0001]
+    """
+
+    scale: float = 0.01
+    prior_fraction: float | None = None
+    weight_fraction: float | None = None
+    smallest: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for name in ("scale", "smallest"):
+            _checks.positive(name, getattr(self, name))
+        for name in ("prior_fraction", "weight_fraction"):
+            if getattr(self, name) is not None:
+                _checks.positive(name, getattr(self, name))
+        if self.prior_fraction is not None and self.weight_fraction is not None:
+            raise ValueError(
+                "scales start at a fraction of the prior's or of the weight's, got `prior_fraction` "
+                f"{self.prior_fraction} and `weight_fraction` {self.weight_fraction}; leave one of them out."
+            )
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """The network's weights and a small scale; see :meth:`Init.__call__`."""
+        loc = site.unconstrained_start
+        _checks.scale_in("scale", self.scale, loc.dtype)
+        scale = loc.new_full((), self.scale)
+        if site.transform is None and self.prior_fraction is not None:
+            scale = torch.where(site.prior.stddev.isfinite(), self.prior_fraction * site.prior.stddev, scale)
+        if site.transform is None and self.weight_fraction is not None:
+            scale = (self.weight_fraction * loc.abs()).clamp_(min=self.smallest)
+        used = "weight_fraction" if self.prior_fraction is None else "prior_fraction"
+        _checks.scale_in(f"scale` of `{site.name}` by `{used}", scale, loc.dtype)
+        return loc, Softplus().inverse(scale).expand_as(loc)

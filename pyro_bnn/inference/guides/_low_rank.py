@@ -1,0 +1,308 @@
+"""The Gaussian guide whose covariance is a low-rank matrix plus a diagonal one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.scope import allow_local_mode, local_param, seeded
+from ...modelling.model import BayesianModel
+from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
+from ..scale_maps import ScaleMap, Softplus
+from ._flat import FlatState, GaussianGuide, Noise, lent, scratch_for
+from ._init import Init, NetworkInit, require_model
+from ._parameters import ParameterVector, tree
+
+LATENT = "_low_rank_latent"
+"""Name of the auxiliary site: the flat vector of all latent variables."""
+
+
+class LowRankGuide(GaussianGuide):
+    r"""A Gaussian over all latent variables together whose correlations have `rank` directions.
+
+    .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
+
+    A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
+    normal numbers :math:`\epsilon`. This is the distribution of Pyro's `AutoLowRankMultivariateNormal`; this guide is
+    complete at once. Under `TraceMeanField_ELBO` its divergence has a closed form for every prior with a closed-form
+    divergence from Gaussians.
+
+    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
+    shape. The first marginal standard deviations are exactly those of `init`. Constrained variables are part of the
+    vector, in unconstrained space.
+
+    Args:
+        model: The model to guide.
+        rank: Number of directions r, from 1 to P.
+        init: First locations and marginal scales; by default centred on the network's own weights.
+        scale_map: Map from the free parameters to the scales :math:`\sigma`; also gives the parameters their name.
+
+    Raises:
+        ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
+
+    References:
+        Ong, Nott and Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure,
+        https://arxiv.org/abs/1701.03208.
+    """
+
+    def __init__(
+        self, model: BayesianModel, *, rank: int, init: Init | None = None, scale_map: ScaleMap | None = None
+    ) -> None:
+        super().__init__()
+        allow_local_mode(self)
+        require_model(model)
+        init = NetworkInit() if init is None else init
+        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+        self.scale_map = Softplus() if scale_map is None else scale_map
+        _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
+        self.sites = tuple(find_sites(model, (), {}))
+        self.rank = _checks.at_least("rank", rank, 1)
+        num_latents = sum(site.unconstrained_start.numel() for site in self.sites)
+        if self.rank > num_latents:
+            raise ValueError(
+                f"`rank` must be at most the number of latent numbers, {num_latents}, got {self.rank}; for full rank "
+                "use `auto_multivariate_normal`."
+            )
+        starts = {site.name: init(site) for site in self.sites}
+        with seeded(0, model.device):
+            factor = torch.randn(self.rank, num_latents).to(next(iter(starts.values()))[0]) / self.rank**0.5
+        stretch = self._layout().views(_stretch(factor))
+        scales = {name: Softplus()(rho) / stretch[name] for name, (_, rho) in starts.items()}
+        self.loc = tree({name: loc for name, (loc, _) in starts.items()})
+        self.add_module(self.scale_map.name, tree({n: self.scale_map.start(scale) for n, scale in scales.items()}))
+        self.factor = nn.Parameter(factor)
+
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        """Draw every latent variable; the arguments are those of the model and are ignored."""
+        loc, free, factor, layout = *self._statements(), self._layout()
+        scale = self.scale_map(layout.pack(free))
+        gaussian = dist.LowRankMultivariateNormal(
+            layout.pack(loc), (factor * scale).mT, scale.square(), validate_args=False
+        )
+        latent = pyro.sample(LATENT, gaussian, infer={"is_auxiliary": True})
+        values = {}
+        for site, free_value in zip(self.sites, layout.views(latent).values(), strict=True):
+            value = free_value if site.transform is None else site.transform(free_value)
+            log_density = torch.zeros_like(free_value).sum(tuple(range(-site.unconstrained_event_dim, 0)))
+            if site.transform is not None:
+                log_density = -site.transform.log_abs_det_jacobian(free_value, value)
+                log_density = log_density.sum(tuple(range(-log_density.dim(), 0))) if log_density.dim() else log_density
+            delta = dist.Delta(value, log_density=log_density, event_dim=site.prior.event_dim)
+            values[site.name] = pyro.sample(site.name, delta)
+        return values
+
+    def remarks(self) -> list[str]:
+        """The rank; see :meth:`FlatGuide.remarks`."""
+        return [f"correlations in {self.rank} directions"]
+
+    def _layout(self) -> Layout:
+        return Layout({site.name: site.unconstrained_start.shape for site in self.sites})
+
+    def _tree(self, kind: str) -> nn.Module:
+        found = self._modules[kind]  # `getattr` would put the parameters into Pyro's global store
+        assert found is not None
+        return found
+
+    def _statements(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """Pyro's statements of all parameters: locations by site, free parameters of scales by site, and the factor."""
+
+        def declared(kind: str) -> dict[str, Tensor]:
+            tree = self._tree(kind)
+            return {
+                site.name: local_param(self._pyro_get_fullname(f"{kind}.{site.name}"), tree.get_parameter(site.name))
+                for site in self.sites
+            }
+
+        factor = self._parameters["factor"]
+        assert factor is not None
+        return declared("loc"), declared(self.scale_map.name), local_param(self._pyro_get_fullname("factor"), factor)
+
+    def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        """Locations by site, scales by site, and the factor, without gradients."""
+        loc, free = self._tree("loc"), self._tree(self.scale_map.name)
+        names = [site.name for site in self.sites]
+        locations = {name: loc.get_parameter(name).detach() for name in names}
+        scales = {name: self.scale_map(free.get_parameter(name).detach()) for name in names}
+        return locations, scales, self.factor.detach()
+
+    def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
+        """Draws from the distribution of a call, without effect handlers; see :meth:`FlatGuide.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
+        loc, scale, factor = self._values()
+        layout = self._layout()
+        for _ in range(num_samples):
+            shared, noise = torch.randn_like(factor[:, 0]), torch.randn_like(factor[0])
+            directions = layout.views(torch.addmv(noise, factor.mT, shared))
+            free = {name: torch.addcmul(loc[name], scale[name], v) for name, v in directions.items()}
+            yield {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+
+    def locations(self) -> dict[str, Tensor]:
+        """Means, in unconstrained space, ``{site: shape (*event)}``."""
+        return self._values()[0]
+
+    def scales(self) -> dict[str, Tensor]:
+        """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
+        _, scale, factor = self._values()
+        return {name: scale[name] * stretch for name, stretch in self._layout().views(_stretch(factor)).items()}
+
+    def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
+        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
+        if noise is not None:
+            raise ValueError(
+                "`estimator` needs independent weights, but those of a LowRankGuide are correlated; leave `estimator` "
+                "out, or use MeanFieldGuide."
+            )
+        loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
+        rows = loc.value.new_empty(2 + self.rank, joint.layout.num_elements)
+        factor = ParameterVector(self, ["factor"], memory=rows[2:].view(-1))
+        return lent(LowRankState(joint, loc, free, factor, rows, scale_map=self.scale_map, closed_form=closed_form))
+
+
+def _stretch(factor: Tensor) -> Tensor:
+    """Factor by which the columns of F widen the marginals, shape (P,)."""
+    return (1 + factor.square().sum(0)).sqrt()
+
+
+class LowRankState(FlatState):
+    r"""Draws :math:`w = \mu + \sigma v` with :math:`v = F^\top a + \epsilon`, and computes the gradients.
+
+    With :math:`g = \nabla_w (L - \lambda \log p)`, :math:`C = I + F F^\top`, :math:`b = C^{-1} F v`, :math:`u = v -
+    F^\top b` and, by the lemmas of Woodbury and Sylvester,
+
+    .. math:: \log q(w) = -\tfrac12 (v^\top v - v^\top F^\top b) - \sum \log \sigma - \tfrac12 \log\det C
+              - \tfrac P2 \log 2\pi,
+
+    .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g v - \lambda / \sigma, \qquad
+              \nabla_F = a (g \sigma)^\top + \lambda \left((b - a) u^\top - C^{-1} F\right).
+
+    In closed form the divergence is that of the marginals, whose standard deviations are :math:`m_i = \sigma_i r_i`
+    with :math:`r_i^2 = 1 + \lVert F_i \rVert^2`, plus the mutual dependence of the latent numbers,
+
+    .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
+
+    Args:
+        joint: The joint density.
+        loc: The locations, P numbers.
+        free: The free parameters of the scales, P numbers.
+        factor: The matrix F, shape (r, P), which lies in `rows`.
+        rows: Memory for v, for the gradient in v, and for F, shape (2 + r, P): together for one matrix product.
+        scale_map: Map from free parameters to scales.
+        closed_form: Whether to use closed forms where the prior has them.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        loc: ParameterVector,
+        free: ParameterVector,
+        factor: ParameterVector,
+        rows: Tensor,
+        *,
+        scale_map: ScaleMap,
+        closed_form: bool,
+    ) -> None:
+        super().__init__(joint, {"loc": loc, "free": free, "factor": factor})
+        self._loc, self._free, self._scale_map, self._closed_form = loc.value, free.value, scale_map, closed_form
+        self._rows, self._factor = rows, rows[2:]
+        self._direction, self._slopes = rows[:2]  # v, and the gradient of network and drawn densities in v
+        self._pieces = joint.pieces(lambda site: closed_form and joint.densities[site.name].is_closed)
+        self._scale = torch.empty_like(self._loc)
+        self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
+        self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
+        # The stretch r, its part of the rows of the gradient in F, and m; only closed forms need them.
+        self._stretch, self._stretch_slopes, self._marginal = self._loc.new_empty(3, len(self._loc) * closed_form)
+        self._scratch = scratch_for(self._pieces, self._loc)
+        self._noise = self._loc.new_empty(len(self._factor))
+        for vector, gradient in zip(self.vectors.values(), self.gradients, strict=True):
+            vector.set_gradient(gradient)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Gradients with respect to the locations, the free parameters of the scales, and F."""
+        return [self.value_grad, self._scale_grad, self._factor_grad.view(-1)]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Compute the scales, and the inverse and determinant of the small matrix C."""
+        for piece in self._pieces:
+            part, size = piece.part, piece.part.stop - piece.part.start
+            self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
+        identity = torch.eye(len(self._factor), dtype=self._factor.dtype, device=self._factor.device)
+        capacitance = torch.addmm(identity, self._factor, self._factor.mT)
+        root = torch.linalg.cholesky_ex(capacitance).L
+        self._inverse = torch.cholesky_inverse(root)
+        self._half_log_det = root.diagonal().log().double().sum()
+        if self._closed_form:
+            self._stretch.fill_(1)
+            for row in self._factor:  # row by row: torch's norm over the first axis takes ten times as long
+                self._stretch.addcmul_(row, row)
+            self._stretch.sqrt_()
+
+    def draw(self) -> Mapping[str, Tensor]:
+        """Draw values; see :meth:`FlatState.draw`."""
+        with torch.no_grad():
+            self._noise.normal_()
+            self._direction.normal_()
+            torch.addmv(self._direction, self._factor.mT, self._noise, out=self._direction)
+            torch.addcmul(self._loc, self._scale, self._direction, out=self.value)
+            self.value_grad.zero_()
+        return self.joint.constrained(self.leaves(self.value, self.value_grad))
+
+    @torch.no_grad()
+    def pull_back(self, weight: float) -> Tensor:
+        """Compute the gradients of the formulas above; see :meth:`FlatState.pull_back`."""
+        divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
+        noise, precision = self._noise.unsqueeze(-1), -weight * self._inverse
+        if self._closed_form:
+            torch.mm(torch.cat([noise, precision], 1), self._rows[1:], out=self._factor_grad)
+            self._factor_grad.addcmul_(self._factor, self._stretch_slopes, value=weight)
+        else:
+            projected = self._factor @ self._direction  # F v
+            shared = self._inverse @ projected  # b
+            square = torch.dot(self._direction, self._direction).double() - torch.dot(projected, shared).double()
+            divergence = divergence - 0.5 * square
+            self._direction.addmv_(self._factor.mT, shared, alpha=-1)  # u
+            difference = weight * (shared.unsqueeze(-1) - noise)
+            torch.mm(torch.cat([difference, noise, precision], 1), self._rows, out=self._factor_grad)
+        return divergence
+
+    def _add_piece(self, piece: Piece, weight: float) -> Tensor:
+        """Compute one piece's gradients in locations, scales, v and the stretch r; returns its divergence."""
+        part, density, is_closed = piece.part, piece.density, piece.kind
+        gradient, scale, scale_grad = self.value_grad[part], self._scale[part], self._scale_grad[part]
+        slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
+        if is_closed:
+            stretch, stretch_slope = self._stretch[part], self._stretch_slopes[part]
+            torch.mul(gradient, scale, out=self._slopes[part])
+            torch.mul(gradient, self._direction[part], out=scale_grad)
+            marginal = torch.mul(scale, stretch, out=self._marginal[part])
+            divergence = density.divergence(self._loc[part], marginal, slope, scale_slope, scratch)
+            gradient.add_(slope, alpha=weight)
+            scale_grad.addcmul_(scale_slope, stretch, value=weight)
+            torch.mul(scale_slope, marginal, out=stretch_slope).add_(1).div_(stretch).div_(stretch)
+            divergence = divergence + torch.log(stretch, out=scratch[0]).sum().double()
+        else:
+            log_p = density.add_slope(self.value[part], gradient, -weight, [slope, *scratch])
+            torch.mul(gradient, scale, out=self._slopes[part])
+            torch.mul(gradient, self._direction[part], out=scale_grad)
+            scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
+            constant = LOG_ROOT_TAU + (0.5 if self._closed_form else 0.0)  # constant of the entropy, or of log q
+            divergence = -log_p - torch.log(scale, out=slope).sum().double() - len(scale) * constant
+            if self._closed_form:
+                self._stretch_slopes[part].zero_()
+        scale_grad.mul_(self._scale_map.slope(self._free[part], scale, scale_slope))
+        return divergence
+
+    def is_degenerate(self, site: str) -> bool:
+        """Whether a scale of a site is not above 0."""
+        return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
+
+    def release(self) -> None:
+        """See :meth:`FlatState.release`."""
+        del self._scratch, self._scale, self._direction, self._slopes, self._scale_grad, self._factor_grad
+        del self._stretch, self._stretch_slopes, self._marginal, self._rows, self._factor
+        self.value = self._loc

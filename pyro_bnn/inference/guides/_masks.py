@@ -1,0 +1,143 @@
+"""Gaussians with removed elements, which are exactly zero: as a Pyro distribution, and in flat vectors."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from pyro.distributions import Normal, TorchDistribution
+from torch import Tensor
+from torch.distributions import Distribution, constraints, kl_divergence, register_kl
+
+from ..._core.reflection import elementwise
+from ...modelling.distributions import Size
+from ..joint import LOG_ROOT_TAU, Joint, Site
+
+
+class PrunedNormal(TorchDistribution):
+    """Independent Gaussians, but exactly 0 where an element was removed.
+
+    A removed weight is not a random variable any more, and has no divergence: its density is defined as that of the
+    prior at zero, so the two cancel, and the ELBO is that of a network without the weight. Its parameters get no
+    gradient.
+
+    Args:
+        normal: The Gaussians.
+        keep: Mask of the elements that stay random, boolean, of the Gaussians' batch shape.
+        prior: Prior of the single elements.
+    """
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, normal: Normal, keep: Tensor, prior: Distribution) -> None:
+        self.normal, self.keep, self.prior = normal, keep, prior
+        super().__init__(normal.batch_shape, validate_args=False)
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "PrunedNormal":
+        """The same distribution with a larger batch shape."""
+        return PrunedNormal(self.normal.expand(batch_shape), self.keep.expand(batch_shape), self.prior)
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, 0 where removed."""
+        return self.or_zero(self.normal.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variances, 0 where removed."""
+        return self.or_zero(self.normal.variance)
+
+    def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws, 0 where removed."""
+        return self.or_zero(self.normal.rsample(sample_shape))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density in nats; for removed elements that of the prior at zero."""
+        at_zero = self.prior.log_prob(torch.zeros_like(value))
+        return torch.where(self.keep, self.normal.log_prob(value), at_zero)
+
+    def or_zero(self, value: Tensor) -> Tensor:
+        """The value, with 0 in place of removed elements."""
+        return torch.where(self.keep, value, torch.zeros_like(value))
+
+
+@register_kl(PrunedNormal, Distribution)
+def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
+    return q.or_zero(kl_divergence(q.normal, p))
+
+
+class FlatMask:
+    """Removed weights in the flat vectors of a step.
+
+    A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its part of the ELBO
+    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits.
+
+    Args:
+        joint: The joint density.
+        present: Function that returns the guide's present masks of the elements that stay random, boolean, for each
+            site with removed elements.
+        is_closed: For each site, whether its divergence is computed in closed form.
+    """
+
+    def __init__(
+        self, joint: Joint, present: Callable[[], Mapping[str, Tensor]], is_closed: Mapping[str, bool]
+    ) -> None:
+        keep = self._keep = present()
+        self._present = present
+        self._removed: Tensor | None = None
+        self.constant = 0.0
+        if keep:
+            layout, starts = joint.layout, {site.name: site.unconstrained_start for site in joint.sites}
+            everything = {name: torch.ones_like(start, dtype=torch.bool) for name, start in starts.items()}
+            scales = {name: torch.ones_like(start) for name, start in starts.items()}
+            for site in joint.sites:
+                if site.name in keep:
+                    scales[site.name] = _scale_of_removed(site).to(site.start).expand(site.start.shape)
+                    self.constant += _divergence_of_removed(site, ~keep[site.name], is_closed[site.name])
+            self._removed = layout.pack({**everything, **keep}).logical_not_()
+            self._scales = layout.pack(scales)
+
+    def require_same(self) -> None:
+        """Raise a `ValueError` if other weights of the guide are removed than when this object was made."""
+        now, before = self._present(), self._keep
+        if all(now.get(name) is mask for name, mask in before.items()) and len(now) == len(before):
+            return
+        if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):
+            raise ValueError(
+                "weights of the guide were removed, or put back, in the context of a step; leave the context first, "
+                "and open a new one."
+            )
+        self._keep = now  # the same masks, loaded again
+
+    def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
+        """Write a value in place of removed weights, into a vector that holds the `part` of all weights."""
+        if self._removed is not None:
+            vector.masked_fill_(self._removed[part], value)
+
+    def fill_precisions(self, precision: Tensor) -> None:
+        """Write the prior's precision in place of the precisions of removed weights."""
+        if self._removed is not None:
+            torch.where(self._removed, self._scales**-2, precision, out=precision)
+
+    def fill_scales(self, scale: Tensor) -> None:
+        """Write the prior's scale in place of the scales of removed weights."""
+        if self._removed is not None:
+            torch.where(self._removed, self._scales, scale, out=scale)
+
+
+def _scale_of_removed(site: Site) -> Tensor:
+    """The scale given to removed weights of a site: that of the prior if it is finite, else 1."""
+    scale = elementwise(site.name, site.prior, site.start.shape).stddev
+    return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
+
+
+def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
+    """The constant that a step counts for a site's removed weights. It is subtracted: they have no divergence."""
+    prior = elementwise(site.name, site.prior, site.start.shape)
+    zero = torch.zeros_like(site.start, dtype=torch.float64)
+    scale = _scale_of_removed(site).to(site.start).double() + zero
+    if is_closed:
+        terms = kl_divergence(torch.distributions.Normal(zero, scale), prior)
+    else:
+        terms = -scale.log() - LOG_ROOT_TAU - prior.log_prob(zero)
+    return float(terms.expand(site.start.shape)[removed].double().sum())

@@ -1,0 +1,182 @@
+"""Any guide as a posterior."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoGuide
+from torch import nn
+
+from ..._core import checks as _checks
+from ..._core.records import plain, record
+from ..._core.scope import is_auxiliary, own_parameters, short_errors
+from ...modelling.model import SITE_PREFIX, BayesianModel
+from ...modelling.priors import PosteriorPrior, Prior
+from ..history import History
+from ..posterior import Draw, Posterior, Status, Target
+from ._diagnosis import Diagnosis, diagnosis_of
+from ._flat import FlatGuide, GaussianGuide
+from ._mean_field import MeanFieldGuide
+from ._saved import FittedGuide, checked_state, made_from, record_of
+
+
+class GuidePosterior(Posterior):
+    """Draws from a guide: one of this package, one of Pyro's, or a function.
+
+    A guide that is a module uses its own parameters, even if Pyro's global store holds others under the same names. So
+    after ``pyro.get_param_store().load(...)`` call such a guide once, which copies the parameters from the store.
+
+    Args:
+        guide: Function of the model's arguments that samples every latent variable. A fit changes it in place.
+        status: How its fit ended; by default the status of a guide as it was given.
+        history: Record of its fit; empty by default.
+    """
+
+    def __init__(
+        self, guide: Callable[..., object], status: Status | None = None, history: History | None = None
+    ) -> None:
+        if isinstance(guide, (type, BayesianModel, Posterior)) or not callable(guide):
+            got = (
+                "a model, which draws from its prior" if isinstance(guide, BayesianModel) else _checks.described(guide)
+            )
+            raise ValueError(
+                f"a posterior must have a guide, a module or function that samples, got {got}; make one by `fit_svi`."
+            )
+        if status is not None:
+            _checks.kind("status", status, Status, "a Status")
+        if history is not None:
+            _checks.kind("history", history, History, "a History")
+        self.guide = guide
+        self.status = status if status is not None else Status(True, "a guide as it was given.")
+        self.history = history if history is not None else History()
+
+    @property
+    def method(self) -> str:
+        """SVI, or nothing known of a fit, with the kind of guide."""
+        guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
+        return f"SVI with {guide}" if self.history.epochs else guide
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """Shape of each latent variable; None for a guide that is a function. See :attr:`Posterior.shapes`."""
+        if isinstance(self.guide, FlatGuide):
+            return {site.name: site.start.shape for site in self.guide.sites}
+        trace = self.guide.prototype_trace if isinstance(self.guide, AutoGuide) else None
+        nodes: dict[str, Any] = {} if trace is None else dict(trace.iter_stochastic_nodes())
+        return {name: node["value"].shape for name, node in nodes.items()} or None
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of all epochs of the fit; None without a fit."""
+        return sum(record.seconds for record in self.history.epochs) if self.history.epochs else None
+
+    @property
+    def _plain(self) -> FlatGuide | None:
+        """The guide, if it can be used without effect handlers."""
+        return self.guide if isinstance(self.guide, FlatGuide) and self.guide.changes is None else None
+
+    @torch.no_grad()
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Draws one at a time; see :meth:`Posterior.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
+        guide = self._plain
+        if guide is not None and not any(site.plates for site in guide.sites):
+            yield from guide.draws(num_samples)
+            return
+        for _ in range(num_samples):
+            # other threads of ours wait: the handlers are global
+            with short_errors(), own_parameters(self.guide), poutine.block():
+                trace = poutine.trace(self.guide).get_trace(*args)
+            nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
+            yield {name: node["value"] for name, node in nodes.items() if not is_auxiliary(node)}
+
+    def median(self) -> Draw:
+        """The median of every latent variable, ``{site: shape (*event)}``: for a Gaussian guide the mean weights.
+
+        Raises:
+            ValueError: If the guide has no closed-form median.
+        """
+        if not isinstance(self.guide, (FlatGuide, AutoGuide)):
+            raise ValueError(f"a guide of type {type(self.guide).__name__} has no `median()`; use `sample` instead.")
+        apart = nullcontext() if self._plain is not None else own_parameters(self.guide)
+        with apart, nullcontext() if self._plain is not None else poutine.block():  # AutoDelta's median calls the guide
+            return {name: value.detach() for name, value in self.guide.median().items()}
+
+    def as_prior(
+        self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
+    ) -> PosteriorPrior:
+        """The weights' marginals as the prior of another model, exact for weights that the guide makes Gaussian.
+
+        See :meth:`Posterior.as_prior`; a Gaussian guide needs no draws, unless a weight is constrained, as by a
+        log-normal prior: the guide is Gaussian in its unconstrained value.
+        """
+        sites = [site for site in getattr(self.guide, "sites", ()) if site.name.startswith(f"{SITE_PREFIX}.")]
+        if not isinstance(self.guide, GaussianGuide) or any(site.transform is not None for site in sites):
+            return super().as_prior(otherwise=otherwise, num_samples=num_samples, seed=seed)
+        names = [site.name for site in sites]
+        locations, scales = self.guide.locations(), self.guide.scales()
+        copied = [{name: values[name].detach().clone() for name in names} for values in (locations, scales)]
+        return PosteriorPrior(copied[0], copied[1], otherwise)
+
+    def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
+        """What the posterior learned, site by site: how far from the prior, how narrow, and what is wrong with it.
+
+        It looks at the marginals of a Gaussian guide and needs no data. How noisy the gradients of a fit are is told by
+        :func:`~pyro_bnn.gradient_noise`. A posterior of MCMC has `diagnostics`, a posterior of Laplace's method its
+        `status`; of an ensemble diagnose the members.
+
+        Args:
+            model: The model. It may be left out for our own guides with fixed priors, after a fit.
+            num_samples: Number of draws per weight where the divergence from the prior has no closed form. The sum over
+                a site is much more precise than the divergence of one weight.
+
+        Returns:
+            A table to print, with `sites`, and `warnings` that name a remedy each.
+
+        Raises:
+            ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed.
+
+        Example:
+            >>> import torch
+            >>> from pyro_bnn import CategoricalLikelihood, MeanFieldGuide, NetworkInit, NormalPrior
+            >>> net = torch.nn.Linear(4, 3)
+            >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+            >>> guide = MeanFieldGuide(model, init=NetworkInit(scale=1e-9))
+            >>> diagnosis = GuidePosterior(guide).diagnose(model)
+            >>> diagnosis.share_collapsed, diagnosis.warnings[0][:30]
+            (1.0, 'collapsed: the standard deviat')
+        """
+        if model is not None:
+            _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        _checks.at_least("num_samples", num_samples, 2)
+        num_data = self.history.num_data if model is None else model.num_data
+        if num_data is None:
+            raise ValueError("`model` must be given for a posterior without a fit; call `posterior.diagnose(model)`.")
+        return diagnosis_of(self.guide, model, num_data, num_samples)
+
+    @property
+    def guides(self) -> tuple[nn.Module, ...]:
+        """The guide, if it is a module; see :attr:`Posterior.guides`."""
+        return (self.guide,) if isinstance(self.guide, nn.Module) else ()
+
+    @property
+    def pruned_sites(self) -> frozenset[str]:
+        """Sites of which the guide has removed weights."""
+        return frozenset(self.guide.masks) if isinstance(self.guide, MeanFieldGuide) else frozenset()
+
+    def to_record(self) -> dict[str, Any]:
+        """The guide's family and parameters, and its fit; see :meth:`Posterior.to_record`."""
+        return plain(FittedGuide(record_of(self.guide), self.status, self.history))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "GuidePosterior":
+        """See :meth:`Posterior.from_record`; a guide that was passed is changed at the very end."""
+        saved, guide = record(FittedGuide, values, "posterior"), target.next_guide()
+        if guide is None:
+            guide = made_from(saved.guide, target.model)
+            guide.load_state_dict(checked_state(saved.guide, guide, target.sites))
+        else:
+            target.pending.append((guide, checked_state(saved.guide, guide, target.sites)))
+        return cls(guide, saved.status, saved.history)

@@ -1,0 +1,228 @@
+"""What a file says of a guide: its family and its parameters. A removed weight takes one bit."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.saved_tensors import check_finite, check_tensors, require_tensors
+from ...modelling.model import BayesianModel
+from .. import scale_maps
+from ..history import History
+from ..joint import Site
+from ..posterior import Status
+from ..scale_maps import ScaleMap
+from ._auto import auto_delta, auto_low_rank_multivariate_normal, auto_multivariate_normal, auto_normal
+from ._delta import DeltaGuide
+from ._flat import FlatGuide
+from ._low_rank import LowRankGuide
+from ._mean_field import MeanFieldGuide
+
+SCALE_MAPS: dict[str, type[ScaleMap]] = {
+    kind.name: kind for kind in map(vars(scale_maps).__getitem__, scale_maps.__all__) if not inspect.isabstract(kind)
+}
+"""The package's scale maps by their names."""
+
+
+@dataclass(frozen=True)
+class GuideRecord:
+    """A guide.
+
+    Args:
+        family: Its class.
+        scale_map: Name of its scale map; None if it has none.
+        settings: Numbers of the scale map, such as a cap.
+        rank: Its rank; None if it has none.
+        state: Its parameters and buffers; of a parameter with removed elements, those that are left.
+        removed: Shape of each parameter with removed elements, by its site.
+        frozen: Names of the parameters that are not learned.
+    """
+
+    family: str
+    scale_map: str | None
+    settings: dict[str, float]
+    rank: int | None
+    state: dict[str, Tensor]
+    removed: dict[str, tuple[int, ...]]
+    frozen: list[str]
+
+    def map_of_scales(self) -> ScaleMap:
+        """The scale map.
+
+        Raises:
+            ValueError: If it is none of this package.
+        """
+        if self.scale_map not in SCALE_MAPS:
+            raise ValueError(f"its scale map {self.scale_map!r} is none of this package; pass `guide`, made with it.")
+        try:
+            return SCALE_MAPS[self.scale_map](**self.settings)
+        except TypeError:
+            raise ValueError(f"its scale map {self.scale_map!r} has no settings {sorted(self.settings)}.") from None
+
+
+@dataclass(frozen=True)
+class FittedGuide:
+    """What a file says of a `GuidePosterior`."""
+
+    guide: GuideRecord
+    status: Status
+    history: History
+
+
+FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module]] = {
+    MeanFieldGuide: lambda model, record: MeanFieldGuide(model, scale_map=record.map_of_scales()),
+    LowRankGuide: lambda model, record: LowRankGuide(model, rank=record.rank or 0, scale_map=record.map_of_scales()),
+    DeltaGuide: lambda model, _: auto_delta(model),
+    AutoNormal: lambda model, _: auto_normal(model),
+    AutoMultivariateNormal: lambda model, _: auto_multivariate_normal(model),
+    AutoLowRankMultivariateNormal: lambda model, r: auto_low_rank_multivariate_normal(model, rank=r.rank),
+}
+"""How to make a guide anew, for each class that needs nothing but the model."""
+
+
+def record_of(guide: object) -> GuideRecord:
+    """The record of a guide as it is now.
+
+    Raises:
+        ValueError: If the guide is not a module.
+    """
+    if not isinstance(guide, nn.Module):
+        raise ValueError(
+            f"the guide must be a module to be saved, got {type(guide).__name__}: the parameters of a function are in "
+            "Pyro's global store; save them with `pyro.get_param_store().save(...)`."
+        )
+    state = require_tensors("the guide", guide.state_dict())
+    scale_map = guide.scale_map.name if isinstance(guide, MeanFieldGuide | LowRankGuide) else None
+    own = guide.scale_map if isinstance(guide, MeanFieldGuide | LowRankGuide) else None
+    settings = vars(own) if type(own) in SCALE_MAPS.values() else {}
+    frozen = [name for name, parameter in guide.named_parameters() if not parameter.requires_grad]
+    rank = guide.rank if isinstance(guide, LowRankGuide | AutoLowRankMultivariateNormal) else None
+    removed = {}
+    if isinstance(guide, MeanFieldGuide) and guide.masks:
+        removed = {site: tuple(mask.shape) for site, mask in guide.masks.items()}
+        state = _packed(state, guide.masks)
+    return GuideRecord(type(guide).__name__, scale_map, settings, rank, state, removed, frozen)
+
+
+def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
+    """A new guide of the family of a record, for a model.
+
+    Raises:
+        ValueError: If only the caller can make such a guide.
+    """
+    found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
+    if not found or model is None:
+        raise ValueError(
+            f"a guide of type {record.family} cannot be made from the file alone; build it as it was, and pass it as "
+            "`guide`."
+        )
+    guide = found[0](model, record)
+    parameters = dict(guide.named_parameters())
+    unknown = [name for name in record.frozen if name not in parameters]
+    if unknown:
+        raise ValueError(f"it has frozen parameters {unknown} that its guide lacks; save the posterior again.")
+    for name in record.frozen:
+        parameters[name].requires_grad_(False)
+    return guide
+
+
+def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
+    """The state of a file for a guide, complete and checked; the guide is not changed.
+
+    Args:
+        record: The record that a file holds.
+        guide: The guide that is loaded into.
+        sites: Latent variables of the model that is loaded into; None if it is no model of this package.
+
+    Raises:
+        ValueError: If the guide is of another family, or has other sites than the model; if a tensor is missing,
+            unknown, of another shape or dtype, or not finite; if a scale is not above 0.
+    """
+    if type(guide).__name__ != record.family:
+        raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")
+    if isinstance(guide, FlatGuide) and sites is not None:
+        own, expected_sites = ({site.name: tuple(site.start.shape) for site in s} for s in (guide.sites, sites))
+        if own != expected_sites:
+            raise ValueError(f"the guide has the sites {own}, which are not those of the model; pass its own model.")
+    present = require_tensors("the guide", guide.state_dict())
+    if isinstance(guide, AutoGuide) and not present:
+        raise ValueError(
+            "the guide has no parameters yet; call it once with the model's arguments, targets included, or make it "
+            "with `auto_normal` and the like."
+        )
+    expected = {name: value for name, value in present.items() if name.partition(".")[0] != "keep" or not _masks(guide)}
+    state = _unpacked(record.state, record.removed, expected)
+    expected |= {f"keep.{site}": expected[f"loc.{site}"].bool() for site in record.removed}
+    check_tensors("the guide", state, expected)
+    if isinstance(guide, MeanFieldGuide | LowRankGuide):
+        _check_scales(state, guide, record)
+    return state
+
+
+def _masks(guide: nn.Module) -> Mapping[str, Tensor]:
+    return guide.masks if isinstance(guide, MeanFieldGuide) else {}
+
+
+def _check_scales(state: Mapping[str, Tensor], guide: MeanFieldGuide | LowRankGuide, record: GuideRecord) -> None:
+    if record.scale_map != guide.scale_map.name:
+        raise ValueError(f"its scale map is {record.scale_map}, that of `guide` {guide.scale_map.name}; pass another.")
+    if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
+        found = record.map_of_scales()
+        raise ValueError(f"its scale map is {found}, that of `guide` {guide.scale_map}; pass a guide with the same.")
+    for site in guide.sites:
+        name = f"{guide.scale_map.name}.{site.name}"
+        scale = guide.scale_map(state[name])
+        if not bool((scale > 0).all()):
+            raise ValueError(f"`{name}` of the guide must give scales above 0, got {float(scale.min())}; fit again.")
+        check_finite(f"{name}` of the guide, as scales,", scale)
+
+
+def _packed(state: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A guide's state with masks packed into bits, and only the kept elements of parameters that have a mask."""
+    packed = dict(state)
+    for site, keep in masks.items():
+        for name in _named_after(site, state):
+            packed[name] = state[name][keep]
+        packed[f"keep.{site}"] = torch.from_numpy(np.packbits(keep.cpu().numpy()))
+    return packed
+
+
+def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
+    """The parameters of a site, such as ``loc.net.0.weight``; not its mask."""
+    return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
+
+
+def _unpacked(
+    state: Mapping[str, Tensor], removed: Mapping[str, tuple[int, ...]], expected: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The inverse of :func:`_packed`; means of removed weights become 0, scales moderate."""
+    unpacked = dict(state)
+    for site, shape in removed.items():
+        if f"loc.{site}" not in expected or tuple(expected[f"loc.{site}"].shape) != shape:
+            raise ValueError(f"the file has removed weights of `{site}` in shape {shape}, which the guide lacks.")
+        bits = _bits(site, state.get(f"keep.{site}"), math.prod(shape))
+        keep = unpacked[f"keep.{site}"] = bits.view(shape)
+        for name in _named_after(site, state):
+            kept = state[name].cpu()
+            if kept.shape != (int(keep.sum()),):
+                raise ValueError(
+                    f"`{name}` of the guide in the file must have shape {(int(keep.sum()),)}, one number for each "
+                    f"weight that is left, got {_checks.shape(kept)}."
+                )
+            kind = SCALE_MAPS.get(name.partition(".")[0])
+            unpacked[name] = kept.new_full(shape, 0.0 if kind is None else kind.moderate).masked_scatter_(keep, kept)
+    return unpacked
+
+
+def _bits(site: str, packed: Tensor | None, count: int) -> Tensor:
+    """A mask from its bytes."""
+    if packed is None or packed.dtype != torch.uint8 or packed.shape != (-(-count // 8),):
+        got = "none" if packed is None else f"{packed.dtype} of shape {_checks.shape(packed)}"
+        raise ValueError(f"the mask of `{site}` must have {-(-count // 8)} bytes for {count} weights, got {got}.")
+    return torch.from_numpy(np.unpackbits(packed.cpu().numpy(), count=count)).bool()

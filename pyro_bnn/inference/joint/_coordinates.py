@@ -1,0 +1,71 @@
+"""Values of a model's latent variables as rows of one matrix, in unconstrained space."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.reflection import unvalidated
+from ..._core.scope import EXCLUSIVE
+from ...modelling.model import BayesianModel
+from ._layout import Layout
+from ._sites import Site, find_sites
+
+Draw = dict[str, Tensor]
+
+
+class Coordinates:
+    """The map between values of all latent variables and flat vectors of real numbers.
+
+    Points are rows: z has shape (K, P), with the sites' unconstrained values one after the other.
+
+    Args:
+        sites: The latent variables.
+    """
+
+    def __init__(self, sites: list[Site]) -> None:
+        self.sites = [replace(site, prior=unvalidated(site.prior)) for site in sites]
+        starts = {site.name: site.unconstrained_start for site in sites}
+        self.layout = Layout({name: start.shape for name, start in starts.items()})
+        self.start = self.layout.pack(starts)
+        """First values of all sites, such as a network's own weights, unconstrained, shape (P,)."""
+        self.like = self.start[:0]  # an empty tensor with the device and dtype
+
+    @property
+    def num_dimensions(self) -> int:
+        """P, the length of a flat vector."""
+        return self.layout.num_elements
+
+    def constrain(self, z: Tensor) -> Draw:
+        """Values of the sites, ``{site: shape (K, *event)}``."""
+        free = self.layout.views(z)
+        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+
+    def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The inverse of :meth:`constrain`.
+
+        Raises:
+            ValueError: If a site has no value, or one of another shape.
+        """
+        parts = []
+        for site in self.sites:
+            got = values.get(site.name)
+            if got is None or got.shape[1:] != site.start.shape:
+                raise ValueError(
+                    f"the start belongs to another model: `{site.name}` must have a value of shape "
+                    f"{_checks.shape(site.start)}, got {'none' if got is None else _checks.shape(got[0])}."
+                )
+            value = got.to(self.like)
+            value = value if site.transform is None else site.transform.inv(value)
+            parts.append(value.reshape(len(value), -1))
+        return torch.cat(parts, 1)
+
+
+def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
+    """The coordinates of a model's latent variables in a dtype of their own; the model is not changed."""
+    with EXCLUSIVE:  # another thread's draw may be in the network
+        model = copied(model)
+    return Coordinates(find_sites(model.to(dtype).eval(), (), {}))

@@ -1,0 +1,268 @@
+"""Prior densities in one table: logarithm, slope, and divergence of Gaussians from each.
+
+A density is the prior of a run of consecutive numbers in the flat vector of latent variables, in unconstrained space.
+The gradients of common densities are written out; :class:`AnyDensity` computes those of all others by autograd.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
+
+from ..._core.reflection import unvalidated, unwrap
+from ...modelling.distributions import ScaleMixtureNormal
+from ._sites import Site
+
+LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class Density(ABC):
+    """The prior density of a run of P numbers."""
+
+    is_closed = False
+    """Whether :meth:`divergence` can be called: the divergence of Gaussians from the prior has a closed form."""
+
+    key: tuple[object, ...] | None = None
+    """Neighbouring runs with equal keys are evaluated together; a run with key None is evaluated alone and whole."""
+
+    @abstractmethod
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """The log-density in nats, summed in double precision; its gradient is written into `slope`.
+
+        Args:
+            value: The numbers, shape (P,).
+            slope: Vector that receives the gradient, shape (P,).
+            scratch: At least two vectors of shape (P,) that may be overwritten.
+        """
+
+    def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
+        """The log-density in nats, summed in double precision; `weight` times its gradient is added to `gradient`.
+
+        Args:
+            value: Shape (P,).
+            gradient: Shape (P,).
+            weight: Factor of the gradient.
+            scratch: At least three vectors of shape (P,) that may be overwritten.
+        """
+        slope, *rest = scratch
+        log_prob = self.log_prob(value, slope, rest)
+        gradient.add_(slope, alpha=weight)
+        return log_prob
+
+    def divergence(
+        self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
+    ) -> Tensor:
+        """KL(N(loc, scale^2) || prior) in nats, summed in double precision; its gradients are written into the slopes.
+
+        Args:
+            loc: Means, shape (P,).
+            scale: Standard deviations, shape (P,).
+            loc_slope: Vector that receives the gradient in the means, shape (P,).
+            scale_slope: Vector that receives the gradient in the standard deviations, shape (P,).
+            scratch: At least two vectors of shape (P,) that may be overwritten.
+        """
+        raise NotImplementedError
+
+
+class NormalDensity(Density):
+    """Independent Gaussians; mean and scale are each one number for all weights, or one per weight.
+
+    Args:
+        loc: Mean, a number or shape (P,).
+        scale: Standard deviation, a number or shape (P,).
+    """
+
+    is_closed = True
+
+    def __init__(self, loc: float | Tensor, scale: float | Tensor) -> None:
+        self.loc = loc
+        """Mean, a number or shape (P,)."""
+        self.precision = scale**-2
+        """One divided by the variance, a number or shape (P,)."""
+        self._log_scale = scale.log().sum() if isinstance(scale, Tensor) else math.log(scale)
+        self._is_scalar = not isinstance(scale, Tensor)
+        if self._is_scalar and not isinstance(loc, Tensor):
+            self.key = (NormalDensity, loc, scale)
+
+    def _constant(self, count: int) -> float | Tensor:
+        return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
+
+    def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
+        """The deviations of the values from the mean; they are the values themselves, or are written into `scratch`."""
+        is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
+        return value if is_zero else torch.sub(value, self.loc, out=scratch)
+
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        r"""The sum of :math:`-\tfrac12 (w - m)^2 / s^2 - \log s - \tfrac12 \log 2\pi` over all numbers w."""
+        deviation = self.centred(value, scratch[0])
+        torch.mul(deviation, -self.precision, out=slope)
+        return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
+
+    def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
+        """See :meth:`Density.add_slope`; with one scale for all weights, without a vector for the slope."""
+        if isinstance(self.precision, Tensor):
+            return super().add_slope(value, gradient, weight, scratch)
+        deviation = self.centred(value, scratch[0])
+        factor = weight * self.precision
+        if abs(factor) > torch.finfo(gradient.dtype).max:
+            raise ValueError(
+                f"`kl_weight` {abs(weight):g} times the prior's precision {self.precision:g} is too large for "
+                f"{gradient.dtype}; take a smaller weight, a wider prior, or a model in float64."
+            )
+        gradient.add_(deviation, alpha=-factor)
+        return -0.5 * self.precision * torch.dot(deviation, deviation).double() - self._constant(len(value))
+
+    def divergence(
+        self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
+    ) -> Tensor:
+        r"""Half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
+
+        No summand is negative, so no digits cancel where guide and prior are close.
+        """
+        deviation = self.centred(loc, scratch[0])
+        torch.mul(deviation, self.precision, out=loc_slope)
+        squares = torch.dot(deviation, loc_slope).double()
+        torch.mul(scale, self.precision, out=scale_slope)
+        ratio = torch.mul(scale, scale_slope, out=scratch[0])
+        scale_slope.sub_(torch.reciprocal(scale, out=scratch[1]))
+        return 0.5 * (ratio.sub_(torch.log(ratio, out=scratch[1])).sub_(1).sum().double() + squares)
+
+    def expected_energy(self, loc: Tensor, precision: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        r"""Half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
+
+        It is minus the expected log-density, without the constant :math:`\tfrac12 \log 2\pi` of each number.
+
+        Args:
+            loc: Means m, shape (P,).
+            precision: Precisions S, shape (P,).
+            scratch: At least two vectors of shape (P,) that may be overwritten.
+        """
+        variance = torch.reciprocal(precision, out=scratch[0])
+        deviation = self.centred(loc, scratch[1])
+        if isinstance(self.precision, Tensor):
+            total = torch.dot(self.precision, variance.addcmul_(deviation, deviation))
+        else:
+            total = self.precision * (variance.sum() + torch.dot(deviation, deviation))
+        return 0.5 * total.double() + self._log_scale * (len(loc) if self._is_scalar else 1)
+
+
+class ScaleMixtureDensity(Density):
+    r"""The mixture of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, whose notation this follows.
+
+    .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
+
+    with s the logistic function; softplus and its slope are computed from the same :math:`e^z`.
+
+    Args:
+        mixing: Weight of the first component, strictly between 0 and 1.
+        scale1: Standard deviation of the first component.
+        scale2: Standard deviation of the second component.
+    """
+
+    def __init__(self, mixing: float, scale1: float, scale2: float) -> None:
+        self.key = (ScaleMixtureDensity, mixing, scale1, scale2)
+        wide, narrow = max(scale1, scale2), min(scale1, scale2)
+        log_wide, log_narrow = math.log(mixing), math.log1p(-mixing)
+        if scale1 < scale2:
+            log_wide, log_narrow = log_narrow, log_wide
+        self._constant = log_wide - math.log(wide) - LOG_ROOT_TAU
+        self._precision, self._excess = wide**-2, narrow**-2 - wide**-2
+        self.log_odds_at_zero = log_narrow - log_wide + math.log(wide / narrow)
+
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """The log-density of the wider component plus the softplus of the log-odds, and the slope of the sum."""
+        square, odds = torch.square(value, out=scratch[0]), scratch[1]
+        base = len(value) * self._constant - 0.5 * self._precision * square.sum().double()
+        torch.mul(square, -0.5 * self._excess, out=odds).add_(self.log_odds_at_zero).exp_()
+        one_plus = torch.add(odds, 1, out=scratch[0])
+        narrow_probability = odds.div_(one_plus)
+        torch.mul(narrow_probability, -self._excess, out=slope).sub_(self._precision).mul_(value)
+        return base + one_plus.log_().sum().double()
+
+
+class AnyDensity(Density):
+    """Any other prior; its gradients come from autograd.
+
+    Args:
+        site: A latent variable; if it is constrained, the density is that of the unconstrained value.
+        jacobian: Whether the density of a constrained variable includes the Jacobian determinant of its transform. A
+            point estimate leaves it out, and so finds the mode in constrained space.
+    """
+
+    def __init__(self, site: Site, *, jacobian: bool = True) -> None:
+        self._prior, self._transform, self._jacobian = unvalidated(site.prior), site.transform, jacobian
+        start = site.unconstrained_start
+        self._shape, self._event_dim = start.shape, site.unconstrained_event_dim
+        zero = torch.zeros_like(start)
+        try:
+            kl_divergence(self._gaussian(zero, torch.ones_like(zero)), self._prior)
+            self.is_closed = True
+        except NotImplementedError:
+            self.is_closed = False
+
+    def _gaussian(self, loc: Tensor, scale: Tensor) -> Any:
+        base = dist.Normal(loc.view(self._shape), scale.view(self._shape), validate_args=False)
+        gaussian = base.to_event(self._event_dim)
+        return gaussian if self._transform is None else dist.TransformedDistribution(gaussian, [self._transform])
+
+    def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
+        """The log-density of the prior, plus the logarithm of the Jacobian determinant."""
+        with torch.enable_grad():
+            leaf = value.detach().requires_grad_()
+            free = leaf.view(self._shape)
+            inside = free if self._transform is None else self._transform(free)
+            result: Tensor = self._prior.log_prob(inside).sum()
+            if self._transform is not None and self._jacobian:
+                result = result + self._transform.log_abs_det_jacobian(free, inside).sum()
+            (gradient,) = torch.autograd.grad(result, leaf) if result.requires_grad else (torch.zeros_like(leaf),)
+        slope.copy_(gradient)
+        return result.detach().double()
+
+    def divergence(
+        self, loc: Tensor, scale: Tensor, loc_slope: Tensor, scale_slope: Tensor, scratch: Sequence[Tensor]
+    ) -> Tensor:
+        """The divergence in torch's closed form."""
+        with torch.enable_grad():
+            pair = loc.detach().requires_grad_(), scale.detach().requires_grad_()
+            result = kl_divergence(self._gaussian(*pair), self._prior).sum()
+            for slope, gradient in zip((loc_slope, scale_slope), torch.autograd.grad(result, pair), strict=True):
+                slope.copy_(gradient)
+        return result.detach().double()
+
+
+LARGEST_LOG_ODDS = 80.0
+"""A little below the logarithm of the largest number in single precision."""
+
+
+def density_of(site: Site, *, jacobian: bool = True) -> Density:
+    """The density of a site's unconstrained value; see :class:`AnyDensity` for `jacobian`."""
+    base: Any = elementwise_prior(site)
+    if type(base) is dist.Normal:
+        return NormalDensity(*(_number_or_flat(part, site) for part in (base.loc, base.scale)))
+    if type(base) is ScaleMixtureNormal:
+        numbers = [_number_or_flat(part, site) for part in (base.mixing, base.scale1, base.scale2)]
+        if not any(isinstance(number, Tensor) for number in numbers):
+            mixture = ScaleMixtureDensity(*numbers)  # type: ignore[arg-type]
+            if abs(mixture.log_odds_at_zero) < LARGEST_LOG_ODDS:
+                return mixture
+    return AnyDensity(site, jacobian=jacobian)
+
+
+def elementwise_prior(site: Site) -> Distribution | None:
+    """The prior of a site's single elements; None if the site is constrained or its elements are dependent."""
+    base = unwrap(site.prior)
+    return base if site.transform is None and base.event_shape == () else None
+
+
+def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
+    """One number if all weights have the same, else a vector with one number per weight."""
+    argument = argument.detach()  # a learned prior gets this far only for the question whether it has a closed form
+    first = argument.reshape(-1)[0]
+    if bool((argument == first).all()):
+        return float(first)
+    return argument.expand(site.start.shape).reshape(-1)

@@ -1,0 +1,270 @@
+"""A check that autograd's gradients of a network are right: a fit with a wrong gradient would fail silently."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.functional import ChangedInputError
+from ..._core.inputs import Inputs, map_inputs, versions
+from ..._core.scope import EXCLUSIVE, seeded
+from ...modelling.model import BayesianModel, random_paths
+from ._sites import find_sites
+
+MAX_ROWS = 32
+"""Heuristic: number of rows that reach most paths through a network at the cost of a few steps of a fit."""
+
+MAX_WEIGHTS = 10_000_000
+"""Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
+
+CHECKPOINTED = (
+    "the network must keep its activations, but it uses activation checkpointing (`torch.utils.checkpoint`), which "
+    "runs layers again when the drawn weights are not in their place any more; leave checkpointing out."
+)
+"""Message if a backward pass runs layers again and gets other tensors than the forward pass."""
+
+STEPS = (1e-4, 1e-5)
+"""Lengths of the two steps relative to the size of a site's weights; rounding in double precision is far smaller."""
+
+SUSPICIOUS = 1e-3
+"""Relative disagreement of all sites together above which each site is checked alone."""
+
+WRONG = 0.1
+"""Relative disagreement above which the gradient is wrong; a kink within `SMOOTH` explains at most `SMOOTH` / 2."""
+
+SMOOTH = 0.05
+"""Relative disagreement of the two steps, or of both sides of the shorter one, above which there is a kink."""
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """A direction in the weights of some sites: the move per unit step, and autograd's derivative along it."""
+
+    moves: dict[str, Tensor]
+    slope: float
+
+
+class _Function:
+    """The log-likelihood of a few rows as a function of the weights: float64, and the same random numbers always.
+
+    Args:
+        model: A copy of the model, which is changed.
+        x: Inputs, shape (N, ...).
+        y: Targets, shape (N, ...).
+    """
+
+    def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
+        self._model, self._x, self._y = model, x, y
+        self._values = {site.name: site.start for site in find_sites(model, (), {})}
+        weights = {f"net.{path}" for path in random_paths(model)}
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        self._originals = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
+        with seeded(0, model.device):
+            for name in model.site_names:  # a network may start at zeros or on kinks: move away
+                value = self._values[name]
+                self._values[name] = value + 0.03 * size_of(value) * torch.randn_like(value)
+            # The network must use the given values and not its own, not even in a backward pass that computes
+            # activations again (checkpointing), when the given ones are in their place no more: so its own are far off.
+            sites = [(name, model.initial_value(name)) for name in model.site_names]
+            far = {name: value + 10 * size_of(value) * torch.randn_like(value) for name, value in sites}
+            for path, value in model.network_weights(far).items():
+                model.network.get_buffer(path).copy_(value)
+
+    def _call(self, moved: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        leaves = {name: {**self._values, **moved}[name].detach().requires_grad_() for name in self._model.site_names}
+        given = {name: leaf.clone() for name, leaf in leaves.items()}  # a leaf cannot be changed in place
+        before = versions(self._x), versions(self._y)
+        drawn = {name: value._version for name, value in given.items()}
+        with torch.no_grad():
+            for buffer, original in self._originals:  # buffers such as running statistics
+                buffer.copy_(original)
+        with seeded(0, self._model.device):
+            result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
+        for name, value in given.items():
+            if value._version != drawn[name]:
+                _refuse_change(name)
+        for name, part, earlier in (("x", self._x, before[0]), ("y", self._y, before[1])):
+            if versions(part) != earlier:
+                raise _WrongGradientError(
+                    f"the {'network' if name == 'x' else 'likelihood'} must leave `{name}` as it is, but it changes it "
+                    "in place (`inplace=True`, `add_`), so the next draw would see other data; compute the change as "
+                    "a new tensor."
+                )
+        return result, leaves
+
+    def value(self, moved: Mapping[str, Tensor]) -> float:
+        """The log-likelihood in nats, with the values in `moved` for some sites."""
+        return float(self._call(moved)[0].detach())
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Autograd's gradient with respect to each site of the network."""
+        result, leaves = self._call({})
+        if not result.requires_grad:
+            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        found = torch.autograd.grad(result, list(leaves.values()), allow_unused=True)
+        pairs = zip(leaves.items(), found, strict=True)
+        return {name: torch.zeros_like(leaf) if gradient is None else gradient for (name, leaf), gradient in pairs}
+
+    def along(self, direction: _Direction, step: float) -> float:
+        """The log-likelihood in nats, after a step along a direction."""
+        return self.value({name: self._values[name] + step * move for name, move in direction.moves.items()})
+
+    def size(self, name: str) -> float:
+        """Typical size of a site's weights."""
+        return size_of(self._values[name])
+
+
+def size_of(value: Tensor) -> float:
+    """Root mean square of the elements, or 1 if all are 0."""
+    root = float(value.square().mean().sqrt()) if value.numel() else 0.0
+    return root or 1.0
+
+
+def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
+    r"""Raise if the gradient of the log-likelihood in the random weights is not what autograd says.
+
+    A network can hide part of its gradient: by ``detach()``, by an `autograd.Function` of its own, or in a layer that
+    returns a wrong gradient. Every fit with such a network would fail silently.
+
+    The derivative along a direction d of the weights is compared with a central difference,
+
+    .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
+
+    in double precision, on a copy of the model, with the same random numbers for every evaluation, at a point near the
+    sites' starts. Two directions are tried for each site. One moves all weights in which autograd's gradient is exactly
+    0, so that a hidden gradient shows; the other follows the signs of the gradient. First all sites are moved together;
+    only if that looks wrong is each site moved alone.
+
+    A false alarm would be worse than a miss, so doubtful cases pass. The differences of two steps, and of both sides of
+    one step, must agree with each other; on a kink they do not, and the check passes. It also passes if the network
+    does not run in double precision, gives different values for the same weights and seed, or is flat where autograd
+    has a slope (a straight-through estimator). Networks with more than ten million random weights, and models with an
+    estimator applied, are not checked.
+
+    Args:
+        model: The model, which stays as it is; it is checked in its present mode, train or eval.
+        x: Inputs, shape (N, ...); only the first 32 rows are used.
+        y: Targets, shape (N, ...).
+
+    Raises:
+        ValueError: If the two disagree, or if the network changes its weights in place; the message names the site.
+    """
+    if (
+        model.interception.is_active
+        or sum(model.initial_value(name).numel() for name in model.site_names) > MAX_WEIGHTS
+    ):
+        return
+    x, y = map_inputs(_example, x), _example(_checks.rows("y", y))
+    try:
+        with torch.enable_grad():
+            with EXCLUSIVE:  # another thread's draw may be in the network
+                model_copy = copied(model)
+            function = _Function(model_copy.double(), x, y)
+            start, gradients = function.value({}), function.gradients()
+            if function.value({}) != start or not math.isfinite(start) or not _are_finite(gradients):
+                return
+            for directions in _directions(function, gradients):
+                if _looks_wrong(function, _joined(directions), start):
+                    for name, direction in directions.items():
+                        _check(function, name, direction, start)
+    except _WrongGradientError as error:
+        raise ValueError(str(error)) from None
+    except ChangedInputError:
+        raise
+    except CheckpointError:
+        raise ValueError(CHECKPOINTED) from None
+    except Exception:  # wrong data: the model's own call says so. Or a network that does not run in float64
+        return
+
+
+def _example(value: Tensor) -> Tensor:
+    value = value[:MAX_ROWS].detach().clone()  # the network may change it in place
+    return value.double() if value.is_floating_point() else value
+
+
+class _WrongGradientError(Exception):
+    """A gradient is wrong, as opposed to any other error in the check."""
+
+
+def _refuse_change(name: str) -> NoReturn:
+    raise _WrongGradientError(
+        f"the network changes its weights in place (`max_norm`, `clamp_`), and `{name}` is then no longer the value "
+        "that was drawn; compute the changed weights as new tensors, or leave it out of `where`."
+    )
+
+
+def _are_finite(gradients: Mapping[str, Tensor]) -> bool:
+    return all(bool(gradient.isfinite().all()) for gradient in gradients.values())
+
+
+def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:
+    """Two directions for each site: random in the weights with zero gradient, and along the gradient's signs."""
+    hidden: dict[str, _Direction] = {}
+    along_gradient: dict[str, _Direction] = {}
+    with seeded(1, next(iter(gradients.values())).device):
+        for name, gradient in gradients.items():
+            noise = torch.randn_like(gradient)
+            for chosen, found in (
+                ((gradient == 0) * noise, hidden),
+                (gradient.sign() * noise.abs(), along_gradient),
+            ):
+                length = float(chosen.norm())
+                if length > 0:
+                    move = chosen * (function.size(name) / length)
+                    found[name] = _Direction({name: move}, float((gradient * move).sum()))
+    return [hidden, along_gradient]
+
+
+def _joined(directions: Mapping[str, _Direction]) -> _Direction:
+    """One direction for all sites; sites with large slopes move less, so that one with a median slope still counts."""
+    slopes = sorted(direction.slope for direction in directions.values())
+    median = slopes[len(slopes) // 2] if slopes else 0.0
+    total = 0.0
+    moves: dict[str, Tensor] = {}
+    for direction in directions.values():
+        factor = min(1.0, median / direction.slope) if direction.slope > 0 else 1.0
+        moves |= {name: factor * move for name, move in direction.moves.items()}
+        total += factor * direction.slope
+    return _Direction(moves, total)
+
+
+def _rounding(start: float, step: float) -> float:
+    """Largest error of a difference quotient by rounding; heuristic: a thousand roundings of the sum."""
+    return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
+
+
+def _looks_wrong(function: _Function, direction: _Direction, start: float) -> bool:
+    if not direction.moves:
+        return False
+    step = STEPS[-1]
+    difference = (function.along(direction, step) - function.along(direction, -step)) / (2 * step)
+    allowed = SUSPICIOUS * max(abs(difference), abs(direction.slope))
+    return abs(difference - direction.slope) > allowed + _rounding(start, step)
+
+
+def _check(function: _Function, name: str, direction: _Direction, start: float) -> None:
+    """Raise if the function is smooth along a direction but its slope differs from that of autograd."""
+    centred, sides = [], (0.0, 0.0)
+    for step in STEPS:
+        ahead, behind = function.along(direction, step), function.along(direction, -step)
+        centred.append((ahead - behind) / (2 * step))
+        sides = (ahead - start) / step, (start - behind) / step
+    difference = centred[-1]
+    disagreement = max(abs(sides[0] - sides[1]), abs(centred[0] - centred[1]))
+    if difference == 0 or disagreement > SMOOTH * abs(difference) + _rounding(start, STEPS[-1]):
+        return
+    error = abs(difference - direction.slope)
+    if error > WRONG * max(abs(difference), abs(direction.slope)) + 10 * _rounding(start, STEPS[-1]):
+        raise _WrongGradientError(
+            f"the network hides or changes the gradient of its log-likelihood in `{name}`: along one direction "
+            f"autograd says {direction.slope:.4g} nats and a finite difference {difference:.4g}. Look for `detach()`, "
+            "`.data`, `torch.no_grad()` or an autograd function in the layer that owns it; correct the layer, or leave "
+            f"`{name}` out of `where`. Surrogate gradients on purpose (straight-through, gradient reversal) would not "
+            "maximise the ELBO: they are refused too, and there is no switch."
+        )

@@ -1,0 +1,93 @@
+"""The joint density of a model's data and latent variables, with the latent variables in a flat vector."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core.reflection import tensors_of
+from ..._core.scope import seeded
+from ...modelling.model import BayesianModel
+from ._densities import Density, density_of
+from ._layout import Layout
+from ._sites import Site, find_sites
+
+CHUNK = 2**20
+"""Heuristic: length of a chunk on a CPU, at which a chunk of every vector fits in the cache."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive numbers of a flat vector that are evaluated together.
+
+    Args:
+        part: Position of the numbers in the vector.
+        density: Prior density of the numbers.
+        kind: Label that a guide gave to their sites; see :meth:`Joint.pieces`.
+    """
+
+    part: slice
+    density: Density
+    kind: Any
+
+
+class Joint:
+    r"""The joint density :math:`p(y \mid w)\, p(w)` of a :class:`~pyro_bnn.BayesianModel` with fixed priors.
+
+    The latent variables lie in a flat vector, in unconstrained space and in the order in which the model draws them.
+
+    Args:
+        model: The model.
+        jacobian: Whether the density of constrained variables includes the Jacobian; see :class:`AnyDensity`.
+    """
+
+    def __init__(self, model: BayesianModel, *, jacobian: bool = True) -> None:
+        self.model = model
+        with seeded(0, model.device):
+            self.sites = find_sites(model, (), {})
+            self.densities = {site.name: density_of(site, jacobian=jacobian) for site in self.sites}
+        self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
+        self._statements = model.sample_statements
+        self._watched = [(tensor, tensor._version) for site in self.sites for tensor in tensors_of(site.prior)]
+
+    def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
+        """The priors of the whole vector, in pieces: neighbours of one kind and density are joined, long runs are cut.
+
+        Args:
+            kind: Function from a site to a label; only sites with equal labels are evaluated together.
+            longest: Length of the longest piece on a CPU.
+        """
+        runs: list[Piece] = []
+        for site in self.sites:
+            part, density, its_kind = self.layout.slices[site.name], self.densities[site.name], kind(site)
+            last = runs[-1] if runs else None
+            if last and density.key is not None and (density.key, its_kind) == (last.density.key, last.kind):
+                runs[-1] = Piece(slice(last.part.start, part.stop), last.density, its_kind)
+            elif part.stop > part.start:
+                runs.append(Piece(part, density, its_kind))
+        return [piece for run in runs for piece in _cut(run, self.model.device, longest)]
+
+    def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Values of the sites from their unconstrained values, differentiable."""
+        pairs = ((site, free[site.name]) for site in self.sites)
+        return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
+
+    def log_likelihood(self, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+        """See :meth:`BayesianModel.log_likelihood`."""
+        return self.model.log_likelihood(values, *batch)
+
+    def require_same_priors(self) -> None:
+        """Raise a `ValueError` if a prior of the model was changed since this object was made."""
+        now, before = self.model.sample_statements, self._statements
+        is_same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+        if not is_same or any(tensor._version != version for tensor, version in self._watched):
+            raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
+
+
+def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:
+    """Chunks of a long run; a density without a key may have one number per weight, so its run stays whole."""
+    size = longest if device.type == "cpu" and run.density.key is not None else run.part.stop - run.part.start
+    for start in range(run.part.start, run.part.stop, size):
+        yield Piece(slice(start, min(start + size, run.part.stop)), run.density, run.kind)

@@ -1,0 +1,231 @@
+"""The posterior as one function of a flat vector, for samplers and Laplace's method.
+
+It is evaluated many times. So many points are evaluated as one batch and, for a :class:`BayesianModel`, without effect
+handlers.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.inputs import Inputs, as_inputs, as_targets, map_inputs, named_leaves
+from ..._core.reflection import unvalidated
+from ..._core.scope import EXCLUSIVE, own_parameters, seeded
+from ...modelling.model import BayesianModel
+from ._batched import BatchedModel
+from ._coordinates import Coordinates, Draw
+from ._gradients import check_gradients
+from ._rows import groups_of
+from ._sites import Site, find_sites
+
+
+class Potential(Coordinates, ABC):
+    r"""Negative log joint density in unconstrained space, in nats.
+
+    .. math:: U(z) = -\log p(y \mid w) - \log p(w) - \log \left| \det \frac{dw}{dz} \right|, \qquad w = w(z).
+
+    Points are rows: z has shape (K, P); see :class:`Coordinates`.
+    """
+
+    @abstractmethod
+    def value(self, z: Tensor) -> Tensor:
+        """U at each row, differentiable, shape (K,)."""
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """U at each row, shape (K,), and its gradient, shape (K, P)."""
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            value = self.value(z)
+            (gradient,) = torch.autograd.grad(value.sum(), z)
+        return value.detach(), gradient
+
+    @abstractmethod
+    def from_prior(self, num_rows: int) -> Tensor:
+        """Independent draws from the prior, unconstrained, shape (K, P)."""
+
+
+class NetworkPotential(Potential):
+    """The potential of a :class:`BayesianModel` on all of its data.
+
+    Args:
+        model: The model, in the mode and dtype in which it is evaluated.
+        x: All inputs, shape (N, ...).
+        y: All targets, shape (N, ...).
+    """
+
+    def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
+        super().__init__(find_sites(model, (), {}))
+        self._x, self._y = x, model.likelihood.as_targets(y, model.dtype)
+        self._weights = model.likelihood.fit_weights(y, model.dtype)
+        self._model = model
+        self._children = {name for name in model.site_names if model.parents_of(name)}
+        self._groups = list(groups_of(self.sites, self.layout, self._children))
+        grouped = {name for group in self._groups for name in group.names}
+        self._single = [site for site in self.sites if site.name not in grouped]
+        with seeded(0, self.like.device), torch.no_grad():
+            example = self.constrain(self.from_prior(2))
+        self._batched = BatchedModel(model, example, x)
+
+    def value(self, z: Tensor) -> Tensor:
+        """Minus log-likelihood and log-prior."""
+        values = self.constrain(z)
+        return -self.log_likelihood(values) - self.log_prior(z, values)
+
+    def log_likelihood(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Log-likelihood of all data in nats, shape (K,), in one batched run; values have shape (K, *event)."""
+        log_prob = self._batched.observation(values, self._x).log_prob(self._y)
+        return _rowwise_sum(log_prob if self._weights is None else log_prob * self._weights)
+
+    def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """Log-density of z under the prior in nats, shape (K,); sites with one kind of prior are evaluated together."""
+        total = z.new_zeros(len(z))
+        for group in self._groups:
+            total = total + group.log_prob(z)
+        if self._single:
+            free = self.layout.views(z)
+            for site in self._single:
+                density = _rowwise_sum(self._prior_given(site, values).log_prob(values[site.name]))
+                total = total + density + _log_jacobian(site, free[site.name], values)
+        return total
+
+    def from_prior(self, num_rows: int) -> Tensor:
+        """Independent draws from the prior, unconstrained, shape (K, P); parents come before their children."""
+        draws: Draw = {}
+        for site in self.sites:
+            prior = self._prior_given(site, draws)
+            draws[site.name] = (prior if site.name in self._children else prior.expand_by([num_rows])).sample()
+        return self.unconstrain(draws)
+
+    def _prior_given(self, site: Site, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The prior of a site; for K rows of values at once if it depends on other sites."""
+        if site.name not in self._children:
+            return site.prior
+        prior: TorchDistributionMixin = unvalidated(self._model.prior_given(site.name, values))
+        return prior
+
+
+def network_potential(
+    model: BayesianModel, x: Inputs, y: Tensor, dtype: torch.dtype | None, *, stacklevel: int
+) -> NetworkPotential:
+    """The potential of a copy of a model in eval mode.
+
+    Args:
+        model: The model.
+        x: All inputs, shape (N, ...), also as arrays or lists.
+        y: All targets, shape (N, ...).
+        dtype: Type of the copy; None keeps that of the model.
+        stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
+
+    Raises:
+        ValueError: If the data do not fit the model, if they are not the whole data set, if the network is random, or
+            if it hides a part of its gradient.
+    """
+    x, y = as_inputs("x", x, model.like), as_targets("y", y, model.like)
+    model.check_targets(x, y)
+    for name, leaf in named_leaves("x", x):
+        _checks.finite(name, leaf)
+    if len(y) != model.num_data:
+        raise ValueError(
+            f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
+        )
+    warn_of_learnable(model, stacklevel=stacklevel + 1)
+    with EXCLUSIVE:  # another thread's draw may be in the network
+        model = copied(model)
+    model = model.to(dtype or model.dtype).eval()
+
+    def converted(value: Tensor) -> Tensor:
+        return value.to(model.dtype) if value.is_floating_point() else value
+
+    x, y = map_inputs(converted, x), converted(y)
+    check_gradients(model, x, y)
+    potential = NetworkPotential(model, x, y)
+    with EXCLUSIVE, torch.no_grad():
+        first, again = (potential.value(potential.start[None]) for _ in range(2))
+    if bool((first != again).any()) and bool(first.isfinite().all()):
+        raise ValueError(
+            "the model gives different densities for the same weights, so it is random, as with dropout that stays on "
+            "or a `pyro.sample` of the network's own, but a fixed density is needed; remove what is random."
+        )
+    return potential
+
+
+def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
+    """Warn that parameters that a fit would learn stay as they are, if there are any.
+
+    Args:
+        model: The model.
+        stacklevel: Stack level of the warning, as seen from the caller.
+    """
+    learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if learnable:
+        warnings.warn(
+            f"the model's learnable parameters {learnable} stay at their present values: only variables with a prior "
+            "are inferred here.",
+            stacklevel=stacklevel + 1,
+        )
+
+
+class TracePotential(Potential):
+    """The potential of any Pyro model, which is traced at each point: slow, but it works for every model.
+
+    Args:
+        model: A Pyro model.
+        args: Arguments of the model.
+    """
+
+    def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
+        super().__init__(find_sites(model, args, {}))
+        self._model, self._args = model, args
+        with seeded(0, self.like.device), torch.no_grad():
+            self.value(self.from_prior(1))  # Pyro checks what the model is given, here once
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """U and its gradient; see :meth:`Potential.value_and_grad`. Where a trajectory diverges, there is no error."""
+        with pyro.validation_enabled(False):
+            return super().value_and_grad(z)
+
+    def value(self, z: Tensor) -> Tensor:
+        """Minus the log joint density of each row, with the Jacobian."""
+        values = self.constrain(z)
+        density = torch.stack([self._log_joint(row) for row in _rows(values)])
+        free = self.layout.views(z)
+        for site in self.sites:
+            density = density + _log_jacobian(site, free[site.name], values)
+        return -density
+
+    def from_prior(self, num_rows: int) -> Tensor:
+        """Draws from a run of the whole model each, since its priors may depend on each other."""
+        names = [site.name for site in self.sites]
+        with own_parameters(self._model), torch.no_grad(), poutine.block():
+            traces: list[Any] = [poutine.trace(self._model).get_trace(*self._args) for _ in range(num_rows)]
+        return self.unconstrain({name: torch.stack([t.nodes[name]["value"] for t in traces]) for name in names})
+
+    def _log_joint(self, values: Draw) -> Tensor:
+        with own_parameters(self._model), poutine.block():
+            trace: Any = poutine.trace(poutine.condition(self._model, data=values)).get_trace(*self._args)
+        total: Tensor = trace.log_prob_sum()
+        return total
+
+
+def _rowwise_sum(value: Tensor) -> Tensor:
+    return value.sum(tuple(range(1, value.dim()))) if value.dim() > 1 else value
+
+
+def _log_jacobian(site: Site, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+    if site.transform is None:
+        return z.new_zeros(len(z))
+    return _rowwise_sum(site.transform.log_abs_det_jacobian(z, values[site.name]))
+
+
+def _rows(values: Mapping[str, Tensor]) -> Iterator[Draw]:
+    for index in range(len(next(iter(values.values())))):
+        yield {name: value[index] for name, value in values.items()}

@@ -1,0 +1,191 @@
+"""Latent variables of a model: what a guide or a sampler needs to know of each."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.infer.autoguide.initialization import init_to_median
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import prune_subsample_sites
+from torch import Tensor, nn
+from torch.distributions import Transform, biject_to, constraints
+
+from ..._core.reflection import overridden_names, tensors_of
+from ..._core.scope import own_parameters, seeded, short_errors
+from ...modelling.model import BayesianModel
+
+
+@dataclass(frozen=True)
+class Site:
+    """One latent variable of a model.
+
+    Args:
+        name: Site name.
+        prior: Distribution of the site in the model.
+        start: First value, inside the support: the network's own value where that is possible, else a median of the
+            prior.
+        transform: Bijection from real numbers to the support; None if the support is the real line already.
+        plates: The plates around the site, as (name, size, dim).
+        is_fixed: Whether the prior depends on no other variable and is not learned.
+    """
+
+    name: str
+    prior: TorchDistributionMixin
+    start: Tensor
+    transform: Transform | None
+    plates: list[tuple[str, int, int]] = field(default_factory=list)
+    is_fixed: bool = True
+
+    @property
+    def unconstrained_start(self) -> Tensor:
+        """The first value in unconstrained space."""
+        return self.start if self.transform is None else self.transform.inv(self.start)
+
+    @property
+    def unconstrained_event_dim(self) -> int:
+        """Event dimensions of the unconstrained value; a simplex or Cholesky factor has another number of them."""
+        return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
+
+    def enter(self, plates: dict[str, Any]) -> ExitStack:
+        """A context inside the site's plates; a plate is made at its first use and kept in `plates` for other sites."""
+        stack = ExitStack()
+        for name, size, dim in self.plates:
+            if name not in plates:
+                plates[name] = pyro.plate(name, size, dim=dim)
+            stack.enter_context(plates[name])
+        return stack
+
+
+def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
+    """The latent variables of a model, in the order in which it draws them.
+
+    Each variable gets a first value: the network's own weights, or a median of the prior. The priors of later variables
+    are conditioned on these values, not on draws: given one draw of heavy-tailed parents, the first values of their
+    children would lie far outside the bulk of their density.
+
+    Args:
+        model: The model.
+        args: Arguments of the model.
+        kwargs: Keyword arguments of the model.
+
+    Raises:
+        ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
+            cannot be called with these arguments.
+    """
+    _require_arguments(model, args, kwargs)
+    sites = _plain_sites(model) if isinstance(model, BayesianModel) else None
+    sites = _traced_sites(model, args, kwargs) if sites is None else sites
+    if not sites:
+        raise ValueError("the model has no latent variable; it must have at least one `pyro.sample` without `obs`.")
+    return sites
+
+
+def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    """Raise unless a model of one's own can be called with some arguments."""
+    if isinstance(model, BayesianModel):
+        return
+    try:
+        inspect.signature(model.forward if isinstance(model, nn.Module) else model).bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(model, "__name__", type(model).__name__)
+        raise ValueError(
+            f"a Pyro model of your own must be given with the arguments of a call, as `MeanFieldGuide({name}, x, y)`, "
+            f"got some with which it cannot be called: {error}."
+        ) from None
+
+
+def _plain_sites(model: BayesianModel) -> list[Site] | None:
+    """The latent variables of a model of ours, without effect handlers; None if only a trace can tell."""
+    if overridden_names(type(model), BayesianModel):
+        return None
+    sites: list[Site] = []
+    values: dict[str, Tensor] = {}
+    with torch.no_grad(), seeded(0):  # the same starts at every call
+        for name in model.latent_names:
+            prior = model.plain_prior(name, values)
+            if prior is None:
+                return None
+            values[name] = _start(name, prior, model)
+            sites.append(_site(name, {"fn": prior, "value": values[name], "cond_indep_stack": ()}, model))
+    return sites
+
+
+def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
+    latents = model.sample_latents if isinstance(model, BayesianModel) else model
+    with short_errors(), own_parameters(model), torch.no_grad(), poutine.block():
+        with seeded(0):  # the same starts at every call
+            started = _AtStart(model)(latents)
+            trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
+            sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
+        if not isinstance(model, BayesianModel):
+            with seeded(1):  # a prior that depends on other variables differs in another draw
+                again = poutine.trace(latents).get_trace(*args, **kwargs)
+            sites = [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
+    return sites
+
+
+def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
+    """A first value: the network's own weights if they are inside the support, else a median of the prior."""
+    if isinstance(model, BayesianModel) and name in model.site_names:
+        value = model.initial_value(name)
+        if bool(prior.support.check(value).all()):
+            return value
+    median: Tensor = init_to_median({"name": name, "fn": prior})  # of draws, which would take too long for all weights
+    return median
+
+
+class _AtStart(Messenger):
+    """Replaces the draw of each latent variable by its first value, so that later priors are conditioned on it."""
+
+    def __init__(self, model: object) -> None:
+        super().__init__()
+        self._model = model
+
+    def _pyro_sample(self, msg: Any) -> None:
+        is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # a plate's indices; Pyro tests so too
+        if msg["value"] is not None or is_subsample or msg["fn"].support.is_discrete:
+            return
+        msg["value"] = _start(msg["name"], msg["fn"], self._model)
+
+
+def _site(name: str, node: Any, model: object) -> Site:
+    prior = node["fn"]
+    support = prior.support
+    if support.is_discrete:
+        raise ValueError(
+            f"a Gaussian guide needs continuous latent variables, but `{name}` is {prior} on {support}; sum it "
+            "out of the model."
+        )
+    frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
+    for frame in frames:
+        if (frame.full_size or frame.size) != frame.size:
+            raise ValueError(
+                f"`{name}` has one value per row of the subsampled plate `{frame.name}`, but latent variables must be "
+                "shared by all data; if it is the observed site, pass the targets as an example argument."
+            )
+    start: Tensor = node["value"]
+    transform = None if _is_real(support) else biject_to(support)
+    is_fixed = not any(tensor.requires_grad for tensor in tensors_of(prior))
+    if isinstance(model, BayesianModel):
+        is_fixed = is_fixed and model.has_fixed_priors
+    return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames], is_fixed)
+
+
+def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
+    """Whether a node of another trace has the same prior."""
+    if node is None:
+        return False
+    first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))
+    return len(first) == len(second) and all(map(torch.equal, first, second))
+
+
+def _is_real(support: constraints.Constraint) -> bool:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support is constraints.real

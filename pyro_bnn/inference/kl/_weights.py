@@ -1,0 +1,95 @@
+"""Weights of the KL term during a fit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..._core import checks as _checks
+
+KLWeight = Callable[[int, int, int], float]
+"""Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
+
+LARGEST_WEIGHT = 1e30
+"""Heuristic: far above every weight that leaves the data a say, and below the end of single precision at 3e38."""
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """See :func:`constant`."""
+
+    weight: float
+
+    def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
+        return self.weight
+
+
+@dataclass(frozen=True)
+class _Halving:
+    """See :func:`blundell`."""
+
+    def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
+        return num_batches * 2.0 ** -(batch + 1) / (1 - 2.0**-num_batches)
+
+
+@dataclass(frozen=True)
+class _Warmup:
+    """See :func:`linear_warmup`."""
+
+    num_epochs: int
+    weight: float
+
+    def __call__(self, epoch: int, batch: int, num_batches: int) -> float:
+        return self.weight * min(1.0, (epoch * num_batches + batch + 1) / (self.num_epochs * num_batches))
+
+
+def constant(weight: float) -> KLWeight:
+    """The same weight at every step: 1 is the ELBO, below 1 a cold posterior, 0 ignores the prior.
+
+    Example:
+        >>> constant(0.1)(0, 3, 100)
+        0.1
+    """
+    return _Constant(check_weight(weight))
+
+
+def check_weight(weight: float) -> float:
+    """Return the KL weight if it is a valid one.
+
+    Raises:
+        ValueError: If it is not a number from 0 to 1e30.
+    """
+    if not _checks.is_number(weight) or not 0 <= weight < float("inf"):
+        raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
+    if weight > LARGEST_WEIGHT:
+        raise ValueError(f"a KL weight must be at most {LARGEST_WEIGHT:g}; 1 is that of the ELBO, 0.1 a tenth of it.")
+    return float(weight)
+
+
+def blundell() -> KLWeight:
+    r"""A weight that halves from batch to batch, :math:`M\, 2^{M-i} / (2^M - 1)` for i = 1, ..., M; its mean is 1.
+
+    It is computed as :math:`M\, 2^{-i} / (1 - 2^{-M})`, which stays finite for every M.
+
+    References:
+        Blundell et al. (2015), https://arxiv.org/abs/1505.05424, section 3.4.
+
+    Example:
+        >>> [round(blundell()(0, batch, 3), 4) for batch in range(3)]
+        [1.7143, 0.8571, 0.4286]
+    """
+    return _Halving()
+
+
+def per_weight(num_weights: int) -> KLWeight:
+    """The constant weight one over the number of weights: a very cold posterior, which other libraries use."""
+    return constant(1 / _checks.at_least("num_weights", num_weights, 1))
+
+
+def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
+    """A weight that grows in equal steps from almost 0 to `weight` over the first `num_epochs` epochs, then stays.
+
+    Example:
+        >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)
+        ([0.25, 0.5], 1.0)
+    """
+    _checks.at_least("num_epochs", num_epochs, 1)
+    return _Warmup(num_epochs, check_weight(weight))

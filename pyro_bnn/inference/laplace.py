@@ -1,0 +1,298 @@
+"""Laplace's method: a Gaussian at the mode of the posterior, with a covariance from the curvature there."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from .._core import checks as _checks
+from .._core.fit_arguments import check_fit
+from .._core.inputs import Inputs, Pairs
+from .._core.records import plain, record
+from .._core.saved_tensors import check_finite, check_tensor
+from .._core.scope import EXCLUSIVE, restored, seeded
+from ..modelling.model import BayesianModel
+from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
+from .posterior import Draw, Posterior, Status, Target
+
+__all__ = ["LaplacePosterior", "fit_laplace"]
+
+MAX_DIMENSIONS = 5000
+"""Largest number of latent numbers; their Hessian takes 200 MB in double precision."""
+
+SMALL_GRADIENT = 1e-3
+"""Heuristic: largest gradient, in nats per posterior standard deviation, at which a point counts as the mode."""
+
+
+@dataclass(frozen=True)
+class LaplaceRecord:
+    """What a file says of a :class:`LaplacePosterior`; it needs no data."""
+
+    mode: Tensor
+    precision: Tensor
+    peak: float
+    status: Status
+    seconds: float
+
+
+class LaplacePosterior(Posterior):
+    r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
+
+    Args:
+        coordinates: What turns flat vectors into values.
+        mode: The mode z*, shape (P,).
+        precision: The Hessian H of the potential at the mode, shape (P, P).
+        peak: Log joint density of the data and the mode, in nats.
+        dtype: Type of the draws.
+        status: How the search for the mode ended.
+        seconds: Wall time of the inference.
+
+    Raises:
+        ValueError: If the precision is not positive definite.
+    """
+
+    def __init__(
+        self,
+        coordinates: Coordinates,
+        mode: Tensor,
+        precision: Tensor,
+        *,
+        peak: float,
+        dtype: torch.dtype,
+        status: Status,
+        seconds: float,
+    ) -> None:
+        self.status, self.mode, self.precision, self.peak = status, mode, precision, peak
+        self._seconds = seconds
+        self._coordinates, self._dtype = coordinates, dtype
+        self._factor = _cholesky(precision)
+
+    @property
+    def method(self) -> str:
+        """Laplace's method."""
+        return "Laplace"
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each latent variable."""
+        return {site.name: site.start.shape for site in self._coordinates.sites}
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the search and of the Hessian."""
+        return self._seconds
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Independent draws; see :meth:`Posterior.draws`."""
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
+        for _ in range(num_samples):
+            noise = torch.randn_like(self.mode)[:, None]
+            yield self._values(self.mode + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
+
+    def median(self) -> Draw:
+        """The values at the mode, ``{site: shape (*event)}``: the MAP estimate, and the marginal medians."""
+        return self._values(self.mode)
+
+    @property
+    def log_evidence(self) -> float:
+        r"""Laplace's estimate of the log evidence, in nats.
+
+        .. math:: \log p(y) \approx -U(z^*) + \tfrac P2 \log 2\pi - \tfrac12 \log \det H.
+        """
+        half_log_det = float(self._factor.diagonal().log().sum())
+        return self.peak + 0.5 * len(self.mode) * math.log(2 * math.pi) - half_log_det
+
+    def to_record(self) -> dict[str, Any]:
+        """Mode and precision; see :meth:`Posterior.to_record`."""
+        return plain(LaplaceRecord(self.mode, self.precision, self.peak, self.status, self.seconds))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "LaplacePosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved, model = record(LaplaceRecord, values, "posterior"), target.model_for("a posterior of Laplace's method")
+        dtype = saved.mode.dtype
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"`mode` must be torch.float32 or torch.float64, got {dtype}.")
+        coordinates = coordinates_of(model, dtype)
+        size = coordinates.num_dimensions
+        for name, value, shape in (("mode", saved.mode, (size,)), ("precision", saved.precision, (size, size))):
+            check_tensor(f"{name}` of the posterior", value, shape, dtype)
+            check_finite(f"{name}` of the posterior", value)
+        mode, precision = saved.mode.to(model.device), saved.precision.to(model.device)
+        told: dict[str, Any] = {"peak": saved.peak, "status": saved.status, "seconds": saved.seconds}
+        return cls(coordinates, mode, precision, dtype=model.dtype, **told)
+
+    def _values(self, z: Tensor) -> Draw:
+        values = self._coordinates.constrain(z[None])
+        return {name: value[0].to(self._dtype) for name, value in values.items()}
+
+
+def fit_laplace(
+    model: BayesianModel,
+    data: tuple[Inputs, Tensor] | Iterable[tuple[Inputs, Tensor]],
+    *,
+    max_iterations: int = 2000,
+    dtype: torch.dtype | None = torch.float64,
+    init: Posterior | None = None,
+    progress: bool = False,
+    seed: int | None = None,
+) -> LaplacePosterior:
+    r"""Fit a Gaussian to the posterior: find the mode, and the curvature there.
+
+    .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
+
+    The Hessian is the full one of the exact potential, and all its P x P numbers are stored. If it is not positive
+    definite, as at a saddle or a kink of the network, the negative curvature of the likelihood is set to 0 in the
+    directions that have it. Only the prior's curvature is left there, and the status says so. A constrained variable,
+    such as a noise scale, is approximated in unconstrained space, and the mode is that in unconstrained space.
+
+    Args:
+        model: The model; its learnable parameters stay as they are.
+        data: A tuple (x, y) with all rows, or a loader of such pairs, which are read into memory.
+        max_iterations: Largest number of L-BFGS iterations.
+        dtype: Type of the computation; None computes in the dtype of the model. The draws have the dtype of the model.
+        init: Posterior of which one draw is the start of the search, such as that of a fitted delta guide; by default
+            the search starts at the network's own weights.
+        progress: Whether to show a progress bar that counts evaluations of the potential.
+        seed: Seed of the draw of `init` and of what a loader draws, which leaves torch's generators as they were.
+
+    Returns:
+        A posterior with `mode`, `precision`, `log_evidence` and `status`.
+
+    Raises:
+        ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the curvature is
+            still not positive, as may happen under a mixture prior.
+
+    References:
+        MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
+        https://arxiv.org/abs/2106.14806.
+    """
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    _checks.at_least("max_iterations", max_iterations, 1)
+    _checks.flag("progress", progress)
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
+    check_fit(seed=seed)
+    begin = time.perf_counter()
+    if init is not None:
+        _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
+    with restored(model.device), seeded(seed, model.device):  # a loader may draw its order
+        x, y = Pairs(data, model.like, model.num_data).whole()
+    potential = network_potential(model, x, y, dtype, stacklevel=2)
+    if potential.num_dimensions > MAX_DIMENSIONS:
+        raise ValueError(
+            f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
+            f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
+        )
+    with EXCLUSIVE, seeded(seed, model.device):  # nothing else is random
+        start = _start(potential, init)
+    with tqdm(disable=not progress, unit="evaluation") as bar:
+        mode = _minimise(potential, start, max_iterations, bar)
+    precision, num_negative = _precision(potential, mode)
+    status = _status(potential, mode, precision, num_negative)
+    with torch.no_grad():
+        peak = -float(potential.value(mode[None])[0])
+    return LaplacePosterior(
+        Coordinates(potential.sites),  # the potential holds the data too
+        mode,
+        precision,
+        peak=peak,
+        dtype=model.dtype,
+        status=status,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _start(potential: Potential, init: Posterior | None) -> Tensor:
+    if init is None:
+        return potential.start
+    draw = next(init.draws(1))
+    return potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
+
+
+def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqdm) -> Tensor:
+    z = start.detach().clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [z],
+        max_iter=max_iterations,
+        max_eval=5 * max_iterations,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-14,
+        history_size=50,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        value, gradient = potential.value_and_grad(z[None])
+        z.grad = gradient[0]
+        bar.update()
+        return value[0]
+
+    optimizer.step(closure)
+    return z.detach()
+
+
+def _precision(potential: NetworkPotential, mode: Tensor) -> tuple[Tensor, int]:
+    """The precision, shape (P, P), and the number of directions in which the Hessian is not positive.
+
+    The precision is the Hessian; if that is not positive definite, the likelihood's negative curvature is set to 0.
+    """
+
+    def log_likelihood(z: Tensor) -> Tensor:
+        return potential.log_likelihood(potential.constrain(z[None]))[0]
+
+    def log_prior(z: Tensor) -> Tensor:
+        return potential.log_prior(z[None], potential.constrain(z[None]))[0]
+
+    try:
+        with torch.enable_grad():
+            of_likelihood, of_prior = (
+                -torch.autograd.functional.hessian(density, mode) for density in (log_likelihood, log_prior)
+            )
+    except RuntimeError as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        raise ValueError(
+            "Laplace's method needs second derivatives in all weights, but a layer of the network (EmbeddingBag is "
+            "one) has none; leave its weights out of `where`, or fit a guide with `fit_svi`."
+        ) from error
+    hessian = of_likelihood + of_prior
+    if not int(torch.linalg.cholesky_ex((hessian + hessian.mT) / 2).info):
+        return hessian, 0
+    values, vectors = torch.linalg.eigh((of_likelihood + of_likelihood.mT) / 2)
+    num_negative = int((torch.linalg.eigvalsh((hessian + hessian.mT) / 2) <= 0).sum())
+    return (vectors * values.clamp_min(0)) @ vectors.mT + of_prior, num_negative
+
+
+def _cholesky(precision: Tensor) -> Tensor:
+    factor, info = torch.linalg.cholesky_ex((precision + precision.mT) / 2)
+    if int(info):
+        raise ValueError(
+            "the posterior must curve downwards in all directions at the mode, but it does not; use a strictly "
+            "log-concave prior, such as NormalPrior (LaplacePrior and mixtures are not), or a variational guide."
+        )
+    return factor
+
+
+def _status(potential: Potential, mode: Tensor, precision: Tensor, num_negative: int) -> Status:
+    _, gradient = potential.value_and_grad(mode[None])
+    scaled = torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False)
+    steepest = float(scaled.norm())
+    problems = []
+    if steepest > SMALL_GRADIENT * math.sqrt(len(mode)):
+        problems.append(
+            f"the search stopped at a gradient of {steepest:.2g} nats per standard deviation, so this is not quite the "
+            "mode: raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation."
+        )
+    if num_negative:
+        problems.append(
+            f"the posterior curves the wrong way in {num_negative} of {len(mode)} directions, as at a saddle or a kink "
+            "of the network; the likelihood's negative curvature was set to 0 there, so the evidence is not reliable: "
+            "use a smooth activation, or start elsewhere with `init`."
+        )
+    return Status(not problems, " ".join(["Laplace approximation.", *problems]))

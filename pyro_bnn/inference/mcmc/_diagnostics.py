@@ -1,0 +1,245 @@
+"""Convergence of chains, by ArviZ."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution
+
+from ..._core.extras import optional
+from ..._core.inputs import Inputs
+from ...modelling.model import BayesianModel
+from ..joint import draw_batches
+from ._statistics import ChainStatistics
+
+LARGEST_R_HAT = 1.01
+SMALLEST_ESS_PER_CHAIN = 100
+"""Both are the advice of Vehtari et al. (2021), https://arxiv.org/abs/1903.08008."""
+
+FEWEST_DRAWS = 4
+"""Draws that each of two chains, or each half of a single one, must have for R-hat and effective sample sizes."""
+
+SMALLEST_BFMI = 0.3
+"""Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
+
+
+class ConvergenceWarning(UserWarning):
+    """The chains should not be trusted as they are; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """R-hat and effective sample sizes of M scalar quantities; NaN for a quantity that is the same in all draws.
+
+    All are NaN if there are fewer than four draws in each of several chains, or eight in a single one.
+
+    Args:
+        r_hat: Rank-normalised split R-hat, shape (M,).
+        ess_bulk: Effective sample size for means, shape (M,).
+        ess_tail: Effective sample size for the 5 % and 95 % quantiles, shape (M,).
+        is_known: Whether there were enough draws.
+
+    References:
+        Vehtari et al. (2021), https://arxiv.org/abs/1903.08008.
+    """
+
+    r_hat: Tensor
+    ess_bulk: Tensor
+    ess_tail: Tensor
+    is_known: bool = True
+
+    def __str__(self) -> str:
+        if not self.is_known:
+            return "too few draws for R-hat"
+        r_hat = self.r_hat[~self.r_hat.isnan()]
+        if not len(r_hat):
+            return "constant"
+        ess = (values[~values.isnan()].min() for values in (self.ess_bulk, self.ess_tail))
+        return f"largest R-hat {r_hat.max():.3f}, smallest ESS {next(ess):.0f} (bulk) and {next(ess):.0f} (tail)"
+
+    @property
+    def worst_r_hat(self) -> float:
+        """The largest R-hat, leaving constant quantities out; NaN if all are constant."""
+        r_hat = self.r_hat[~self.r_hat.isnan()]
+        return float(r_hat.max()) if len(r_hat) else float("nan")
+
+    @property
+    def worst_ess(self) -> float:
+        """The smallest of all bulk and tail sizes, leaving constant quantities out; NaN if all are constant."""
+        ess = torch.cat([self.ess_bulk, self.ess_tail])
+        ess = ess[~ess.isnan()]
+        return float(ess.min()) if len(ess) else float("nan")
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Diagnostics of the chains of a sampler.
+
+    Args:
+        num_chains: Number of chains, K.
+        num_divergences: Number of divergent trajectories of all chains after warm-up; None if not reported.
+        bfmi: Bayesian fraction of missing information of each chain, shape (K,); None if energies are not reported.
+        latents: Convergence of every element of every latent variable.
+        predictions: Convergence of the predictive moments at given inputs; None without them.
+    """
+
+    num_chains: int
+    num_divergences: int | None
+    bfmi: Tensor | None
+    latents: Convergence
+    predictions: Convergence | None
+
+    def __str__(self) -> str:
+        divergences = "not reported" if self.num_divergences is None else self.num_divergences
+        bfmi = "not reported" if self.bfmi is None else f"{self.bfmi.min():.2f}"
+        lines = [
+            f"chains       {self.num_chains}, divergences {divergences}, smallest BFMI {bfmi}",
+            f"latents      {self.latents} (weights are identified up to permutations and signs only)",
+        ]
+        if self.predictions is not None:
+            lines.append(f"predictions  {self.predictions}")
+        return "\n".join(lines)
+
+    @property
+    def judged(self) -> tuple[str, Convergence]:
+        """What the chains are judged by, after its name: predictions, or latent variables if those do not vary."""
+        if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
+            return "latent variables", self.latents
+        return "predictions", self.predictions
+
+    @property
+    def problems(self) -> list[str]:
+        """The problems found, each with a remedy; empty if there is none."""
+        found = []
+        if self.num_divergences:
+            found.append(
+                f"{self.num_divergences} divergent trajectories: the steps are too long for part of the posterior; "
+                "warm up longer (1000 draws), raise `target_accept` (0.95), or use smoother activations or tighter "
+                "priors."
+            )
+        if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
+            found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
+        what, judged = self.judged
+        if not judged.is_known:
+            found.append(
+                f"there are too few draws to judge: R-hat needs {FEWEST_DRAWS} in each of several chains, or "
+                f"{2 * FEWEST_DRAWS} in a single one; sample longer."
+            )
+        elif bool(judged.r_hat.isnan().all()):
+            found.append(
+                f"all draws have the same {what}: the chains did not move; warm up longer, or start them elsewhere "
+                "with `init`."
+            )
+        if judged.worst_r_hat > LARGEST_R_HAT:
+            parts = "chains" if self.num_chains > 1 else "halves of the chain"
+            found.append(
+                f"the largest R-hat of the {what} is {judged.worst_r_hat:.3f}, above {LARGEST_R_HAT}: the {parts} "
+                "disagree; warm up and sample longer, or look whether they sit in different modes."
+            )
+        if judged.worst_ess < SMALLEST_ESS_PER_CHAIN * self.num_chains:
+            found.append(
+                f"the smallest effective sample size of the {what} is {judged.worst_ess:.0f}, below "
+                f"{SMALLEST_ESS_PER_CHAIN} a chain: sample longer."
+            )
+        return found
+
+
+def require_arviz() -> Any:
+    """ArviZ, or an error that says how to get it."""
+    return optional("arviz", "ArviZ", "mcmc")
+
+
+def convergence(values: Tensor) -> Convergence:
+    """R-hat and effective sample sizes of scalar quantities.
+
+    Args:
+        values: M quantities at each of S draws of K chains, shape (K, S, M).
+    """
+    arviz = require_arviz()
+    values = values.detach().double().cpu()
+    varies = (values != values[0, 0]).flatten(0, 1).any(0)  # all three are NaN for constants
+    columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
+    num_chains, num_draws, _ = values.shape
+    is_known = num_draws >= (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS)
+    if is_known and bool(varies.any()):
+        chains = values[..., varies].numpy()
+        datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
+        with np.errstate(divide="ignore", invalid="ignore"):  # of chains that never moved R-hat is infinite
+            results = (
+                arviz.rhat(datasets[0]),
+                arviz.ess(datasets[1], method="bulk"),
+                arviz.ess(datasets[1], method="tail"),
+            )
+        columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
+    r_hat, ess_bulk, ess_tail = columns
+    return Convergence(r_hat, ess_bulk, ess_tail, is_known)
+
+
+def _two_chains(chains: Any) -> Any:
+    """The chains, or the two halves of a single one: ArviZ needs two to compare."""
+    if len(chains) > 1:
+        return chains
+    half = chains.shape[1] // 2
+    return np.stack([chains[0, :half], chains[0, -half:]])
+
+
+def predictive_moments(observation: Distribution) -> Tensor:
+    """Numbers that describe an observation's distribution: class probabilities, or mean and standard deviation."""
+    if isinstance(observation, (Categorical, Bernoulli)):
+        return observation.probs.flatten(1)
+    return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
+
+
+def diagnose(
+    samples: Mapping[str, Tensor],
+    statistics: ChainStatistics,
+    model: BayesianModel | None,
+    x: Inputs | None,
+    *,
+    max_quantities: int | None = None,
+) -> Diagnostics:
+    """Diagnostics of chains; see :meth:`MCMCPosterior.diagnostics`.
+
+    Args:
+        samples: The chains, ``{site: shape (K, S, *event)}``.
+        statistics: What the sampler reported.
+        model: The model that was sampled.
+        x: Inputs at which predictions are compared, shape (N, ...).
+        max_quantities: Largest number of latent and of predicted quantities to look at, evenly spaced; all without it.
+    """
+    if (model is None) != (x is None):
+        raise ValueError("`model` and `x` go together: predictions need both.")
+    lead, predictions = next(iter(samples.values())).shape[:2], None
+    if model is not None and x is not None:
+        moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
+        predictions = convergence(_spaced(torch.cat(moments).unflatten(0, lead), max_quantities))
+    return Diagnostics(
+        num_chains=lead[0],
+        num_divergences=count(statistics.diverging),
+        bfmi=None if statistics.energy is None else _bfmi(statistics.energy),
+        latents=convergence(_spaced(torch.cat([v.flatten(2) for v in _with_event(samples)], 2), max_quantities)),
+        predictions=predictions,
+    )
+
+
+def count(marks: Tensor | None) -> int | None:
+    """Number of marked draws; None if not reported."""
+    return None if marks is None else int(marks.sum())
+
+
+def _bfmi(energy: Tensor) -> Tensor:
+    return torch.as_tensor(require_arviz().bfmi(energy.double().cpu().numpy()))
+
+
+def _spaced(values: Tensor, at_most: int | None) -> Tensor:
+    count = values.shape[-1]
+    if at_most is None or count <= at_most:
+        return values
+    return values[..., torch.linspace(0, count - 1, at_most).long().to(values.device)]
+
+
+def _with_event(samples: Mapping[str, Tensor]) -> list[Tensor]:
+    return [value if value.dim() > 2 else value.unsqueeze(-1) for value in samples.values()]

@@ -1,0 +1,307 @@
+"""Markov chain Monte Carlo on any model: where the chains start, how they run, and whether to believe them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.checkpointing import Checkpoint, keeping
+from ..._core.fit_arguments import check_fit
+from ..._core.inputs import Inputs, as_inputs, as_targets
+from ..._core.scope import EXCLUSIVE, Stream
+from ...modelling.model import BayesianModel
+from ..guides import Init
+from ..joint import Potential, TracePotential, network_potential
+from ..posterior import Posterior
+from ._adaptation import TARGET_ACCEPT
+from ._judge import judge
+from ._kernel import Compile, Sampler
+from ._nuts import NUTS
+from ._posterior import MCMCPosterior
+from ._processes import Processes
+from ._run import KIND, Plan, Run, settings_of
+from ._start import Start, starting_points
+from ._statistics import ChainStatistics
+
+
+def fit_mcmc(
+    model: Callable[..., object],
+    data: tuple[Any, ...],
+    *,
+    sampler: Sampler,
+    num_samples: int = 1000,
+    num_warmup: int = 1000,
+    num_chains: int = 4,
+    init: Start = None,
+    target_accept: float = TARGET_ACCEPT,
+    dtype: torch.dtype | None = torch.float64,
+    compile: Compile = False,
+    progress: bool = False,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> MCMCPosterior:
+    r"""Draws from the exact posterior, by Markov chains.
+
+    The model is the one that SVI uses; all data are seen at once. Chains move in unconstrained space, where a noise
+    scale is a logarithm, and the density has the Jacobian. All chains run side by side, in one batch or on several
+    cores (`compile`). During warm-up each chain learns its own step size and diagonal mass matrix.
+
+    In a group of processes (`torch.distributed` is initialised), each makes a share of the chains, and all return all
+    of them. Every process must make the call, with the same arguments and all data; each writes a `checkpoint` of its
+    own, whose name ends in its rank. The draws depend on the seed and the number of processes.
+
+    Args:
+        model: A :class:`~pyro_bnn.BayesianModel`, or (much slower) any Pyro model. Its learnable parameters, if it has
+            any, stay as they are.
+        data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
+            for networks with several inputs a tuple or a dictionary of these. For a Pyro model of one's own, the tuple
+            of its arguments, whatever they are: the model is called as ``model(*data)``.
+        sampler: The algorithm with its settings, :class:`~pyro_bnn.NUTS` or :class:`~pyro_bnn.HMC`.
+        num_samples: Number of draws kept of each chain, S.
+        num_warmup: Number of draws of each chain that only serve adaptation.
+        num_chains: Number of chains, K. With several, R-hat shows whether they agree.
+        init: What the chains' starts are drawn from: the prior (None), the Gaussians of an :class:`~pyro_bnn.Init`, or
+            another posterior, such as that of a fit.
+        target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
+        dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
+        compile: Draw in C. NUTS of a small network in float64 on a CPU, with few or many rows, is written out in C,
+            compiled in about a second, and runs as many chains at a time as torch has threads
+            (`torch.set_num_threads`), on which the draws do not depend. It is compiled once in a process for each
+            network, kind of prior and likelihood, and number of rows: other data, prior scales, seeds and numbers of
+            draws and chains start at once. True raises an error where there is no C compiler or the sampler cannot be
+            written in C, and says why. ``"auto"`` draws in torch then, as False always does. Chains in C have other
+            random numbers than those in torch, so with ``"auto"`` draws depend on the machine. In torch, the
+            operations of a step are recorded and replayed on a CPU where they can be, which gives the same draws
+            without a compiler. ``posterior.path`` says what was done, and why not the faster way.
+        progress: Show a progress bar.
+        checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
+            end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
+        resume: File that a run with the same arguments wrote, from which this run continues. The draws are bit for bit
+            those of a run that was not interrupted. A finished run can be continued with a larger `num_samples`: the
+            draws that it has stay, and those that follow have other random numbers than one longer run.
+        seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
+            were.
+
+    Returns:
+        The chains, with `status`, `statistics` and `path`. The status judges divergences and, where ArviZ is installed,
+        R-hat and effective sample sizes of *predictions* at some of the inputs: weights themselves are only identified
+        up to permutations and signs of the hidden units.
+
+    Raises:
+        ValueError: If the data do not fit the model, the model is random for given weights (dropout), no start with a
+            finite density is found, ``compile=True`` cannot be done, or `resume` is damaged or of another run.
+        OSError: If `checkpoint` cannot be written or exists and is not `resume`, or if there is no `resume`.
+        Interrupted: If a signal has ended the run after its state was written.
+
+    Warns:
+        ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
+    """
+    _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
+    fit = _Fit(
+        sampler,
+        num_samples,
+        num_warmup,
+        num_chains,
+        init,
+        target_accept,
+        dtype,
+        compile,
+        progress,
+        checkpoint,
+        resume,
+        seed,
+    )
+    return fit(model, data)
+
+
+def fit_nuts(
+    model: Callable[..., object],
+    data: tuple[Any, ...],
+    *,
+    max_tree_depth: int = 10,
+    num_samples: int = 1000,
+    num_warmup: int = 1000,
+    num_chains: int = 4,
+    init: Start = None,
+    target_accept: float = TARGET_ACCEPT,
+    dtype: torch.dtype | None = torch.float64,
+    compile: Compile = False,
+    progress: bool = False,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> MCMCPosterior:
+    """Draws from the exact posterior, by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(...))`.
+
+    All arguments, the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`, but for one argument.
+
+    Args:
+        model: The model.
+        data: The pair (x, y) with all rows; for a Pyro model of one's own, the tuple of its arguments.
+        max_tree_depth: Argument of :class:`~pyro_bnn.NUTS`.
+        num_samples: Number of draws kept of each chain.
+        num_warmup: Number of draws of each chain that only serve adaptation.
+        num_chains: Number of chains.
+        init: What the chains' starts are drawn from.
+        target_accept: Acceptance rate that warm-up adapts the step size to.
+        dtype: Dtype to compute in.
+        compile: Draw in C; or ``"auto"``.
+        progress: Show a progress bar.
+        checkpoint: File to write the run to.
+        resume: File from which the run continues.
+        seed: Seed of the run.
+    """
+    sampler = NUTS(max_tree_depth)
+    fit = _Fit(
+        sampler,
+        num_samples,
+        num_warmup,
+        num_chains,
+        init,
+        target_accept,
+        dtype,
+        compile,
+        progress,
+        checkpoint,
+        resume,
+        seed,
+    )
+    return fit(model, data)  # and not by `fit_mcmc`: warnings point to the caller of either
+
+
+@dataclass
+class _Fit:
+    """Arguments of :func:`fit_mcmc`."""
+
+    sampler: Sampler
+    num_samples: int
+    num_warmup: int
+    num_chains: int
+    init: Start
+    target_accept: float
+    dtype: torch.dtype | None
+    compile: Compile
+    progress: bool
+    checkpoint: str | Path | Checkpoint | None
+    resume: str | Path | None
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        self.num_samples = _checks.at_least("num_samples", self.num_samples, 4)  # what R-hat needs
+        self.num_warmup = _checks.at_least("num_warmup", self.num_warmup, 0)
+        self.num_chains = _checks.at_least("num_chains", self.num_chains, 1)
+        self.target_accept = _checks.between_zero_and_one("target_accept", self.target_accept)
+        check_fit(progress=self.progress, checkpoint=self.checkpoint, resume=self.resume, seed=self.seed)
+        self.seed = None if self.seed is None else int(self.seed)
+        if not isinstance(self.compile, bool) and self.compile != "auto":
+            raise ValueError(f'`compile` must be True, False or "auto", got {self.compile!r}.')
+        if self.init is not None and not isinstance(self.init, (Init, Posterior)):
+            got = _checks.described(self.init)
+            raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
+        if self.dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
+
+    def __call__(self, model: Callable[..., object], data: tuple[Any, ...]) -> MCMCPosterior:
+        self._check_can_run(model)
+        network = model if isinstance(model, BayesianModel) else None
+        data = _arguments(data) if network is None else _pair(data, network)
+        processes = Processes.present()
+        plan = Plan(
+            self.sampler,
+            processes.share(self.num_chains),
+            self.num_warmup,
+            self.num_samples,
+            self.target_accept,
+            self.compile,
+        )
+        device = network.device if network else next((part.device for part in data if isinstance(part, Tensor)), None)
+        stream = Stream(processes.own_seed(self.seed), device)
+        with torch.no_grad():
+            with stream:
+                potential: Potential = (
+                    network_potential(network, data[0], data[1], self.dtype, stacklevel=3)
+                    if network
+                    else TracePotential(model, data)
+                )
+            run = self._finished(plan, potential, stream, processes, data)
+            recorded, seconds = _together(processes, run.recorded(), run.seconds)
+            samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
+        statistics = ChainStatistics(**recorded, seconds=seconds)
+        name = self.sampler.name
+        with EXCLUSIVE:  # a network is run under Pyro's handlers
+            status = processes.of_first(
+                lambda: judge(samples, statistics, name, network, data[0] if network else None, stacklevel=5)
+            )
+        return MCMCPosterior(samples, statistics, status, sampler=name, path=run.path)
+
+    def _finished(
+        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, data: tuple[Any, ...]
+    ) -> Run:
+        """The run, begun or resumed, after its last draw."""
+        settings = settings_of(plan, potential, data, num_chains=self.num_chains, seed=self.seed)
+        processes.require_same_arguments(settings)
+        run = Run(plan, potential, stream, settings)
+        resume = None if self.resume is None else processes.file(self.resume)
+        checkpoint = processes.checkpoint(self.checkpoint)
+        with keeping(checkpoint, KIND, resume, name=_path_of(self.checkpoint)) as keeper:
+            if resume is not None:
+                run.resume(resume)
+            else:
+                with stream:
+                    starts = starting_points(potential, self.init, plan.num_chains)
+                run.start(starts)
+            run.finish(keeper, progress=self.progress)
+        return run
+
+    def _check_can_run(self, model: object) -> None:
+        _checks.function("model", model, "a BayesianModel, or a Pyro model that is called as model(*data)")
+        if isinstance(model, type):
+            raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
+        if torch.is_inference_mode_enabled():
+            raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
+
+
+def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
+    """Inputs and targets as tensors; converted here, so that the file of a run knows what they are."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        got = f"{len(data)} parts" if isinstance(data, tuple | list) else _checks.described(data)
+        raise ValueError(
+            f"`data` must be a pair (x, y) with all rows, got {got}; several inputs are ((x_1, x_2), y), and the "
+            "batches of a loader must be joined: every step uses all of them."
+        )
+    return as_inputs("x", data[0], model.like), as_targets("y", data[1], model.like)
+
+
+def _arguments(data: object) -> tuple[Any, ...]:
+    """Arguments of a Pyro model."""
+    if not isinstance(data, tuple | list):
+        raise ValueError(
+            f"`data` must be the tuple of the model's arguments, such as (x, y), got {_checks.described(data)}; pass "
+            "(x,) for a single one."
+        )
+    return tuple(data)
+
+
+def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Values of the sites, ``{site: shape (K, S, *event)}``, at points of shape (K, S, P)."""
+    values = potential.constrain(z.flatten(0, 1))
+    return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
+
+
+def _together(processes: Processes, recorded: dict[str, Tensor], seconds: float) -> tuple[dict[str, Tensor], float]:
+    """The chains of all processes, and the longest time."""
+    if processes.count == 1:
+        return recorded, seconds
+    device = recorded["z"].device
+    parts = processes.gathered({name: value.cpu() for name, value in recorded.items()})
+    joined = {name: torch.cat([part[name] for part in parts]).to(device) for name in recorded}
+    return joined, max(processes.gathered(seconds))
+
+
+def _path_of(checkpoint: str | Path | Checkpoint | None) -> str | Path | None:
+    return checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint

@@ -1,0 +1,102 @@
+"""Hamiltonian Monte Carlo with trajectories of random length."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, leapfrog, refusal
+from ._replayed import replayed
+from ._traced import UnsupportedError
+
+NOT_IN_C = "NUTS is the one sampler that is written in C"
+
+
+@dataclass(frozen=True)
+class HMC(Sampler):
+    """Hamiltonian Monte Carlo: trajectories of random length, each accepted or rejected as a whole.
+
+    A trajectory takes 1 to `max_steps` leapfrog steps, each number with the same probability. With a fixed number,
+    trajectories could return to where they began, for some frequency of the posterior.
+
+    Args:
+        max_steps: Number of leapfrog steps of the longest trajectory.
+
+    References:
+        Neal (2011), https://arxiv.org/abs/1206.1901, sections 3 and 5.
+    """
+
+    max_steps: int = 64
+
+    def __post_init__(self) -> None:
+        _checks.at_least("max_steps", self.max_steps, 1)
+
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
+        """The sampler on one potential, which is recorded and replayed if it can be; there is none in C."""
+        if compile is True:
+            raise refusal(NOT_IN_C)
+        return HMCKernel(value_and_grad, z, max_steps=self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
+
+
+class HMCKernel(Kernel):
+    """HMC on one potential; see :class:`HMC`.
+
+    Args:
+        value_and_grad: The potential.
+        z: First points, shape (K, P).
+        max_steps: Number of leapfrog steps of the longest trajectory.
+        not_in_c: Why draws are not computed in C, for `path`.
+    """
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, not_in_c: str) -> None:
+        obstacle = ""
+        try:
+            value_and_grad = replayed(value_and_grad, z)
+        except UnsupportedError as error:
+            obstacle = str(error)
+        super().__init__(value_and_grad, z)
+        self.path = in_torch(not_in_c, obstacle)
+        self._z, self._max_steps = z, max_steps
+        self._potential, self._gradient = self.value_and_grad(z)
+
+    def draw(self) -> Draws:
+        """Make one draw of every chain; all take the same number of steps and finish together."""
+        z, gradient, potential = self._z, self._gradient, self._potential
+        r = torch.randn_like(z) * self.inverse_mass.rsqrt()
+        energy = self._energy(potential, r)
+        step = self.step_size[:, None]
+        drift = step * self.inverse_mass
+        end = (z, r, gradient, potential)
+        num_steps = int(torch.randint(1, self._max_steps + 1, ()))
+        for _ in range(num_steps):
+            end = leapfrog(self.value_and_grad, *end[:3], step, drift)
+        new_energy = self._energy(end[3], end[1])
+        gain = torch.nan_to_num(energy - new_energy, nan=-torch.inf, neginf=-torch.inf)
+        accepts = torch.rand_like(gain).log() < gain
+        row = accepts[:, None]
+        self._z, self._gradient = torch.where(row, end[0], z), torch.where(row, end[2], gradient)
+        self._potential = torch.where(accepts, end[3], potential)
+        return Draws(
+            finished=torch.ones_like(accepts),
+            z=self._z,
+            log_density=-self._potential,
+            energy=torch.where(accepts, new_energy, energy),
+            accept=gain.clamp_max(0).exp(),
+            diverging=gain < -DIVERGENCE,
+            num_steps=torch.full_like(accepts, num_steps, dtype=torch.long),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Where the chains are; see :meth:`Kernel.state`."""
+        return {"z": self._z, "gradient": self._gradient, "potential": self._potential}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        names = ("z", "gradient", "potential")
+        self._z, self._gradient, self._potential = (state[name].to(self._z, copy=True) for name in names)
+
+    def _energy(self, potential: Tensor, r: Tensor) -> Tensor:
+        return potential + 0.5 * torch.linalg.vecdot(r, r * self.inverse_mass)

@@ -1,0 +1,189 @@
+"""The No-U-Turn Sampler in C for small networks, compiled and loaded.
+
+Compiling takes a second. What cannot be written out in C (`_operations.py`), is wide, or is on another device than the
+CPU runs in torch.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..._core.scope import ProcessLock
+from ._emit import Emitted, emitted, order
+from ._kernel import DIVERGENCE, ValueAndGrad
+from ._operations import OPERATIONS
+from ._traced import UnsupportedError, traced
+
+MOST_PRODUCTS = 2**20
+"""Heuristic: multiplications per potential from which on matrix products of a library are faster than loops."""
+
+MOST_PRODUCTS_OF_BLOCKS = 2**24
+"""The same for a block of rows: a library goes through all rows at once, in memory and for all chains together."""
+
+MOST_LINES = 5000
+"""Heuristic: lines of C from which on compiling takes longer than ten seconds."""
+
+NUM_KEPT = 64
+"""Number of compiled functions that are kept; those used last. Each takes some kilobytes."""
+
+FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
+"""Options of the C compiler: infinities and NaN keep their meaning, and sums are reordered only where the text says."""
+
+_LOCK = ProcessLock()
+_kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
+
+
+class Native:
+    """The sampler of one potential, compiled; it may run in several threads at a time, without Python's lock.
+
+    Args:
+        library: The compiled text.
+        data: Constants of the potential, in the order in which C reads them.
+        num_scratch: Numbers of memory that the potential needs.
+    """
+
+    def __init__(self, library: ctypes.CDLL, data: Sequence[Tensor], num_scratch: int) -> None:
+        pointer, number = ctypes.c_void_p, ctypes.c_long
+        self._library, self._data, self.num_scratch = library, list(data), num_scratch
+        self._pointers = (pointer * max(len(data), 1))(*(constant.data_ptr() for constant in data))
+        self._evaluate, self._advance = library.evaluate, library.advance
+        self._evaluate.argtypes = (number, *[pointer] * 5)
+        self._evaluate.restype = None
+        before = (pointer, ctypes.c_int, pointer, ctypes.c_double, pointer, pointer, pointer)
+        self._advance.argtypes = (*before, number, pointer, pointer, pointer)
+        self._advance.restype = ctypes.c_int
+        library.size_of_state.restype = number
+        self.size_of_state = int(library.size_of_state())
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The potential; see `ValueAndGrad`."""
+        z = z.contiguous()
+        value, gradient, scratch = z.new_empty(len(z)), torch.empty_like(z), z.new_empty(self.num_scratch)
+        arguments = (z, value, gradient, scratch)
+        self._evaluate(len(z), *(tensor.data_ptr() for tensor in arguments), self._pointers)
+        return value, gradient
+
+    def advance(
+        self,
+        state: Tensor,
+        is_new: bool,
+        point: Tensor,
+        setting: tuple[float, Tensor],
+        normal: Tensor,
+        numbers: Tensor,
+        position: ctypes.c_long,
+        scratch: Tensor,
+    ) -> bool:
+        """Go on with a trajectory; see `advance` in `_trajectory.c`. Returns whether it has ended."""
+        step_size, inverse_mass = setting
+        done = self._advance(
+            *(state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr(), normal.data_ptr()),
+            *(numbers.data_ptr(), len(numbers), ctypes.addressof(position), scratch.data_ptr(), self._pointers),
+        )
+        return bool(done)
+
+
+def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
+    """The sampler of a potential, compiled.
+
+    Args:
+        value_and_grad: The potential.
+        z: A point, shape (1, P).
+        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+
+    Raises:
+        UnsupportedError: If it is not for C, the C compiler fails, or its function and torch's differ.
+    """
+    _require_machine(z)
+    function = traced(value_and_grad, [z])
+    try:
+        potential = emitted(function.graph, [z, *function.constants], OPERATIONS)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"the density has an operation that is not written in C ({error})") from error
+    _require_small(potential)
+    sizes = {"NUM_WEIGHTS": z.shape[1], "NUM_LEVELS": max(max_tree_depth - 1, 1), "MAX_SIZE": 2**max_tree_depth}
+    folder = Path(__file__).parent
+    parts = [f"#define {name} {size}L" for name, size in sizes.items()]
+    parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
+    parts += [(folder / "_functions.c").read_text(), potential.text, (folder / "_trajectory.c").read_text()]
+    data = [_laid_out(constant) for constant in function.constants]
+    sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch)
+    for point in (z, z + 0.1):
+        _require_same(sampler.value_and_grad(point), value_and_grad(point))
+    return sampler
+
+
+def _require_machine(z: Tensor) -> None:
+    if z.device.type != "cpu":
+        raise UnsupportedError(f"C computes on a CPU, and the device is {z.device}")
+    if z.dtype != torch.float64:
+        raise UnsupportedError(f"C computes in torch.float64, and the dtype is {z.dtype}")
+    if os.name != "posix":
+        raise UnsupportedError(f"C is compiled on Linux and macOS only, and this system is {os.name!r}")
+    if _compiler() is None:
+        raise UnsupportedError("there is no C compiler (`CC`, cc, gcc or clang)")
+
+
+def _require_small(potential: Emitted) -> None:
+    most = MOST_PRODUCTS_OF_BLOCKS if potential.has_blocks else MOST_PRODUCTS
+    if potential.num_products > most:
+        raise UnsupportedError(
+            f"the density takes {potential.num_products:,} multiplications, over {most:,}, which torch does faster"
+        )
+    if (count := potential.text.count("\n")) > MOST_LINES:
+        raise UnsupportedError(f"the density takes {count:,} lines of C, over {MOST_LINES:,}, which compile slowly")
+
+
+def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Raise an `UnsupportedError` unless a potential and its gradient in C are those of torch."""
+    for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
+        if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6, equal_nan=True):
+            raise UnsupportedError(
+                f"the {name} in C begins with {own.flatten()[:3].tolist()} where torch's begins with "
+                f"{theirs.flatten()[:3].tolist()}, which is a fault of this package or of the C compiler, or the model "
+                "computes outside of torch"
+            )
+
+
+def _compiler() -> str | None:
+    """The C compiler."""
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
+
+
+def _laid_out(constant: Tensor) -> Tensor:
+    """The numbers of a constant in the order in which C reads them."""
+    return constant.detach().to(torch.float64).permute(order(constant.shape)).contiguous()
+
+
+def _loaded(text: str) -> ctypes.CDLL:
+    """The compiled text; it is compiled once in a process."""
+    with _LOCK:
+        library = _kept.pop(text, None) or _compile(text)
+        _kept[text] = library
+        while len(_kept) > NUM_KEPT:
+            _kept.popitem(last=False)
+    return library
+
+
+def _compile(text: str) -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "sampler.c"), Path(folder, "sampler.so")
+        source.write_text(text)
+        for machine in (["-march=native"], []):  # some compilers do not know this option
+            command = [str(_compiler()), *FLAGS, *machine, str(source), "-o", str(target), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if not done.returncode:
+                return ctypes.CDLL(str(target))
+        said = done.stderr[-2000:].strip() or "it said nothing"
+        raise UnsupportedError(
+            f"the C compiler failed with exit status {done.returncode} ({' '.join(command)}): {said}"
+        )

@@ -1,0 +1,144 @@
+"""The No-U-Turn Sampler for many chains at once.
+
+All chains share one evaluation of the potential, and none waits for another: each takes its leapfrog step inside its
+own tree, wherever the others are in theirs. `_tree.py` has the algorithm; `_steps.py` the loop over steps.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.scope import seeded
+from ._kernel import NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, refusal
+from ._native import native
+from ._native_kernel import NativeKernel
+from ._steps import one_by_one
+from ._traced import UnsupportedError
+from ._tree import Setting, Subtree, Tree, checkpoint_tables, empty
+
+RANDOM_BLOCK = 256
+"""Uniform numbers are drawn for this many steps at once; heuristic."""
+
+
+@dataclass(frozen=True)
+class NUTS(Sampler):
+    r"""The No-U-Turn Sampler: trajectories that grow until they turn back.
+
+    The next draw is one of the points of a trajectory, which doubles until it, or one of the balanced subtrees that it
+    is made of, turns back on itself: with velocities v at the two ends and :math:`\rho` the sum of the momenta from end
+    to end, the two ends counting half, until :math:`v \cdot \rho \le 0` at either end.
+
+    Args:
+        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+
+    References:
+        Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246; Betancourt (2017),
+        https://arxiv.org/abs/1701.02434, appendix A, for the weights of the points and the criterion.
+    """
+
+    max_tree_depth: int = 10
+
+    def __post_init__(self) -> None:
+        _checks.at_least("max_tree_depth", self.max_tree_depth, 1)
+
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
+        """The sampler on one potential: in C, with as many chains at a time as threads, or in torch."""
+        not_in_c = NOT_ASKED
+        if compile:
+            try:
+                sampler = native(value_and_grad, z[:1], self.max_tree_depth)
+                return NativeKernel(sampler, z, num_threads=torch.get_num_threads())
+            except UnsupportedError as error:
+                not_in_c = str(error)
+                if compile is True:
+                    raise refusal(not_in_c) from error
+        return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, not_in_c=not_in_c)
+
+
+class NUTSKernel(Kernel):
+    """NUTS on one potential; see :class:`NUTS`.
+
+    Args:
+        value_and_grad: The potential.
+        z: First points, shape (K, P).
+        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+        not_in_c: Why draws are not computed in C, for `path`.
+    """
+
+    def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_tree_depth: int, not_in_c: str) -> None:
+        super().__init__(value_and_grad, z)
+        self._tables = checkpoint_tables(max_tree_depth, z.device)
+        self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
+        self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
+        self._position = 0  # number of steps for which they are used up
+        state = self._tree, self._subtree, self._setting
+        with seeded(0, z.device):
+            numbers = self._normal(), self._random_block()[0]
+        self._parts = one_by_one(value_and_grad, 2**max_tree_depth, state, *numbers)
+        self.path = in_torch(not_in_c, self._parts.obstacle)
+
+    @property
+    def _setting(self) -> Setting:
+        return Setting(self.step_size.contiguous(), self.inverse_mass.contiguous(), *self._tables)
+
+    def draw(self) -> Draws:
+        """Go on until chains finish a draw; the others stay inside of their trees."""
+        normal = self._normal()
+        while True:
+            if self._position == len(self._log_uniform):
+                self._log_uniform, self._position = self._random_block(), 0
+            self._advance(normal)
+            if bool(self._tree.finished.any()):
+                return self._report()
+
+    def _advance(self, normal: Tensor) -> None:
+        """Begin trajectories where a draw was finished, grow all subtrees until one of them ends, and merge those."""
+        parts, setting = self._parts, self._setting
+        if bool(self._tree.finished.any()):
+            self._tree, self._subtree = parts.start(self._tree, self._subtree, setting, normal)
+        rest = self._log_uniform[self._position :]
+        self._subtree, num_steps = parts.grow(self._tree, self._subtree, setting, rest[:, 0])
+        self._position += num_steps
+        _, for_merge, for_side = rest[num_steps - 1].unbind()
+        self._tree, self._subtree = parts.finish(self._tree, self._subtree, setting, for_merge, for_side)
+
+    def state(self) -> dict[str, Any]:
+        """The trees, and the random numbers that are left for their next steps; see :meth:`Kernel.state`."""
+        return {
+            "tree": list(self._tree),
+            "subtree": list(self._subtree),
+            "log_uniform": self._log_uniform,
+            "position": self._position,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.require_own(state, "tree")
+        to = functools.partial(torch.Tensor.to, device=self.step_size.device, copy=True)
+        self._tree, self._subtree = Tree(*map(to, state["tree"])), Subtree(*map(to, state["subtree"]))
+        self._log_uniform, self._position = to(state["log_uniform"]), state["position"]
+
+    def _normal(self) -> Tensor:
+        """Standard normal numbers for the next momenta, shape (K, P)."""
+        return torch.randn_like(self._tree.proposal)
+
+    def _random_block(self) -> Tensor:
+        """Logarithms of uniform numbers, shape (steps, 3, K)."""
+        return self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self._tree.log_weight)).uniform_().log()
+
+    def _report(self) -> Draws:
+        tree = self._tree
+        return Draws(
+            finished=tree.finished,
+            z=tree.proposal,
+            log_density=-tree.proposal_potential,
+            energy=tree.proposal_energy,
+            accept=tree.accept_sum / tree.num_steps,
+            diverging=self._subtree.diverging,
+            num_steps=tree.num_steps,
+        )

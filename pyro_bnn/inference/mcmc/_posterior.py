@@ -1,0 +1,213 @@
+"""Chains of draws as a posterior."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from pyro.infer import MCMC
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs
+from ..._core.records import plain, record
+from ..._core.scope import Stream
+from ..._core.summary import Summary
+from ...modelling.model import BayesianModel
+from ..inference_data import check_data, inference_data
+from ..posterior import Draw, Posterior, Status, Target, check_samples, spaced
+from ._diagnostics import Diagnostics, diagnose
+from ._judge import judge
+from ._pyro import read_samples, read_statistics
+from ._saved import ChainsRecord, check_statistics
+from ._statistics import ChainStatistics
+
+
+class MCMCPosterior(Posterior):
+    """Draws of Markov chains, K chains of S draws each.
+
+    Args:
+        samples: The draws, ``{site: shape (K, S, *event)}``, constrained.
+        statistics: What the sampler reported.
+        status: What the diagnostics say.
+        sampler: Name of the algorithm.
+        path: How the draws were computed: ``"C"``; ``"replayed"`` or ``"eager"``, which is in torch, and the reason why
+            not in a faster way; ``"pyro"``; or empty for a sampler of one's own that does not say.
+
+    Raises:
+        ValueError: If an argument is of another kind, or if sites have different numbers of draws.
+    """
+
+    def __init__(
+        self, samples: dict[str, Tensor], statistics: ChainStatistics, status: Status, *, sampler: str, path: str = ""
+    ) -> None:
+        _check_samples(samples)
+        _checks.kind("statistics", statistics, ChainStatistics, "a ChainStatistics")
+        _checks.kind("status", status, Status, "a Status")
+        self.samples, self.statistics, self.status, self.sampler = samples, statistics, status, sampler
+        self.path = path
+
+    @classmethod
+    def from_pyro(
+        cls,
+        mcmc: MCMC,
+        *,
+        model: BayesianModel | None = None,
+        x: Inputs | None = None,
+        seconds: float | None = None,
+    ) -> "MCMCPosterior":
+        """The draws of Pyro's own `MCMC`, for `predict`, `compare`, diagnostics and files.
+
+        Pyro reports which draws diverged. All else in `statistics` is None.
+
+        Args:
+            mcmc: A `pyro.infer.MCMC` after its run. Its draws are not copied.
+            model: The model that was sampled, for a status that judges predictions. Without it the status judges the
+                latent variables; weights of a network rarely pass, see :meth:`diagnostics`.
+            x: The model's inputs, shape (N, ...); the predictions at some of them are judged.
+            seconds: Wall time of the run, if it was measured.
+
+        Raises:
+            ValueError: If `mcmc` was not run or a site is discrete; if only one of model and x is given, or the draws
+                are of another model.
+
+        Warns:
+            ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
+        """
+        samples, sampler = read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
+        statistics = read_statistics(mcmc, seconds)
+        status = judge(samples, statistics, sampler, model, x, stacklevel=2)
+        return cls(samples, statistics, status, sampler=sampler, path="pyro")
+
+    @property
+    def _lead(self) -> torch.Size:
+        """The leading axes of all draws, (K, S)."""
+        return next(iter(self.samples.values())).shape[:2]
+
+    def _summary(self) -> Summary:
+        summary = super()._summary()
+        return replace(summary, notes=[*summary.notes, f"draws: {self.path}"] if self.path else summary.notes)
+
+    @property
+    def method(self) -> str:
+        """Name of the sampler."""
+        return self.sampler
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each latent variable."""
+        return {name: value.shape[2:] for name, value in self.samples.items()}
+
+    @property
+    def num_chains(self) -> int:
+        """Number of chains, K."""
+        return self._lead[0]
+
+    @property
+    def num_stored(self) -> int:
+        """Number of draws of all chains together, K times S."""
+        return self._lead.numel()
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of warm-up and sampling together; None if unknown."""
+        return self.statistics.seconds
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Evenly spaced draws of the chains, one after the other, each at most once; see :meth:`Posterior.draws`.
+
+        Raises:
+            ValueError: If fewer draws are stored than are asked for.
+        """
+        flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
+        yield from spaced(flat, num_samples, remedy="sample longer")
+
+    def diagnostics(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
+        """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
+
+        Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
+        function, so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
+
+        Args:
+            model: The model that was sampled.
+            x: Inputs at which predictions are compared, shape (N, ...); a few dozen are enough.
+
+        Raises:
+            ImportError: If ArviZ is not installed.
+        """
+        _check_model(model)
+        return diagnose(self.samples, self.statistics, model, x)
+
+    def to_arviz(
+        self,
+        *,
+        num_samples: int | None = None,
+        model: BayesianModel | None = None,
+        x: Inputs | None = None,
+        y: Tensor | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """The chains as ArviZ's `InferenceData`: posterior and sample statistics and, given a model, predictions.
+
+        Args:
+            num_samples: None gives all draws, as K chains, and what the sampler reported of each. With a number, so
+                many evenly spaced draws are one chain, without these statistics.
+            model: The model that was sampled; with x it gives the group ``posterior_predictive``.
+            x: Inputs, shape (N, ...).
+            y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
+            seed: Seed of the predictive draws.
+
+        Raises:
+            ImportError: If ArviZ is not installed.
+            ValueError: If x or y is given without a model.
+        """
+        if num_samples is not None:
+            return super().to_arviz(num_samples=num_samples, model=model, x=x, y=y, seed=seed)
+        check_data(model, x, y)
+        stream = Stream(_checks.seed(seed), None if model is None else model.device)
+        statistics = self._statistics_by_arviz_name()
+        return inference_data(self.samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def to_record(self) -> dict[str, Any]:
+        """The chains and their statistics; see :meth:`Posterior.to_record`."""
+        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
+        lead = check_samples(saved.samples, sites, target.dtype)
+        check_statistics(
+            saved.statistics, lead, None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
+        )
+        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
+        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
+
+    def _statistics_by_arviz_name(self) -> dict[str, Tensor]:
+        """Those that the sampler reported."""
+        statistics = self.statistics
+        step_size = statistics.step_size
+        named = {
+            "diverging": statistics.diverging,
+            "energy": statistics.energy,
+            "lp": statistics.log_density,
+            "acceptance_rate": statistics.accept,
+            "n_steps": statistics.num_steps,
+            "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def _check_model(model: object) -> None:
+    if model is not None:
+        _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
+
+
+def _check_samples(samples: object) -> None:
+    _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
+    assert isinstance(samples, Mapping)
+    if not samples:
+        raise ValueError("`samples` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
+    leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}
+    if len(set(leads.values())) > 1 or len(next(iter(leads.values()))) < 2:
+        raise ValueError(f"`samples` must have the same leading axes (K, S) at every site, got {leads}.")

@@ -1,0 +1,61 @@
+"""Chains spread over the processes of a group of `torch.distributed`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from ..._core import processes as _processes
+from ..._core.checkpointing import Checkpoint
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Processes(_processes.Processes):
+    """This process and those that it shares the chains with."""
+
+    def share(self, num_chains: int) -> int:
+        """Number of chains of this process.
+
+        Raises:
+            ValueError: If there are fewer chains than processes.
+        """
+        if num_chains < self.count:
+            raise ValueError(
+                f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "
+                "chains or start fewer processes."
+            )
+        return num_chains // self.count + (self.rank < num_chains % self.count)
+
+    def own_seed(self, seed: int | None) -> int:
+        """Seed of this process: its chains must not be those of another one. None lets the first process draw one."""
+        return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
+
+    def file(self, path: str | Path) -> Path:
+        """The file of this process: each writes its own."""
+        return Path(path) if self.count == 1 else Path(f"{path}.{self.rank}-of-{self.count}")
+
+    def checkpoint(self, checkpoint: str | Path | Checkpoint | None) -> Checkpoint | None:
+        """The checkpoint of this process."""
+        if checkpoint is None:
+            return None
+        given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+        return replace(given, path=self.file(given.path))
+
+    def require_same_arguments(self, values: Mapping[str, Any]) -> None:
+        """Raise a `ValueError` unless all processes have the same values."""
+        for other in self.gathered(dict(values)):
+            for name, value in values.items():
+                if other[name] != value:
+                    raise ValueError(
+                        f"`{name}` must be the same in all processes: chains are shared out, and each of them sees all "
+                        "of the data. Pass the same arguments everywhere."
+                    )
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """What the first process makes, in all of them."""
+        value: T = self.from_first(make() if self.is_first else None)
+        return value

@@ -1,0 +1,154 @@
+"""Several posteriors as one."""
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._core import checks as _checks
+from ..._core.records import plain, record
+from ._draws import Draw
+from ._posterior import Posterior
+from ._saving import Saved, restored, saved
+from ._status import Status
+from ._target import Target
+
+
+@dataclass(frozen=True)
+class EnsembleRecord:
+    """What a file says of an :class:`EnsemblePosterior`."""
+
+    members: list[Saved]
+
+
+class EnsemblePosterior(Posterior):
+    r"""The mixture of several posteriors with equal weights.
+
+    .. math:: q(w) = \tfrac1M \sum_m q_m(w).
+
+    Fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too. Draws take
+    the members in turn, so if the number of draws is a multiple of M, all members have exactly the same weight;
+    otherwise some have one draw more.
+
+    The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
+    buffers are those of the model given to `predict`. So each member of networks with batch normalisation, or with
+    parameters that are not random, should be a :class:`~pyro_bnn.PinnedPosterior`. A learned noise scale is always that
+    of the model: noise should be fixed, latent, or an output of the network
+    (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
+
+    Args:
+        members: M posteriors over the same sites.
+
+    Raises:
+        ValueError: If there is no member or one is not a posterior; in :meth:`draws`, if their sites or shapes differ.
+
+    References:
+        Lakshminarayanan, Pritzel and Blundell (2017), Deep Ensembles, https://arxiv.org/abs/1612.01474.
+    """
+
+    def __init__(self, members: Sequence[Posterior]) -> None:
+        self.members: tuple[Posterior, ...] = tuple(_checks.items("members", members, "a list of posteriors"))
+        if not self.members:
+            raise ValueError("`members` must name at least one posterior, got none.")
+        for member in self.members:
+            _checks.kind("members", member, Posterior, "posteriors; wrap a guide in `GuidePosterior`")
+        self.status = _combined([member.status for member in self.members])
+
+    @property
+    def method(self) -> str:
+        """Number of members, and the method of the first."""
+        return f"ensemble of {len(self.members)} ({self.members[0].method})"
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """Shapes of the first member's latent variables; see :attr:`Posterior.shapes`."""
+        return self.members[0].shapes
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """What the draws of the first member carry; those of the others must carry the same."""
+        return self.members[0].carried
+
+    @property
+    def num_stored(self) -> int | None:
+        """M times the smallest store of a member, since members are drawn from in turn; None if there is no store."""
+        stored = [member.num_stored for member in self.members if member.num_stored is not None]
+        return len(self.members) * min(stored) if stored else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the inference of all members together; None if that of one is unknown."""
+        seconds = [member.seconds for member in self.members]
+        return None if None in seconds else sum(value for value in seconds if value is not None)
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
+        return any(member.is_linearised for member in self.members)
+
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
+        """Those of the members, in the order in which members are drawn from; see :meth:`Posterior.centers`."""
+        each = [member.centers(everywhere=everywhere) for member in self.members]
+        rounds = math.lcm(*(len(centers) for centers in each))
+        return [centers[turn % len(centers)] for turn in range(rounds) for centers in each]
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Draws from each member in turn; see :meth:`Posterior.draws`."""
+        num_members, num_samples = len(self.members), _checks.at_least("num_samples", num_samples, 1)
+        if num_samples < num_members:
+            warnings.warn(
+                f"{num_samples} draws leave out {num_members - num_samples} of the ensemble's {num_members} members; "
+                f"draw a multiple of {num_members}.",
+                stacklevel=2,
+            )
+        turns = [
+            member.draws(len(range(index, num_samples, num_members)), *args)
+            for index, member in enumerate(self.members[:num_samples])
+        ]
+        first: Draw = {}
+        for index in range(num_samples):
+            draw = next(turns[index % num_members])
+            first = first or draw
+            if index < num_members:
+                _check_same_sites(draw, first, index)
+            yield draw
+
+    @property
+    def guides(self) -> tuple[nn.Module, ...]:
+        """See :attr:`Posterior.guides`."""
+        return tuple(guide for member in self.members for guide in member.guides)
+
+    @property
+    def pruned_sites(self) -> frozenset[str]:
+        """Sites of which every member has removed weights."""
+        return frozenset.intersection(*(member.pruned_sites for member in self.members))
+
+    def to_record(self) -> dict[str, Any]:
+        """The members; see :meth:`Posterior.to_record`."""
+        return plain(EnsembleRecord([saved(member) for member in self.members]))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "EnsemblePosterior":
+        """See :meth:`Posterior.from_record`."""
+        members = record(EnsembleRecord, values, "posterior").members
+        return cls([restored(member, target) for member in members])
+
+
+def _combined(statuses: list[Status]) -> Status:
+    bad = [f"member {index}: {status}" for index, status in enumerate(statuses) if not status]
+    if bad:
+        return Status(False, f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}")
+    return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
+
+
+def _check_same_sites(draw: Draw, first: Draw, index: int) -> None:
+    shapes, expected = ({name: tuple(value.shape) for name, value in d.items()} for d in (draw, first))
+    if shapes != expected:
+        raise ValueError(
+            f"member {index} of the ensemble has sites {shapes}, but the first has {expected}: build all members from "
+            "models of the same architecture."
+        )

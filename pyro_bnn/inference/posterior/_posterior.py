@@ -1,0 +1,243 @@
+"""What every posterior answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs, as_inputs
+from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.summary import Shown, Summary, counted, in_time, shape_row
+from ...modelling.model import SITE_PREFIX, BayesianModel
+from ...modelling.priors import PosteriorPrior, Prior
+from ..inference_data import check_data, inference_data
+from ._draws import Draw
+from ._status import Status
+from ._target import Target
+
+MOMENT_DRAWS = 1000
+"""Number of draws for means and standard deviations, whose error is then some 3 % of a standard deviation."""
+
+ARVIZ_DRAWS = 1000
+"""Number of draws for ArviZ from a posterior that can make any number of them."""
+
+
+class Posterior(Shown, ABC):
+    """Draws of a model's latent variables, from any inference method.
+
+    A subclass sets `status` and implements :meth:`draws`.
+    """
+
+    status: Status
+
+    @property
+    def method(self) -> str:
+        """Name of the inference method, such as "NUTS"."""
+        return type(self).__name__
+
+    @property
+    def shapes(self) -> dict[str, torch.Size] | None:
+        """Shape of each latent variable, ``{site: event shape}``; None if only draws can tell."""
+        return None
+
+    def _summary(self) -> Summary:
+        shapes = self.shapes
+        title = f"{type(self).__name__}: {self.method}"
+        if shapes is not None:
+            total = sum(shape.numel() for shape in shapes.values())
+            title += f", {counted(total, 'number')} in {counted(len(shapes), 'site')}"
+        title += "" if self.num_stored is None else f", {counted(self.num_stored, 'draw')}"
+        title += "" if self.seconds is None else f", {in_time(self.seconds)}"
+        status = f"{'ok' if self.status else 'NOT OK'}: {self.status}"
+        return Summary(title, [status], [shape_row(name, shape) for name, shape in (shapes or {}).items()])
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Learned parameters and buffers of the network, ``net.PATH``, of which draws hold values of their own."""
+        return ()
+
+    @property
+    def num_stored(self) -> int | None:
+        """Number of draws in a posterior that stores them; None for one that can make any number of them."""
+        return None
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the inference; None if unknown."""
+        return None
+
+    @property
+    def constants(self) -> Draw:
+        """Weights that are the same in all draws, ``{site: value}``; :func:`~pyro_bnn.predict` uses them only once."""
+        return {}
+
+    @property
+    def is_linearised(self) -> bool:
+        """Whether :func:`~pyro_bnn.predict` takes the network as linear in its weights unless told otherwise."""
+        return False
+
+    def median(self) -> Draw:
+        """The median of every latent variable, ``{site: shape (*event)}``: of a Gaussian its mean.
+
+        Raises:
+            ValueError: If the posterior has no closed-form median, as a set of draws or an ensemble.
+        """
+        raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
+
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
+        """Points around which the network is made linear in its weights for predictions: one for each draw, in turn.
+
+        None stands for a draw that is predicted by the network as it is.
+
+        Args:
+            everywhere: Whether there must be a point also where :attr:`is_linearised` does not ask for it.
+
+        Raises:
+            ValueError: If there is none, since the posterior has no median.
+        """
+        return [self.median() if everywhere or self.is_linearised else None]
+
+    @abstractmethod
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
+
+        A draw has tensors of its own: those of the draws before it may still be in use.
+
+        Args:
+            num_samples: Number of draws.
+            *args: Arguments of the model, for guides that use them.
+        """
+
+    def sample(self, num_samples: int, *, seed: int | None = None) -> Draw:
+        """All draws at once, ``{site: value of shape (S, *event)}``.
+
+        Memory grows with `num_samples`; :func:`~pyro_bnn.predict` uses draws without storing them.
+
+        Args:
+            num_samples: Number S of draws.
+            seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
+        """
+        _checks.at_least("num_samples", num_samples, 1)
+        unit = EXCLUSIVE if seed is None else Stream(seed)
+        source, draws = self.draws(num_samples), []
+        for _ in range(num_samples):
+            with unit, torch.no_grad():
+                draws.append(next(source))
+        return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+
+    def to_arviz(
+        self,
+        *,
+        num_samples: int | None = None,
+        model: BayesianModel | None = None,
+        x: Inputs | None = None,
+        y: Tensor | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """The posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
+
+        The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
+        seconds, if known) and ``inference_library``. Independent draws have no chains to compare: R-hat and effective
+        sample sizes of them say nothing about the quality of the posterior.
+
+        Args:
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            model: The model; with x it gives the group ``posterior_predictive``.
+            x: Inputs, shape (N, ...).
+            y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
+            seed: Seed of the draws, which leaves torch's generators as they were.
+
+        Raises:
+            ImportError: If ArviZ is not installed.
+            ValueError: If x or y is given without a model.
+        """
+        check_data(model, x, y)
+        if self.carried and model is not None:
+            raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
+        if num_samples is None:
+            num_samples = min(ARVIZ_DRAWS, self.num_stored or ARVIZ_DRAWS)
+        _checks.at_least("num_samples", num_samples, 1)
+        stream = Stream(_checks.seed(seed))
+        arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
+        source, draws = self.draws(num_samples, *arguments), []
+        for _ in range(num_samples):
+            with stream, torch.no_grad():
+                draws.append(next(source))
+        samples = {name: torch.stack([draw[name] for draw in draws])[None] for name in draws[0]}
+        return inference_data(samples, {}, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def as_prior(
+        self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
+    ) -> PosteriorPrior:
+        """The weights' marginal means and standard deviations as the prior of another model, estimated from draws.
+
+        Variables that are no weights, such as a noise scale, are left out: their priors belong to the likelihood.
+
+        Args:
+            otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            seed: Seed of the draws, which leaves torch's generators as they were.
+
+        Returns:
+            A prior for models whose sites have the same names and shapes.
+
+        Raises:
+            ValueError: If a weight has the same value in all draws.
+        """
+        if num_samples is None:
+            num_samples = min(MOMENT_DRAWS, self.num_stored or MOMENT_DRAWS)
+        samples = self.sample(_checks.at_least("num_samples", num_samples, 2), seed=seed)
+        names = {name for name in samples if name.startswith(f"{SITE_PREFIX}.")} - {*self.carried}
+        weights = {name: draws for name, draws in samples.items() if name in names}
+        locations = {name: draws.mean(0) for name, draws in weights.items()}
+        differs = {name: (draws != draws[0]).any(0) for name, draws in weights.items()}  # else rounding gives a width
+        scales = {name: draws.std(0) * differs[name] for name, draws in weights.items()}
+        return PosteriorPrior(locations, scales, otherwise)
+
+    def attributes(self) -> dict[str, object]:
+        """Method, status and wall time, as they are written beside the draws; None where unknown."""
+        return {
+            "method": self.method,
+            "status": self.status.message,
+            "status_ok": int(self.status.ok),
+            "sampling_time": self.seconds,
+        }
+
+    # --- files: see `save_posterior` ---
+
+    @property
+    def guides(self) -> tuple[nn.Module, ...]:
+        """Guides that it draws from and that are modules, in the order of its members."""
+        return ()
+
+    @property
+    def pruned_sites(self) -> frozenset[str]:
+        """Sites of which some weights are removed, 0 in all draws."""
+        return frozenset()
+
+    def to_record(self) -> dict[str, Any]:
+        """Plain data for a file: None, numbers, texts, tensors, and lists, tuples and dictionaries of these.
+
+        Raises:
+            ValueError: If the posterior cannot be saved.
+        """
+        raise ValueError(
+            f"a posterior of type {type(self).__name__} cannot be saved; save draws of it, "
+            "`StoredPosterior.of(posterior, num_samples)`, or give the class `to_record` and `from_record`."
+        )
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "Posterior":
+        """The posterior of a file, after checks of all that the file holds; the file may be forged.
+
+        Args:
+            values: What :meth:`to_record` returned.
+            target: What the posterior is loaded into; nothing else may change.
+
+        Raises:
+            ValueError: If the values are damaged or do not fit the target; the message names what is wrong.
+        """
+        raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; give the class `from_record`.")

@@ -1,0 +1,62 @@
+"""What posteriors are loaded into."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from ...modelling.model import BayesianModel
+from ..joint import Site, find_sites
+
+
+@dataclass
+class Target:
+    """What a posterior is loaded into.
+
+    Args:
+        model: The model; None if it is no model of this package.
+        guides: Guides to load into, one for each in the posterior; None makes them from the file.
+        pending: Modules that change if all is well, with their new states.
+    """
+
+    model: BayesianModel | None
+    guides: Sequence[nn.Module] | None = None
+    pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
+
+    @property
+    def sites(self) -> list[Site] | None:
+        """Latent variables of the model; None without a model."""
+        return None if self.model is None else find_sites(self.model, (), {})
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model; without one the CPU."""
+        return torch.device("cpu") if self.model is None else self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Floating-point type of the model; None without a model."""
+        return None if self.model is None else self.model.dtype
+
+    def model_for(self, what: str) -> BayesianModel:
+        """The model, which a posterior needs.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        if self.model is None:
+            raise ValueError(f"{what} needs its model; pass `model`.")
+        return self.model
+
+    def next_guide(self) -> nn.Module | None:
+        """The next of the guides that were passed; None if guides are made from the file.
+
+        Raises:
+            ValueError: If there are no more.
+        """
+        if self.guides is None:
+            return None
+        if len(self.pending) == len(self.guides):
+            raise ValueError(f"it holds more guides than the {len(self.guides)} of `guide`; pass one for each.")
+        return self.guides[len(self.pending)]

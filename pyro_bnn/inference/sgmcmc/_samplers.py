@@ -1,0 +1,189 @@
+"""Samplers that move by a noisy gradient and noise of their own, as optimizers of torch."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.processes import Processes
+from ..svi import SkippingOptimizer
+from ._plans import Stage, StepSizes
+
+LEAST, MOST = 1e-30, 1e30
+"""Limits of settings: in single precision, products of two beyond them are 0 or infinite."""
+
+
+class StochasticGradientSampler(ABC):
+    r"""A way to move a point z by a noisy gradient of the potential :math:`U(z) = -\log p(y, z)`, in nats."""
+
+    lr: float
+    temperature: float
+
+    @abstractmethod
+    def move(self, point: Tensor, gradient: Tensor, memory: dict[str, Any], stage: Stage) -> None:
+        r"""Move a point in place.
+
+        Args:
+            point: The point z, or a part of it.
+            gradient: Unbiased estimate of :math:`\nabla U` there, of the point's shape; it may be overwritten.
+            memory: What the sampler remembers of this part from step to step; empty at first.
+            stage: The stage of the chain.
+        """
+
+
+@dataclass(frozen=True)
+class SGLD(StochasticGradientSampler):
+    r"""Stochastic-gradient Langevin dynamics.
+
+    .. math:: z \leftarrow z - \alpha \nabla U(z) + \sqrt{2 \alpha T}\, \epsilon, \qquad \epsilon \sim N(0, I).
+
+    The draws follow the posterior up to an error that vanishes with the step size :math:`\alpha`.
+
+    Args:
+        lr: Step size :math:`\alpha`. U is a sum over the whole data set, so a learning rate that suits a loss averaged
+            over N rows is N times as large: ``lr=0.1 / num_data``.
+        temperature: Temperature T; the draws follow the T-th root of the posterior. 1 is the posterior.
+
+    References:
+        Welling and Teh (2011), Bayesian Learning via Stochastic Gradient Langevin Dynamics.
+    """
+
+    lr: float
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_settings(self)
+
+    def move(self, point: Tensor, gradient: Tensor, memory: dict[str, Any], stage: Stage) -> None:
+        """See :meth:`StochasticGradientSampler.move`."""
+        size = self.lr * stage.factor
+        point.add_(gradient, alpha=-size)
+        if stage.is_noisy:
+            point.add_(gradient.normal_(), alpha=math.sqrt(2 * size * self.temperature))
+
+
+@dataclass(frozen=True)
+class SGHMC(StochasticGradientSampler):
+    r"""Stochastic-gradient Hamiltonian Monte Carlo: Langevin dynamics with momentum.
+
+    With a velocity v, a step size :math:`\alpha = h^2` and a momentum :math:`\beta`, a step is
+
+    .. math:: v \leftarrow v - h \nabla U(z), \qquad z \leftarrow z + \tfrac h2 v, \qquad
+              v \leftarrow \beta v + \sqrt{(1 - \beta^2) T}\, \epsilon, \qquad z \leftarrow z + \tfrac h2 v.
+
+    It needs one gradient, as does the step of Chen et al. (2014). The order of its parts is the splitting BAOAB of
+    Leimkuhler and Matthews (2013): for an exact gradient and a Gaussian posterior the draws have no error from the step
+    size at all, and for others a small one. A minibatch adds noise to the gradient, whose effect vanishes with the step
+    size.
+
+    Args:
+        lr: Step size :math:`\alpha`. U is a sum over the whole data set, so a learning rate that suits a loss averaged
+            over N rows is N times as large: ``lr=0.01 / num_data``. As in SGD with momentum, the point moves about
+            :math:`\alpha / (1 - \beta)` along a steady gradient.
+        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. With 0 it is Langevin
+            dynamics.
+        temperature: Temperature T; the draws follow the T-th root of the posterior. 1 is the posterior.
+
+    References:
+        Chen, Fox and Guestrin (2014), https://arxiv.org/abs/1402.4102; Leimkuhler and Matthews (2013),
+        https://arxiv.org/abs/1203.5428.
+    """
+
+    lr: float
+    momentum: float = 0.9
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_settings(self)
+        if not 0 <= _checks.number("momentum", self.momentum) < 1:
+            raise ValueError(f"`momentum` must be at least 0 and below 1, got {self.momentum:g}.")
+
+    def move(self, point: Tensor, gradient: Tensor, memory: dict[str, Any], stage: Stage) -> None:
+        """See :meth:`StochasticGradientSampler.move`."""
+        if "velocity" not in memory:
+            memory["velocity"] = torch.randn_like(point).mul_(math.sqrt(self.temperature))
+        velocity, h = memory["velocity"], math.sqrt(self.lr * stage.factor)
+        velocity.add_(gradient, alpha=-h)
+        point.add_(velocity, alpha=h / 2)
+        velocity.mul_(self.momentum)
+        if stage.is_noisy:
+            velocity.add_(gradient.normal_(), alpha=math.sqrt((1 - self.momentum**2) * self.temperature))
+        point.add_(velocity, alpha=h / 2)
+
+
+def _check_settings(sampler: SGLD | SGHMC) -> None:
+    if not LEAST < _checks.positive("lr", sampler.lr) < MOST:
+        raise ValueError(
+            f"`lr` must lie between {LEAST:g} and {MOST:g}, got {sampler.lr:g}; begin with 0.1 over the number of rows."
+        )
+    if _checks.not_negative("temperature", sampler.temperature) > MOST:
+        raise ValueError(f"`temperature` must be at most {MOST:g}, got {sampler.temperature:g}; 1 is the posterior.")
+
+
+class ChainOptimizer(SkippingOptimizer):
+    """A chain in the form of an optimizer, so that a step of SVI on a point makes a step of the chain.
+
+    Args:
+        parameters: The point, in parts.
+        sampler: How the point moves.
+        steps: Plan of the step sizes.
+        num_steps: Number of steps of the chain.
+        record: Function of the number of a step, called after it.
+        processes: Processes that make the chain together. The noise is that of process 0.
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        *,
+        sampler: StochasticGradientSampler,
+        steps: StepSizes,
+        num_steps: int,
+        record: Callable[[int], None],
+        processes: Processes,
+    ) -> None:
+        # Fits that go on from a file are compared by these settings. The step size of the history is `lr`.
+        settings = {"lr": sampler.lr, "sampler": repr(sampler), "steps": repr(steps), "num_steps": num_steps}
+        super().__init__(parameters, settings)
+        self._sampler, self._steps, self._num_steps, self._record = sampler, steps, num_steps, record
+        self._processes, self._count = processes, 0
+
+    @property
+    def can_skip(self) -> bool:
+        """Always; see :attr:`SkippingOptimizer.can_skip`."""
+        return True
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        """Make a step of the chain."""
+        stage = self._steps.stage(self._count, self._num_steps)
+        for group in self.param_groups:
+            group["lr"] = self._sampler.lr * stage.factor
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, parameter.grad, stage)
+            self._processes.broadcast_(group["params"])
+        self._record(self._count)
+        self._count += 1
+
+    def _move(self, point: Tensor, gradient: Tensor, stage: Stage) -> None:
+        if self.found_inf is None:
+            self._sampler.move(point, gradient, self.state[point], stage)
+            return
+        is_bad, before = self.found_inf > 0, point.clone()
+        self._sampler.move(point, gradient.masked_fill_(is_bad, 0), self.state[point], stage)
+        point.copy_(torch.where(is_bad, before, point))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of an optimizer, and the number of steps made."""
+        return {**super().state_dict(), "count": self._count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._count = state_dict["count"]
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != "count"})

@@ -1,0 +1,163 @@
+"""Room for the draws of a run: memory, or a file that says which run it is of."""
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import safetensors
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.files import FORMAT
+
+KIND, NAME = "draws", "draws"
+"""What the header of a file says that it is, and the name of its one tensor."""
+
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+ALIGNMENT = 64
+"""The header has a multiple of so many bytes, as safetensors writes it, so that the numbers are aligned."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file of draws says of itself."""
+
+    run: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Store:
+    """The draws of all chains, shape (K, S, P), in memory or in a file that is mapped into memory.
+
+    The file is one of safetensors, with a header that holds the identifier of the run. It is made, or opened for
+    writing, when the first draw is kept: by then every other check has passed.
+
+    Args:
+        path: The file; None is memory.
+        shape: Numbers of chains, of draws of each, and of latent numbers.
+        like: Tensor with the dtype of the draws, and in memory the device.
+        is_resumed: Whether the run goes on from a checkpoint. Then the file may exist, if it is of this run.
+
+    Raises:
+        FileExistsError: If the file exists and the run is new.
+        FileNotFoundError: If its folder does not exist.
+        ValueError: If the file exists but holds something else than such draws.
+    """
+
+    def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
+        self._path = None if path is None else _checks.path("store", path)
+        self._shape, self._like, self._is_made = shape, like, False
+        self._draws: Tensor | None = None
+        self._run: str | None = None
+        self._found: Header | None = None
+        if self._path is not None and os.path.lexists(self._path):
+            self._found = self._checked(self._path, is_resumed=is_resumed)
+        elif self._path is not None and not self._path.parent.is_dir():
+            raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
+
+    def _checked(self, path: Path, *, is_resumed: bool) -> Header:
+        """The header of the file that is there already."""
+        if not is_resumed:
+            raise FileExistsError(f"`store` must be a new file, but {path} exists; choose another path or remove it.")
+        found, expected = read_header(path), DTYPES[self._like.dtype]
+        if (found.shape, found.dtype) != (self._shape, expected):
+            raise ValueError(
+                f"`store` holds draws of shape {found.shape} in {found.dtype}, but this run has {self._shape} in "
+                f"{expected} (chains, draws, latent numbers); resume with the arguments of that run, or choose another "
+                "path."
+            )
+        return found
+
+    @property
+    def run(self) -> str:
+        """Identifier of the run; that of a new run is random."""
+        self._run = self._run or uuid.uuid4().hex
+        return self._run
+
+    def join(self, run: str) -> None:
+        """Go on with the run of a checkpoint.
+
+        Raises:
+            ValueError: If the file, or a chain before this one, is of another run.
+        """
+        if self._found is not None and self._found.run != run:
+            raise ValueError(
+                f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
+                "choose another path."
+            )
+        if self._run not in (None, run):
+            raise ValueError("`resume` must name the checkpoints of one run, got chains of several; pass those of one.")
+        self._run = run
+
+    def draws(self) -> Tensor:
+        """The draws, shape (K, S, P); the first call makes the file, or opens it."""
+        if self._draws is None:
+            self._draws = self._like.new_zeros(self._shape) if self._path is None else self._mapped(self._path)
+        return self._draws
+
+    def _mapped(self, path: Path) -> Tensor:
+        if self._found is None:
+            self._make(path)
+        elif self._found != (now := read_header(path)) or now.run != self.run:
+            raise ValueError(f"`store` was changed by another program, got {path}; choose another path.")
+        with open(path, "rb") as file:
+            begin = 8 + int.from_bytes(file.read(8), "little")
+        content = torch.from_file(str(path), shared=True, size=path.stat().st_size, dtype=torch.uint8)
+        return content[begin:].view(self._like.dtype).view(self._shape)
+
+    def _make(self, path: Path) -> None:
+        size = prod(self._shape) * self._like.element_size()
+        tensor = {"dtype": DTYPES[self._like.dtype], "shape": self._shape, "data_offsets": [0, size]}
+        about = {"format": FORMAT, "kind": KIND, "run": self.run}
+        text = json.dumps({"__metadata__": about, NAME: tensor}).encode()
+        text += b" " * (-(8 + len(text)) % ALIGNMENT)
+        with open(path, "xb") as file:  # fails if another program has made it by now
+            self._is_made = True
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.truncate(8 + len(text) + size)
+
+    @contextmanager
+    def removed_on_failure(self) -> Iterator[None]:
+        """A context that removes the file if it fails, and if it was made there: checkpoints hold all draws too."""
+        try:
+            yield
+        except BaseException:
+            if self._is_made and self._path is not None:
+                self._path.unlink(missing_ok=True)
+            raise
+
+
+def require_other_file(store: str | Path | None, name: str, paths: Iterable[Path | None]) -> None:
+    """Raise if the file of draws is one of those that another argument names."""
+    if store is None:
+        return
+    for path in paths:
+        if path is not None and path.resolve() == _checks.path("store", store).resolve():
+            raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
+
+
+def read_header(path: Path) -> Header:
+    """What a file of draws says of itself; the file is opened for reading only.
+
+    Raises:
+        ValueError: If it is no such file, or has another length than its header says.
+    """
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            about, draws = file.metadata() or {}, file.get_slice(NAME)
+            if (about.get("format"), about.get("kind")) != (FORMAT, KIND) or "run" not in about:
+                raise ValueError("it has no draws of a run.")
+            return Header(about["run"], tuple(draws.get_shape()), draws.get_dtype())
+    except (safetensors.SafetensorError, OSError, UnicodeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"`store` must be a file of draws of the run that is resumed, got {path}, which is none or is damaged; "
+            "choose another path."
+        ) from error

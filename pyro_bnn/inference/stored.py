@@ -1,0 +1,168 @@
+"""A posterior as a fixed set of draws."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._core import checks as _checks
+from .._core.records import plain, record
+from .._core.saved_tensors import check_finite, check_tensor
+from ..modelling.model import network_values
+from .guides import GuidePosterior
+from .posterior import Draw, Posterior, Status, Target, check_samples, spaced
+
+__all__ = ["StoredPosterior"]
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """What a file says of a :class:`StoredPosterior`."""
+
+    samples: dict[str, Tensor]
+    values: dict[str, Tensor]
+    method: str
+    status: Status
+    seconds: float | None
+
+
+class StoredPosterior(Posterior):
+    """Draws that are kept, with the values of a network's own parameters and buffers that go with them.
+
+    :meth:`of` makes it of any posterior. Predictions then take the same draws each time, and make none. It is for draws
+    that cost much, as those of a :class:`~pyro_bnn.RefreshedPosterior`; a file of it needs no training data.
+
+    Args:
+        samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
+        values: What they carry, ``{"net.PATH": shape (S, ...)}``; see :attr:`Posterior.carried`.
+        method: Name of the inference method.
+        status: How the inference ended.
+        seconds: Wall time of the inference, if known.
+
+    Raises:
+        ValueError: If there is no site, or the first axes have different lengths.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, predict
+        >>> net = torch.nn.Linear(1, 1)
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=64)
+        >>> stored = StoredPosterior.of(MeanFieldGuide(model), 20, seed=0)
+        >>> stored.num_stored
+        20
+        >>> x = torch.zeros(3, 1)
+        >>> bool((predict(model, stored, x).mean == predict(model, stored, x).mean).all())
+        True
+    """
+
+    def __init__(
+        self,
+        samples: Mapping[str, Tensor],
+        values: Mapping[str, Tensor] | None = None,
+        *,
+        method: str,
+        status: Status,
+        seconds: float | None = None,
+    ) -> None:
+        _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (S, *event)}")
+        _checks.kind("status", status, Status, "a Status")
+        self.samples, self.values = dict(samples), dict(values or {})
+        """The draws, ``{site: shape (S, *event)}``, and what they carry."""
+        counts = {name: len(_checks.rows(name, tensor)) for name, tensor in {**self.samples, **self.values}.items()}
+        if not self.samples or len({*counts.values()}) > 1:
+            raise ValueError(f"`samples` and `values` must hold the same number of draws of each site, got {counts}.")
+        self.status, self._method, self._seconds = status, method, seconds
+
+    @classmethod
+    def of(
+        cls, posterior: Posterior | Callable[..., object], num_samples: int, *, seed: int | None = None
+    ) -> "StoredPosterior":
+        """Draw from a posterior, and keep the draws.
+
+        Args:
+            posterior: The posterior, or any Pyro guide.
+            num_samples: Number of draws S. Memory and files take S numbers for each weight.
+            seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
+
+        Raises:
+            ValueError: If predictions are to be linearised around the posterior's median, which draws do not have.
+        """
+        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+        if source.is_linearised:
+            raise ValueError(
+                f"`posterior` must not need its median, got one of {source.method}, whose predictions are linearised "
+                "around it; save it as it is."
+            )
+        drawn = source.sample(num_samples, seed=seed)
+        values = {name: drawn.pop(name) for name in source.carried}
+        return cls(drawn, values, method=source.method, status=source.status, seconds=source.seconds)
+
+    @property
+    def method(self) -> str:
+        """Name of the inference method from which the draws are."""
+        return self._method
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shape of each latent variable."""
+        return {name: value.shape[1:] for name, value in self.samples.items()}
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """See :attr:`Posterior.carried`."""
+        return tuple(self.values)
+
+    @property
+    def num_stored(self) -> int:
+        """Number of draws, S."""
+        return len(next(iter(self.samples.values())))
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the inference, if known."""
+        return self._seconds
+
+    @property
+    def constants(self) -> Draw:
+        """Weights that are the same in all draws; see :attr:`Posterior.constants`."""
+        return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
+
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """Evenly spaced draws, each at most once; see :meth:`Posterior.draws`.
+
+        Raises:
+            ValueError: If fewer draws are stored than are asked for.
+        """
+        yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
+
+    def to_record(self) -> dict[str, Any]:
+        """The draws; see :meth:`Posterior.to_record`."""
+        return plain(StoredRecord(self.samples, self.values, self.method, self.status, self.seconds))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "StoredPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved = record(StoredRecord, values, "posterior")
+        check_samples({name: value[None] for name, value in saved.samples.items()}, target.sites, target.dtype)
+        own = {} if target.model is None else network_values(target.model)
+        if target.model is None and saved.values:
+            raise ValueError(
+                "draws with values of a network's own parameters and buffers need its model; pass `model`."
+            )
+        unknown = [name for name in saved.values if name not in own]
+        if unknown:
+            raise ValueError(
+                f"its draws carry {unknown}, which the network does not have; pass the model of the draws."
+            )
+        count = len(next(iter(saved.samples.values())))
+        for name, value in saved.values.items():
+            check_tensor(f"{name}` of the draws", value, (count, *own[name].shape), own[name].dtype)
+            check_finite(f"{name}` of the draws", value)
+        samples, carried = ({n: v.to(target.device) for n, v in d.items()} for d in (saved.samples, saved.values))
+        return cls(samples, carried, method=saved.method, status=saved.status, seconds=saved.seconds)
+
+
+def _is_same(value: Tensor) -> bool:
+    """Whether all rows are equal; where the last differs from the first, as nearly always, no other is read."""
+    return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

@@ -1,0 +1,236 @@
+"""One interface to the batches of a loader and to those of tensors."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from ..._core import checks as _checks
+from ..._core.inputs import leaves, num_rows, take
+from ..._core.processes import Processes
+from ._arguments import Arguments
+from ._arguments import Batch as Batch
+from ._execution import Execution
+from ._loader import Loader, length_of
+
+Data = Iterable[object] | tuple[object, ...]
+"""A loader of batches, or a tuple of a model's arguments that hold all rows."""
+
+
+class Batches:
+    """Iterates over one epoch of batches, on a device.
+
+    Args:
+        data: A tuple such as (x, y) with all rows, each part a tensor, an array, a list of numbers, a data frame, or a
+            tree of these; or a loader of such tuples, which may be any iterable.
+        batch_size: Number of rows in each batch of tensors; None makes one batch of all rows.
+        device: Device to which the batches are moved; None leaves them where they are.
+        generator: Generator of the random order of the rows, which is new in each epoch. A loader has its own order.
+        like: A tensor with the model's device and floating-point type, for arrays; None is torch's default type.
+        paired: Whether a batch must be a pair (x, y) with one tensor y, as a `BayesianModel` needs; if not, a batch is
+            any tuple of arguments of the model.
+        num_data: Number of rows of the whole data set, for a loader without a length; None is unknown.
+        processes: Processes that fit together. Each has all rows, and takes its share of every batch; a loader gives
+            a share itself.
+
+    Raises:
+        ValueError: If `data` is of the wrong kind, has no rows, or holds something else than numbers.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        batch_size: int | None,
+        device: torch.device | None,
+        generator: torch.Generator,
+        like: Tensor | None = None,
+        *,
+        paired: bool = False,
+        num_data: int | None = None,
+        processes: Processes | None = None,
+    ) -> None:
+        self._generator, self._processes = generator, processes or Processes()
+        self.rows: Tensor | None = None
+        """Indices of the rows of the last batch of tensors; None if it has all of them, in their order."""
+        self._tensors: Batch | None = None
+        self._loader: Loader | None = None
+        _require_kind(data)
+        arguments = Arguments(device, like, paired)
+        if _is_whole(data):
+            self._tensors = arguments.of_data(tuple(data))
+            rows = num_rows(self._tensors[0])
+            size = rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
+            self.num_rows, self._batch_size = rows, min(size, rows)
+            self._require_enough()
+            self.num_batches = len(self.bounds())
+        elif batch_size is not None:
+            raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
+        else:
+            self._loader = Loader(data, arguments, num_data, self._processes.count)
+            self.num_batches = self._loader.num_batches
+
+    @property
+    def tensors(self) -> Batch | None:
+        """The whole data, if it was given as tensors; None for a loader."""
+        return self._tensors
+
+    def require_same_end(self, batch: Batch | None) -> None:
+        """Raise in all processes if some have a next batch and others have none; a known length is compared before.
+
+        Args:
+            batch: The next batch of this process; None if the epoch is over.
+
+        Raises:
+            ValueError: If a loader without a length ends before another.
+        """
+        if not self._processes.are_many or self._loader is None or self._loader.has_length:
+            return
+        if all(self._processes.any([batch is None, batch is not None])):
+            raise ValueError(
+                "the loaders of all processes must give the same number of batches, but that of one process has ended "
+                "before another; repeat or drop rows, as torch's `DistributedSampler` does."
+            )
+
+    def first(self) -> Batch:
+        """An example: a batch of the first rows, without a new order, or a loader's first batch, which is not lost."""
+        if self._loader is not None:
+            return self._loader.first()
+        return self._all if self.num_batches == 1 else self._rows(slice(0, self._batch_size))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch()
+
+    def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch.
+
+        All random numbers of the order are drawn, and skipped batches of a loader are fetched, before this returns. A
+        loader without workers draws its order with its first batch.
+
+        Args:
+            number: Number of the epoch, for messages and for samplers with `set_epoch`.
+            skip: Number of batches to leave out at the start.
+
+        Returns:
+            The batches from the one with index `skip`.
+
+        Raises:
+            ValueError: While iterating, if a loader gives something else than batches, or not as many as it says.
+        """
+        if self._loader is not None:
+            return self._loader.epoch(number, skip)
+        if self.num_batches == 1 and not self._processes.are_many:
+            return iter([self._all][skip:])
+        order = torch.randperm(self.num_rows, generator=self._generator)
+        order = order.to(leaves(self._all)[0].device)  # once, since a GPU's program waits for each copy
+        rank, count = self._processes.rank, self._processes.count
+        chunks = (order[begin:end] for begin, end in self.bounds()[skip:])
+        return (self._chosen(chunk.tensor_split(count)[rank] if count > 1 else chunk) for chunk in chunks)
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """Begin and end of each batch in the order; a last batch too short for all processes joins the one before."""
+        return _bounds(self.num_rows, self._batch_size, self._processes.count)
+
+    def _require_enough(self) -> None:
+        if self._batch_size < self._processes.count:
+            raise ValueError(
+                f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
+                "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer of them."
+            )
+
+    @property
+    def _all(self) -> Batch:
+        assert self._tensors is not None
+        return self._tensors
+
+    def _chosen(self, rows: Tensor) -> Batch:
+        self.rows = rows
+        return self._rows(rows)
+
+    def _rows(self, rows: slice | Tensor) -> Batch:
+        return tuple(take(part, rows) for part in self._all)
+
+    def require_passes(self, num_epochs: int) -> None:
+        """Raise a `ValueError` if the data are a generator, which ends after one epoch, and there are to be more."""
+        if num_epochs > 1 and self._loader is not None and self._loader.is_one_pass:
+            raise ValueError(
+                f"`data` must start anew in each of {num_epochs} epochs, got a generator or iterator, which ends after "
+                "the first; pass a list of batches, a DataLoader, or an object with `__iter__`."
+            )
+
+    def order_state(self) -> list[Tensor]:
+        """States of the generators of the order: the one given, and a `DataLoader`'s own.
+
+        Taken before :meth:`epoch`, they repeat the order of that epoch. A loader without a generator draws its order
+        from torch's.
+        """
+        return [generator.get_state() for generator in self._generators()]
+
+    def restore_order(self, state: list[Tensor]) -> None:
+        """Go on from what :meth:`order_state` returned.
+
+        Raises:
+            ValueError: If the loader has another number of generators.
+        """
+        generators = self._generators()
+        if len(state) != len(generators):
+            raise ValueError(
+                f"the order of the data must go on with {len(state) - 1} generator(s) of the loader, got "
+                f"{len(generators) - 1}; resume with the kind of data of the first run."
+            )
+        for generator, value in zip(generators, state, strict=True):
+            generator.set_state(value)
+
+    def _generators(self) -> list[torch.Generator]:
+        return [self._generator, *(self._loader.generators() if self._loader is not None else [])]
+
+
+def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
+    """Number of batches in an epoch of a fit, which has not begun.
+
+    Args:
+        data: The data of the fit.
+        batch_size: Number of rows in each batch of tensors; None is all of them.
+        num_data: Number of rows of the whole data set.
+        execution: How steps are computed; None is the default.
+
+    Returns:
+        The number; None if a loader has no length.
+    """
+    if not _is_whole(data):
+        return length_of(data)
+    processes = Execution.given(execution).processes
+    size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
+    count = -(-num_data // size)
+    is_cut = count > 1 and num_data - (count - 1) * size < processes.count  # then the last two batches are one
+    return count - is_cut
+
+
+def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
+    begins = list(range(0, num_rows, batch_size))
+    if len(begins) > 1 and num_rows - begins[-1] < num_processes:
+        begins.pop()
+    return [*pairwise([*begins, num_rows])]
+
+
+def _is_whole(data: Data) -> bool:
+    """Whether data are the parts of one tuple with all rows; a list of tuples, lists or dictionaries is of batches."""
+    return isinstance(data, tuple) or (
+        isinstance(data, list) and not any(isinstance(item, (tuple, list, Mapping)) for item in data)
+    )
+
+
+def _require_kind(data: object) -> None:
+    remedy = "pass (x, y), or a loader of such pairs"
+    if isinstance(data, Dataset):
+        options = "batch_size=..." if isinstance(data, IterableDataset) else "batch_size=..., shuffle=True"
+        raise ValueError(
+            f"`data` must be a loader or a tuple of tensors, got the data set {type(data).__name__}; pass "
+            f"`DataLoader(data, {options})`, with `batch_size=None` if it gives whole batches."
+        )
+    if isinstance(data, Mapping):
+        raise ValueError(f"`data` must be a pair (x, y), got a dictionary with the keys {list(data)}; {remedy}.")
+    is_array = callable(getattr(type(data), "__array__", None))  # of arrays, tensors and data frames
+    if is_array or isinstance(data, (str, bytes)) or not isinstance(data, Iterable):
+        raise ValueError(f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__}; {remedy}.")

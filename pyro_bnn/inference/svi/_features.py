@@ -1,0 +1,223 @@
+"""What the frozen layers of a network give for all rows of the data, computed once for a fit."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from ..._core.inputs import Inputs, take, versions
+from ..._core.reuse import Memory, Plan, State
+from ..._core.scope import EXCLUSIVE, seeded, undone
+from ...modelling.model import BayesianModel, random_paths
+from ._batches import Batches
+from ._execution import Execution
+
+MOST_BYTES = 10**9
+"""Heuristic: memory for the features of all rows. If they take more, the frozen layers run in each step."""
+
+MOST_TRIES = 8
+"""Heuristic: runs of a batch in which to learn which calls can be repeated; each run refuses all that it finds."""
+
+UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
+
+
+class Features:
+    """What frozen layers before the first random or learned parameter give for all rows, and its use in the steps.
+
+    The network runs once over all rows, in parts that are as large as the batches. What the recorded calls return is
+    put into tables with one entry for each row. A step takes the rows of its batch from the tables. A network in which
+    something is found that does not permit this runs as a whole: it mixes rows, or the tables would be too large. So
+    does one that is changed during the fit, from then on. Random numbers and buffers are as if nothing had been run.
+
+    Args:
+        model: The model.
+        batches: The data.
+        execution: How steps are computed.
+        is_watched: Whether :meth:`check` compares the numbers of the frozen layers with a copy of them.
+    """
+
+    def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
+        self._model, self._batches, self._autocast = model, batches, execution.autocast
+        self._tables: list[Tensor] = []
+        self._memories: dict[int, Memory] = {}  # by the number of rows, since a recorded call has a shape
+        self._taken: tuple[Tensor | None, list[Tensor]] = None, []
+        self._fixed: list[tuple[Tensor, Tensor]] = []
+        self.in_words = ""
+        """What was done, to be put at the end of a sentence; empty if there are no frozen layers that could be left
+        out."""
+        random = random_paths(model)
+        named = dict(model.network.named_parameters(remove_duplicate=False))
+        learned = {path: parameter for path, parameter in named.items() if parameter.requires_grad}
+        self._plan = Plan(model.network, random, learned)
+        # Processes that fit together write all buffers at every step, which could not be told from a change.
+        is_alone = execution.num_parts == 1 and not execution.processes.are_many
+        if batches.tensors is None or not is_alone or not _have_parameters(self._plan.modules):
+            return
+        self._x: Inputs = batches.tensors[0]
+        self._versions = versions(self._x)
+        with EXCLUSIVE:  # another thread's prediction puts the network into another mode for a while
+            buffers = [value for path, value in model.network.named_buffers() if path not in random]
+            is_usable, changing = self._try(buffers)
+            if not is_usable:
+                self._forget()
+                return
+            self._watch([*learned.values(), *map(model.network.get_buffer, random), *changing], is_watched)
+        size = _in_words(sum(table.nbytes for table in self._tables))
+        self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
+
+    def run(self, compute: Callable[[], Tensor]) -> Tensor:
+        """A value for the last batch of the data.
+
+        Args:
+            compute: Function that computes the value, and calls the network once.
+
+        Returns:
+            The value; the function has left out the frozen layers if that is possible.
+        """
+        memory = self._filled()
+        if memory is None:
+            return compute()
+        with undone(self._model.device) as undo:
+            try:
+                with self._model.interception.remembering(memory):
+                    return compute()
+            except Exception:  # mostly `Diverged`; a mistake of the user's is raised again below
+                undo()
+        self._end()
+        return compute()
+
+    def check(self) -> None:
+        """End the use of the tables if the frozen layers have other numbers now, even if torch did not see a change."""
+        with EXCLUSIVE:
+            if self._memories and not (
+                self._state.is_same(deep=True) and all(_is_equal(tensor, value) for tensor, value in self._fixed)
+            ):
+                self._end()
+
+    def _filled(self) -> Memory | None:
+        """A memory with the features of the last batch; None if the network must run as a whole."""
+        if not self._memories:
+            return None
+        if not self._state.is_same(deep=False) or versions(self._x) != self._versions:
+            self._end()
+            return None
+        rows = self._batches.rows
+        memory = self._memories.get(self._batches.num_rows if rows is None else len(rows))
+        if memory is None:
+            return None
+        if rows is None:
+            memory.refill(self._tables)
+        else:
+            if self._taken[0] is not rows:  # several draws have the same rows
+                self._taken = rows, [table.index_select(0, rows) for table in self._tables]
+            memory.refill(self._taken[1])
+        return memory
+
+    def _end(self) -> None:
+        self._forget()
+        self.in_words = "; features of the frozen layers were computed once, and at every step after a change"
+
+    def _forget(self) -> None:
+        self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
+
+    # --- before the first step ----------------------------------------------------------------------------------------
+
+    def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
+        """Fill the tables; returns whether they can be used, and the buffers that the network changes, as they were."""
+        before = [buffer.detach().clone() for buffer in buffers]
+        with seeded(0, self._model.device), torch.no_grad():
+            try:
+                is_usable = self._compute() and self._have_independent_rows()
+            except Exception:  # the steps will raise it, if it is not of a batch that only occurs here
+                is_usable = False
+            changed = [pair for pair in zip(buffers, before, strict=True) if not _is_equal(*pair)]
+            for buffer, value in changed:  # as by batch normalisation after the frozen layers
+                buffer.copy_(value)
+        return is_usable, [buffer for buffer, _ in changed]
+
+    def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
+        """Note down what must stay as it is; tensors that change in steps may do so."""
+        left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
+        modules = list(self._model.network.modules())
+        # Recurrent layers with random weights note down those of the last call. What a refused module gives is never
+        # an argument of a call that is left out, except of one inside of it.
+        own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
+        own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
+        self._state = State((module for module in modules if module not in own_ways), changing)
+        if is_watched:
+            tensors = {t for module in left_out for t in (*module.parameters(), *module.buffers())}
+            self._fixed = [(tensor, tensor.detach().clone()) for tensor in tensors]
+
+    def _compute(self) -> bool:
+        """Fill the tables; returns whether that was possible."""
+        keys: list[tuple[nn.Module, int, int]] = []
+        for begin, end in self._batches.bounds():
+            memory = self._recorded(take(self._x, slice(begin, end)))
+            kept = memory.kept
+            if not memory.is_used or any(value.dim() == 0 or len(value) != end - begin for value in kept):
+                return False
+            if begin == 0:
+                if not _have_parameters(memory.modules) or not self._fits(memory.num_bytes / end):
+                    return False
+                keys = memory.keys
+                self._tables = [value.new_empty(self._batches.num_rows, *value.shape[1:]) for value in kept]
+            if memory.keys != keys or not _are_alike(kept, self._tables):
+                return False
+            for table, value in zip(self._tables, kept, strict=True):
+                table[begin:end] = value
+            self._memories.setdefault(end - begin, memory)
+        return True
+
+    def _fits(self, bytes_per_row: float) -> bool:
+        num_bytes = bytes_per_row * self._batches.num_rows
+        if num_bytes > MOST_BYTES:
+            self.in_words = f" (frozen layers ran at every step: their features would take {_in_words(num_bytes)})"
+        return num_bytes <= MOST_BYTES
+
+    def _have_independent_rows(self) -> bool:
+        """Whether rows that come together with others get the same features, up to rounding."""
+        second = self._batches.bounds()[:2][-1]
+        rows = torch.arange(0, second[1], 2, device=self._tables[0].device)
+        memory = self._recorded(take(self._x, rows))
+        expected = [table.index_select(0, rows) for table in self._tables]
+        return _are_alike(memory.kept, expected) and all(map(_is_close, memory.kept, expected))
+
+    def _recorded(self, x: Inputs) -> Memory:
+        """A memory of one call of the network."""
+        memory = Memory(self._plan)
+        values = {name: self._model.initial_value(name) for name in self._model.site_names}
+        lower = nullcontext() if self._autocast is None else torch.autocast(self._model.device.type, self._autocast)
+        with self._model.interception.remembering(memory), lower:
+            for _ in range(MOST_TRIES):
+                if memory.is_used or memory.is_off:
+                    break
+                self._model.output_given(values, x)
+        return memory
+
+
+def _have_parameters(modules: Sequence[nn.Module]) -> bool:
+    return any(next(module.parameters(), None) is not None for module in modules)
+
+
+def _are_alike(values: Sequence[Tensor], tables: Sequence[Tensor]) -> bool:
+    """Whether tensors have the same shapes and types, but for the number of rows."""
+    kinds = [[(value.shape[1:], value.dtype) for value in group] for group in (values, tables)]
+    return kinds[0] == kinds[1]
+
+
+def _is_close(value: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are equal up to rounding, which may differ with the number of rows, as on a GPU."""
+    if value.shape != expected.shape or not expected.dtype.is_floating_point:
+        return torch.equal(value, expected)
+    tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.abs().max())
+    return bool((value - expected).abs().max() <= tolerance)
+
+
+def _is_equal(tensor: Tensor, before: Tensor) -> bool:
+    return tensor.device == before.device and tensor.dtype == before.dtype and torch.equal(tensor, before)
+
+
+def _in_words(num_bytes: float) -> str:
+    size, unit = next(((s, u) for s, u in UNITS if num_bytes >= s / 10), UNITS[-1])
+    return f"{num_bytes / size:.1f} {unit}"

@@ -1,0 +1,224 @@
+"""Stochastic variational inference for any model and guide, with any ELBO of Pyro and any optimizer of torch."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import ELBO
+from torch import nn
+from torch.optim import Optimizer
+from tqdm import tqdm
+
+from ..._core import checks as _checks
+from ..._core.checkpointing import Checkpoint, keeping
+from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.inputs import named_leaves
+from ..._core.processes import Processes
+from ..._core.scope import Stream
+from ...modelling.model import BayesianModel
+from ..estimators import Estimator
+from ..guides import GuidePosterior
+from ..history import EpochRecord, History
+from ..kl import KLWeight, constant
+from ..posterior import Status
+from ._batches import Batches, Data
+from ._direct import DirectStep
+from ._execution import Execution
+from ._functions import as_module
+from ._loop import Loop
+from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
+from ._requirements import check_model
+from ._saved import KIND, fingerprint_of, restore_from
+from ._svi_step import svi_step
+from ._watching import Callback, judge
+
+NOTABLE_FALL = 0.05
+"""Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
+
+
+def fit_svi(
+    model: Callable[..., object],
+    guide: Callable[..., object],
+    data: Data,
+    *,
+    optimizer: OptimizerMaker | ScheduledMaker,
+    num_epochs: int,
+    batch_size: int | None = None,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float | KLWeight = 1.0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> GuidePosterior:
+    """Fit a guide, and the model's learnable parameters, by maximising the ELBO.
+
+    This is a loop over epochs and batches around the step of :func:`svi_step`. The formula of the ELBO is there, and
+    when the gradients are computed directly or by Pyro. Every quantity in the history is that of the whole data set, in
+    nats. Frozen layers before the first random parameter run once for each row of tensors, if what they give takes at
+    most 1 GB.
+
+    Args:
+        model: The model; for `model`, `guide`, `elbo`, `estimator` and `execution` see :func:`svi_step`.
+        guide: The guide, which is fitted in place. Of a function ``posterior.guide`` is a module with the values that
+            the fit gave its parameters.
+        data: A tuple (x, y) with all rows, or a loader of such pairs: any iterable that starts anew at each epoch. x is
+            a tensor, an array, a list of numbers or a data frame; for networks with several inputs a tuple or a
+            dictionary of these. Everything is moved to the model's device.
+        optimizer: Function from a list of parameters to a torch optimizer, such as
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or to a pair of an optimizer and a learning-rate scheduler
+            (:func:`scheduled`), which is stepped once an epoch. To clip gradients, see :func:`clipped`.
+        num_epochs: Number of passes over the data.
+        batch_size: Number of rows in each batch when `data` is tensors, in all processes together; None uses all rows
+            at once.
+        elbo: The bound; None is ``Trace_ELBO()``.
+        estimator: Gradient estimator, for less noisy gradients; None draws each weight once per step.
+        kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
+        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit. One
+            that remembers something is saved in checkpoints if it is a :class:`StatefulCallback`; one that is a context
+            manager, such as :class:`TensorBoard`, is entered for the time of the fit.
+        progress: Whether to show a progress bar with the ELBO and its two terms.
+        execution: How steps are computed: recorded on a GPU, in parts, in bfloat16, by several processes.
+        checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
+            take more than 2 % of the time) and every ten minutes, or a :class:`Checkpoint` that says how often. With
+            it, Ctrl-C and SIGTERM end the fit after the current step with a checkpoint.
+        resume: Checkpoint from which the fit goes on, with the same arguments: history and parameters become those of a
+            fit that was not interrupted, to the bit. `num_epochs` may be larger. The same path may be `checkpoint`.
+        seed: Seed of the fit, which makes it repeatable; None draws one. Torch's generators are left as they were.
+
+    Returns:
+        The fitted guide as a posterior with `history` and `status`; ``history.path`` says how gradients were computed.
+
+    Raises:
+        ValueError: If the arguments do not fit each other.
+        NonFiniteError: If a loss or gradient is not finite; the parameters are then those of the last finite step.
+        FileExistsError: If `checkpoint` exists and is not the file to resume.
+        OSError: If `checkpoint` cannot be written.
+        Interrupted: If a signal ended the fit; it is a `KeyboardInterrupt` and says how to go on.
+    """
+    num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
+    weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
+    require_maker(optimizer)
+    check_model(model, guide)
+    model, guide = as_module("model", model), as_module("guide", guide)
+    schedules: list[Schedule] = []
+
+    def make(parameters: list[nn.Parameter]) -> Optimizer:
+        made = optimizer(parameters)
+        if isinstance(made, tuple) and len(made) == 2:
+            made, schedule = made
+            schedules.append(require_schedule(schedule))
+        return made
+
+    processes = execution.processes
+    seed = processes.from_first(int(torch.randint(2**62, ())) if seed is None else _checks.seed(seed))
+    stream = Stream(processes.seed(seed), _device_of(model, guide))
+    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
+    with ExitStack() as stack:
+        keeper = stack.enter_context(keeping(checkpoint, KIND, resume, processes=processes))
+        step = stack.enter_context(svi_step(model, guide, make, **options))
+        for callback in callbacks:
+            if isinstance(callback, AbstractContextManager):
+                stack.enter_context(callback)
+        with stream:
+            batches = _batches(model, guide, data, batch_size, torch.Generator().manual_seed(seed), processes)
+            batches.require_passes(num_epochs)
+            inner = step.prepared(*batches.first())
+        loop = Loop(
+            step,
+            batches,
+            stream,
+            num_epochs=num_epochs,
+            kl_weight=weight_at,
+            schedules=schedules,
+            callbacks=callbacks,
+        )
+        fingerprint = {}
+        if checkpoint is not None or resume is not None or processes.are_many:
+            fingerprint = fingerprint_of(loop, elbo, estimator, kl_weight)
+            files = {
+                "checkpoint": "none" if checkpoint is None else "a file",
+                "resume": "none" if resume is None else "a file",
+            }
+            processes.require_same({**fingerprint, "num_epochs": str(num_epochs), **files})
+        if resume is not None:
+            restore_from(resume, loop, fingerprint)
+        features = inner.remember(batches, is_watched=bool(callbacks)) if isinstance(inner, DirectStep) else None
+
+        def state() -> dict[str, Any]:
+            return {"fit": fingerprint, "loop": loop.state()}
+
+        with tqdm(
+            total=num_epochs, initial=loop.epoch, disable=not (progress and processes.is_first), unit="epoch"
+        ) as bar:
+
+            def after_epoch(record: EpochRecord) -> None:
+                _show(bar, record, loop.num_data)
+                if features is not None:
+                    features.check()
+                keeper.end_epoch(state, is_last=loop.is_done)
+
+            loop.run(lambda: keeper.step(state), after_epoch)
+    words = "" if features is None else features.in_words
+    status = judge(_status(loop.history, num_epochs, loop.is_stopped, words), guide, model, loop.history, stacklevel=2)
+    return GuidePosterior(guide, status, loop.history)
+
+
+def _show(bar: tqdm, record: EpochRecord, num_data: int | None) -> None:
+    unit = num_data or 1
+    terms = {"ELBO": record.elbo, "NLL": -record.expected_log_likelihood, "KL": record.kl}
+    shown = {f"{name}/N" if num_data else name: f"{value / unit:.4g}" for name, value in terms.items()}
+    bar.set_postfix(shown, refresh=False)
+    bar.update()
+
+
+def _status(history: History, num_epochs: int, stopped: bool, features: str) -> Status:
+    first, last = history.epochs[0], history.epochs[-1]
+    done = f"{'stopped by a callback' if stopped else 'completed'} after {len(history.epochs)} of {num_epochs} epochs"
+    if len(history.epochs) > 1 and first.kl_weight == last.kl_weight:
+        objectives = [r.expected_log_likelihood - r.kl_weight * r.kl for r in (first, last)]
+        if objectives[0] - objectives[1] > NOTABLE_FALL * abs(objectives[0]):
+            return Status(
+                False,
+                f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
+                f"learning rate, or clip gradients (`clipped`){features}.",
+            )
+    return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.", features)
+
+
+def _batches(
+    model: nn.Module,
+    guide: nn.Module,
+    data: Data,
+    batch_size: int | None,
+    generator: torch.Generator,
+    processes: Processes,
+) -> Batches:
+    if not isinstance(model, BayesianModel):
+        return Batches(data, batch_size, _device_of(model, guide), generator, processes=processes)
+    like = torch.empty((), device=model.device, dtype=model.dtype)
+    options: dict[str, Any] = {"paired": True, "num_data": model.num_data, "processes": processes}
+    batches = Batches(data, batch_size, model.device, generator, like, **options)
+    if batches.tensors is not None:
+        x, rows = batches.tensors[0], batches.num_rows
+        if rows != model.num_data:
+            raise ValueError(
+                f"the model's `num_data` is {model.num_data} but the data has {rows} rows, and the KL would get the "
+                f"wrong weight; build the model with `num_data={rows}`."
+            )
+        for name, leaf in named_leaves("x", x):
+            _checks.finite(name, leaf)
+    return batches
+
+
+def _device_of(model: nn.Module, guide: nn.Module) -> torch.device | None:
+    if isinstance(model, BayesianModel):
+        return model.device
+    return next((parameter.device for module in (guide, model) for parameter in module.parameters()), None)

@@ -1,0 +1,118 @@
+"""Models and guides that are functions: modules that own the parameters of their `pyro.param` statements."""
+
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+from torch.distributions import transform_to
+
+from ..._core import checks as _checks
+from ..._core.scope import EXCLUSIVE, restored
+
+
+class PyroFunction(nn.Module):
+    """A Pyro model or guide that is a function, as a module.
+
+    Its `pyro.param` statements get the values of the module's own parameters. These are made at the first call: from
+    Pyro's global store, as far as it has them, and from the statements' first values.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__()
+        self.function = function
+        self.values = nn.ParameterList()
+        self._constraints: dict[str, Any] | None = None
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Call the function."""
+        if self._constraints is None:
+            self._constraints = self._made(args, kwargs)
+        with _OwnValues(self):
+            return self.function(*args, **kwargs)
+
+    def _made(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
+        store = pyro.get_param_store()
+        with EXCLUSIVE, store.scope(state=store.get_state()), restored(None), poutine.block(), torch.no_grad():
+            trace: Any = poutine.trace(self.function, param_only=True).get_trace(*args, **kwargs)
+            constraints = {}
+            for name, node in trace.nodes.items():
+                if node["type"] == "param":
+                    self.values.append(nn.Parameter(node["value"].unconstrained().detach().clone()))
+                    constraints[name] = node["kwargs"].get("constraint", torch.distributions.constraints.real)
+        return constraints
+
+    def value_of(self, name: str) -> Tensor:
+        """The value of a parameter, by the name in its statement.
+
+        Raises:
+            ValueError: If the first call had no such statement.
+        """
+        names = [*(self._constraints or {})]
+        if name not in names:
+            raise ValueError(
+                f"every `pyro.param` statement must run at the first call, got a new one of `{name}`; make it "
+                "independent of the batch."
+            )
+        assert self._constraints is not None
+        parameter: Tensor = self.values[names.index(name)]
+        value: Any = transform_to(self._constraints[name])(parameter)
+        value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read it
+        return value
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Write the values into Pyro's global store, where the function itself looks for them."""
+        store = pyro.get_param_store()
+        with EXCLUSIVE:
+            for name, constraint in (self._constraints or {}).items():
+                value = self.value_of(name).detach().clone()
+                store.setdefault(name, value, constraint)
+                store[name] = value
+
+
+class _OwnValues(Messenger):
+    """Gives the parameter statements of a function the values of its module."""
+
+    def __init__(self, module: PyroFunction) -> None:
+        super().__init__()
+        self._module = module
+
+    def _pyro_param(self, msg: Any) -> None:
+        if msg["value"] is None:
+            msg["value"] = self._module.value_of(msg["name"])
+
+
+def as_module(name: str, value: object) -> nn.Module:
+    """A model or guide as a module.
+
+    Args:
+        name: What it is, "model" or "guide".
+        value: A module, or a function.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if isinstance(value, nn.Module):
+        return value
+    if isinstance(value, type):
+        arguments = "model" if name == "guide" else "..."
+        raise ValueError(f"`{name}` must be an instance, got the class; pass `{value.__name__}({arguments})`.")
+    if not callable(value):
+        raise ValueError(
+            f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
+        )
+    return PyroFunction(value)
+
+
+def signature_of(module: nn.Module) -> inspect.Signature:
+    """The arguments of a module's call."""
+    return inspect.signature(module.function if isinstance(module, PyroFunction) else module.forward)

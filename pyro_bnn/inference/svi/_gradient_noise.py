@@ -1,0 +1,156 @@
+"""How noisy the gradients of a fit are at its present parameters."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.infer import ELBO
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.scope import seeded
+from ...modelling.model import BayesianModel
+from ..estimators import Estimator
+from ..guides import GuidePosterior
+from ._svi_step import svi_step
+
+
+@dataclass(frozen=True)
+class ParameterNoise:
+    """The gradient of the loss in one parameter of the guide or the model, over many draws of the weights.
+
+    Args:
+        name: Name of the parameter, such as ``loc.net.0.weight``.
+        num_numbers: Number P of elements of the parameter.
+        signal: Norm of the mean gradient, with the part that is Monte Carlo error taken off; 0 if nothing is left.
+        noise: Root of the variance of the gradient of one step, summed over all elements.
+    """
+
+    name: str
+    num_numbers: int
+    signal: float
+    noise: float
+
+    @property
+    def signal_to_noise(self) -> float:
+        """Signal divided by noise; infinite without noise, NaN without a gradient."""
+        if self.noise == 0:
+            return float("inf") if self.signal > 0 else float("nan")
+        return self.signal / self.noise
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """Result of :func:`gradient_noise`; printing it shows a table.
+
+    Args:
+        parameters: One row per learned parameter.
+        num_draws: Number of gradients that were drawn.
+    """
+
+    parameters: tuple[ParameterNoise, ...]
+    num_draws: int
+
+    def __str__(self) -> str:
+        width = max(18, *(len(row.name) for row in self.parameters))
+        heading = f"{'numbers':>11s} {'signal':>11s} {'noise':>11s} {'ratio':>10s}"
+        lines = [f"{'gradient of (nats)':{width}s} {heading}"]
+        lines += [
+            f"{row.name:{width}s} {row.num_numbers:11,d} {row.signal:11.4g} {row.noise:11.4g} "
+            f"{row.signal_to_noise:10.3g}"
+            for row in self.parameters
+        ]
+        return "\n".join(lines)
+
+
+def gradient_noise(
+    model: BayesianModel,
+    guide: nn.Module | GuidePosterior,
+    x: Tensor,
+    y: Tensor,
+    *,
+    num_draws: int = 100,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float = 1.0,
+    seed: int | None = 0,
+) -> GradientNoise:
+    r"""Signal and noise of the gradient of each parameter, at fixed parameters and over the noise of the weights.
+
+    .. math:: \text{noise}^2 = \sum_i \mathrm{Var}(g_i), \qquad
+              \text{signal}^2 = \max\Big(0, \sum_i \bar g_i^2 - \tfrac1S \text{noise}^2\Big),
+
+    with gradients g of the loss of a step, :math:`\lambda \mathrm{KL} - E_q[\log p(y \mid w)]` for the whole data set,
+    estimated from the batch (x, y). At a minimum the signal is 0. A signal far below the noise means that the optimizer
+    follows mostly noise: take a smaller learning rate, more particles, or an estimator. A batch that differs from step
+    to step adds noise of its own, which is not counted here.
+
+    The gradients are those of :func:`svi_step`, of copies of model and guide; the originals do not change.
+
+    Args:
+        model: The model.
+        guide: Its guide, or the posterior from a fit.
+        x: Inputs, shape (B, ...).
+        y: Targets, shape (B, ...).
+        num_draws: Number S of gradients, at least 2.
+        elbo: The bound; see :func:`svi_step`.
+        estimator: Gradient estimator; see :func:`svi_step`.
+        kl_weight: Weight of the KL term.
+        seed: Seed of the draws, which leaves torch's generators as they were; None uses them.
+
+    Raises:
+        ValueError: If the arguments do not fit each other.
+        NonFiniteError: If a loss or gradient is not finite.
+
+    Example:
+        >>> from pyro_bnn import GaussianLikelihood, LocalReparameterization, MeanFieldGuide, NormalPrior
+        >>> net = torch.nn.Linear(1, 1)
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=GaussianLikelihood(0.1), num_data=50)
+        >>> x, guide = torch.linspace(-1, 1, 50)[:, None], MeanFieldGuide(model)
+        >>> plain = gradient_noise(model, guide, x, 2 * x)
+        >>> lrt = gradient_noise(model, guide, x, 2 * x, estimator=LocalReparameterization())
+        >>> plain.parameters[0].name, plain.parameters[0].noise > lrt.parameters[0].noise
+        ('loc.net.weight', True)
+    """
+    _checks.at_least("num_draws", num_draws, 2)
+    found = guide.guide if isinstance(guide, GuidePosterior) else guide
+    _checks.kind("guide", found, nn.Module, "a guide that is a module, or the posterior from a fit of one")
+    assert isinstance(found, nn.Module)
+    pair: Any = copied(nn.ModuleList([model, found]))  # together: a guide may hold its model
+    model, own = pair
+    frozen = functools.partial(torch.optim.SGD, lr=0.0)
+    with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
+        totals = _Totals()
+        for _ in range(num_draws):
+            step(x, y, kl_weight=kl_weight)
+            named = [*own.named_parameters(), *model.named_parameters()]
+            totals.add({name: parameter.grad for name, parameter in named if parameter.grad is not None})
+    return GradientNoise(tuple(totals.rows()), num_draws)
+
+
+class _Totals:
+    """Running means, and sums of squared deviations, as of Welford (1962), of each gradient."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._means: dict[str, Tensor] = {}
+        self._squares: dict[str, Tensor] = {}
+
+    def add(self, gradients: dict[str, Tensor]) -> None:
+        self._count += 1
+        for name, gradient in gradients.items():
+            mean = self._means.setdefault(name, torch.zeros_like(gradient, dtype=torch.float64))
+            deviation = gradient - mean
+            mean += deviation / self._count
+            squares = (deviation * (gradient - mean)).sum()
+            self._squares[name] = self._squares.get(name, torch.zeros_like(squares)) + squares
+
+    def rows(self) -> list[ParameterNoise]:
+        rows = []
+        for name, mean in self._means.items():
+            variance = float(self._squares[name]) / (self._count - 1)
+            signal = max(0.0, float(mean.square().sum()) - variance / self._count) ** 0.5
+            rows.append(ParameterNoise(name, mean.numel(), signal, max(0.0, variance) ** 0.5))
+        return rows

@@ -1,0 +1,161 @@
+"""Batches of a loader, each of which is checked: what it is, and whether there are as many as the loader says."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..._core.inputs import num_rows
+from ._arguments import Arguments, Batch, names_of
+
+ENDLESS = 2
+"""Heuristic: a loader without a length is endless if an epoch has more than this many times `num_data` rows."""
+
+
+class Loader:
+    """Batches of anything that can be iterated over once per epoch.
+
+    The number of batches is the length of the loader, which must then be right. A `DataLoader` over an iterable data
+    set with a length only estimates its own. Without a length the number of batches is estimated as `num_data` over the
+    rows of the first batch.
+
+    Args:
+        data: The loader.
+        arguments: The way in which its batches become arguments of the model.
+        num_data: Number of rows in the whole data set; None is unknown.
+        num_processes: Number of processes, each of which has a loader that gives a share of the rows.
+
+    Raises:
+        ValueError: If there is no batch, or neither the loader's length nor `num_data` is known.
+    """
+
+    def __init__(
+        self, data: Iterable[object], arguments: Arguments, num_data: int | None, num_processes: int = 1
+    ) -> None:
+        self._data, self._arguments, self._num_data = data, arguments, num_data
+        self._first: Batch | None = None
+        self._taken: list[object] = []
+        self._names: list[str] | None = None
+        length = length_of(data)
+        if length is None and num_data is None:
+            raise ValueError(
+                f"`data` must be a DataLoader or a tuple of tensors, got {type(data).__name__} without a length; the "
+                "number of batches must be known, so pass a loader with `len`."
+            )
+        if length == 0:
+            raise ValueError("the loader is empty; pass one with at least one batch.")
+        is_estimate = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
+        self._length = None if is_estimate else length
+        self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the number of batches is known and checked, not estimated."""
+        return self._length is not None
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether the loader is a generator or another iterator, which ends for good after one epoch."""
+        return isinstance(self._data, Iterator)
+
+    def first(self) -> Batch:
+        """An example: the first batch of a pass that is given up, or, if there is only one pass, of that one."""
+        if self._first is None:
+            taken = list(itertools.islice(self._data, 1))
+            if not taken:
+                raise ValueError("the loader is empty; pass one with at least one batch.")
+            self._taken = taken if self.is_one_pass else []
+            self._first = self._checked(taken[0], 0, None)
+        return self._first
+
+    def epoch(self, number: int, skip: int) -> Iterator[Batch]:
+        """The batches of an epoch from the one with index `skip`; earlier ones are fetched and dropped at once."""
+        for sampler in _samplers(self._data):
+            set_epoch = getattr(sampler, "set_epoch", None)  # of `DistributedSampler`, whose order depends on it
+            if callable(set_epoch):
+                set_epoch(number)
+        source = itertools.chain(self._taken, iter(self._data))
+        self._taken = []
+        dropped = sum(1 for _ in itertools.islice(source, skip))
+        if dropped < skip:
+            raise ValueError(
+                f"the loader gave {dropped} batch(es) in epoch {number}, which is to go on at batch {skip}; resume "
+                "with the data of the first run."
+            )
+        return self._rest(source, number, skip)
+
+    def _rest(self, source: Iterator[object], number: int, skip: int) -> Iterator[Batch]:
+        count, rows = skip, 0
+        for batch in source:
+            if self._length is not None and count == self._length:
+                raise ValueError(
+                    f"the loader has length {self._length} but gave more batches in epoch {number}; give it its true "
+                    "length, on which the weights of the KL depend, or none."
+                )
+            checked = self._checked(batch, count, number)
+            if self._length is None and self._num_data is not None:
+                rows += num_rows(checked[0])
+                self._require_end(rows, number)
+            yield checked
+            count += 1
+        if count == 0:
+            raise ValueError(
+                f"the loader gave no batch in epoch {number}; pass one that starts anew at each iteration, such as a "
+                "list or a DataLoader."
+            )
+        if self._length is not None and count < self._length:
+            raise ValueError(
+                f"the loader has length {self._length} but gave {count} batch(es) in epoch {number}; give it its true "
+                "length, on which the weights of the KL depend, or none."
+            )
+
+    def _require_end(self, rows: int, number: int) -> None:
+        if self._num_data is not None and rows > ENDLESS * max(self._num_data, num_rows(self.first()[0])):
+            raise ValueError(
+                f"the loader has no length and gave {rows} rows in epoch {number}, but `num_data` is "
+                f"{self._num_data}; let it end after one pass over the data, such as by `itertools.islice`."
+            )
+
+    def _checked(self, batch: object, index: int, epoch: int | None) -> Batch:
+        try:
+            arguments = self._arguments.of_batch(batch)
+        except ValueError as error:
+            raise ValueError(f"{_place(index, epoch)}: {error}") from error
+        if self._arguments.paired:
+            names = names_of(arguments)
+            self._names = self._names or names
+            if names != self._names:
+                raise ValueError(
+                    f"{_place(index, epoch)}: all batches must have the same inputs, got {names} after {self._names}; "
+                    "give each batch the same parts, and lists that vary as one padded tensor."
+                )
+        return arguments
+
+    def generators(self) -> list[torch.Generator]:
+        """The loader's own generators, from which its order is drawn; without any, torch's generator is used."""
+        owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
+        found = [getattr(owner, "generator", None) for owner in owners]
+        return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
+
+
+def _place(index: int, epoch: int | None) -> str:
+    return f"batch {index}" if epoch is None else f"batch {index} of epoch {epoch}"
+
+
+def _samplers(loader: object) -> list[Any]:
+    """The objects that choose the rows of the batches of a `DataLoader`."""
+    if not isinstance(loader, DataLoader):
+        return []
+    outer = loader.sampler, loader.batch_sampler
+    inner = (getattr(sampler, "sampler", None) for sampler in outer)  # of a `BatchSampler` in either place
+    return list({id(sampler): sampler for sampler in (*outer, *inner) if sampler is not None}.values())
+
+
+def length_of(loader: object) -> int | None:
+    """Number of batches; None if the loader has no `len`, or has one that raises, as for an iterable data set."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,244 @@
+"""The loop of a fit over epochs and batches, which can be left after any step and go on later, to the bit."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from ..._core import checks as _checks
+from ..._core.devices import reads_wait
+from ..._core.inputs import named_leaves
+from ..._core.scope import Stream
+from ...modelling.model import BayesianModel
+from ..history import EpochRecord, History
+from ..kl import KLWeight, check_weight
+from ._batches import Batch, Batches
+from ._optimizers import Schedule
+from ._step import NonFiniteError
+from ._svi_step import SVIStep
+from ._watching import Callback, StatefulCallback
+
+
+class Loop:
+    """A fit in progress: everything that decides how it goes on, and what it has recorded.
+
+    Each step runs in a block of the stream, so its random numbers depend on no other computation. Callbacks run between
+    the blocks.
+
+    Args:
+        step: The step, prepared.
+        batches: The data.
+        stream: Source of all random numbers but the order of tensors' rows, which is that of `batches`.
+        num_epochs: Number of epochs.
+        kl_weight: Weight of the KL term by epoch, batch and number of batches.
+        schedules: Learning-rate schedules, which are stepped once an epoch.
+        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit.
+    """
+
+    def __init__(
+        self,
+        step: SVIStep,
+        batches: Batches,
+        stream: Stream,
+        *,
+        num_epochs: int,
+        kl_weight: KLWeight,
+        schedules: Sequence[Schedule],
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.step, self.batches, self.stream = step, batches, stream
+        self.num_epochs, self.schedules, self.callbacks = num_epochs, schedules, callbacks
+        self._kl_weight, self._processes = kl_weight, step.execution.processes
+        self.num_data = step.model.num_data if isinstance(step.model, BayesianModel) else None
+        self.history = History(self.num_data, step.path)
+        self.is_stopped = False
+        self._values: list[Tensor] = []
+        self._weights: list[float] = []
+        self._seconds = 0.0
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self._values, self._weights, self._seconds = [], [], 0.0
+        self._at_begin = self.stream.state(), self.batches.order_state()
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch in progress, from 0."""
+        return len(self.history.epochs)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps made in the epoch in progress."""
+        return len(self._weights)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all epochs are made, or a callback ended the fit."""
+        return self.is_stopped or self.epoch >= self.num_epochs
+
+    def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
+        """Make all steps that are left.
+
+        Args:
+            after_step: Function that is called after each step but the last one of an epoch; it may raise.
+            after_epoch: Function that is called with the record of each epoch.
+
+        Raises:
+            NonFiniteError: If a loss or gradient is not finite.
+        """
+        while not self.is_done:
+            begin = time.perf_counter() - self._seconds
+            iterator = self._started()
+            while self._make_step(iterator):
+                self._seconds = time.perf_counter() - begin
+                if self.num_steps < self.batches.num_batches:
+                    after_step()
+            after_epoch(self._end_epoch(time.perf_counter() - begin))
+
+    def _started(self) -> Iterator[Batch]:
+        """The batches that are left of the epoch in progress."""
+        if not self.num_steps:
+            with self.stream:
+                return self.batches.epoch(self.epoch)
+        now = self.stream.state()
+        stream, order = self._at_begin
+        self.stream.restore(stream)
+        self.batches.restore_order(order)
+        with self.stream:
+            iterator = self.batches.epoch(self.epoch, skip=self.num_steps)
+        self.stream.restore(now)
+        return iterator
+
+    def _make_step(self, iterator: Iterator[Batch]) -> bool:
+        """Make the next step of the epoch; returns whether there was one."""
+        index = self.num_steps
+        with self.stream:
+            batch = next(iterator, None)
+            self.batches.require_same_end(batch)
+            if batch is None:
+                return False
+            if self.epoch == 0:
+                _check_first_time(self.step, batch, self.batches)
+            weight = check_weight(self._kl_weight(self.epoch, index, self.batches.num_batches))
+            try:
+                with _checked_output(self.step, batch, is_first=self.epoch == index == 0):
+                    values = self.step(*batch, kl_weight=weight).values
+            except NonFiniteError as error:
+                raise error.at(_position(self.epoch, index)) from None
+        self._values.append(values)
+        self._weights.append(weight)
+        return True
+
+    def _end_epoch(self, seconds: float) -> EpochRecord:
+        """Add the epoch to the history. The program waits for a GPU here, once an epoch, and not at each step."""
+        sizes = []
+        for index, (row, weight) in enumerate(zip(torch.stack(self._values).tolist(), self._weights, strict=True)):
+            expected_log_likelihood, kl, is_finite, num_rows = row
+            if not is_finite:
+                raise NonFiniteError(
+                    "loss or its gradient",
+                    _position(self.epoch, index),
+                    " (an optimizer with `fused=False`, or the CPU, names the first bad site)",
+                )
+            self.history.add_step(expected_log_likelihood, kl, weight)
+            sizes.append(int(num_rows))
+        if self.epoch == 0 and self.num_data is not None:
+            _warn_of_size(self.num_data, sizes)
+        record = self.history.end_epoch(sizes, float(self.step.optimizer.param_groups[0]["lr"]), seconds)
+        for schedule in self.schedules:
+            if isinstance(schedule, ReduceLROnPlateau):
+                schedule.step(record.kl_weight * record.kl - record.expected_log_likelihood)
+            else:
+                schedule.step()
+        is_stopped = sum(bool(callback(self.history)) for callback in self.callbacks) > 0  # each one is called
+        (self.is_stopped,) = self._processes.any([is_stopped])
+        self._begin_epoch()
+        return record
+
+    def state(self) -> dict[str, Any]:
+        """Plain data from which :meth:`restore` goes on, between two steps. All processes must call it."""
+        stream, order = self._at_begin
+        return {
+            "model": self.step.model.state_dict(),
+            "guide": self.step.guide.state_dict(),
+            "optimizer": self.step.optimizer.state_dict(),
+            "schedules": [schedule.state_dict() for schedule in self.schedules],
+            "callbacks": [c.state_dict() if isinstance(c, StatefulCallback) else None for c in self.callbacks],
+            "random numbers": self._processes.gathered(self.stream.state()),
+            "begin of epoch": self._processes.gathered({"random numbers": stream, "order": order}),
+            "history": self.history.to_dict(),
+            "epoch": {
+                "values": torch.stack(self._values) if self._values else None,
+                "kl_weights": list(self._weights),
+                "seconds": self._seconds,
+            },
+            "stopped": self.is_stopped,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a loop of the same model, guide, data and settings.
+
+        Raises:
+            ValueError: If a part of the state does not fit.
+        """
+        self.step.model.load_state_dict(state["model"])
+        self.step.guide.load_state_dict(state["guide"])
+        self.step.optimizer.load_state_dict(state["optimizer"])
+        for schedule, its_state in zip(self.schedules, state["schedules"], strict=True):
+            schedule.load_state_dict(its_state)
+        for callback, its_state in zip(self.callbacks, state["callbacks"], strict=True):
+            if isinstance(callback, StatefulCallback):
+                callback.load_state_dict(its_state)
+        self.history = History.from_dict(state["history"])
+        epoch = state["epoch"]
+        self._weights, self._seconds = epoch["kl_weights"], epoch["seconds"]
+        self._values = [] if epoch["values"] is None else list(epoch["values"].to(_device_of(self.step)).unbind())
+        self.is_stopped = state["stopped"]
+        rank = self._processes.rank
+        begin = state["begin of epoch"][rank]
+        self.stream.restore(state["random numbers"][rank])
+        self._at_begin = begin["random numbers"], begin["order"]
+        self.batches.restore_order(self._at_begin[1])
+
+
+def _device_of(step: SVIStep) -> torch.device:
+    return step.optimizer.param_groups[0]["params"][0].device
+
+
+def _position(epoch: int, index: int) -> str:
+    return f"epoch {epoch}, batch {index}"
+
+
+def _warn_of_size(num_data: int, sizes: list[int]) -> None:
+    rows = sum(sizes)
+    if rows > num_data or num_data - rows >= max(sizes):
+        warnings.warn(
+            f"`num_data` is {num_data} but an epoch has {rows} rows, and the ELBO counts {num_data}; set `num_data` to "
+            "the size of the training set.",
+            stacklevel=5,
+        )
+
+
+def _checked_output(step: SVIStep, batch: Batch, *, is_first: bool) -> AbstractContextManager[None]:
+    """A context in which outputs are checked at the first step; on a GPU, :func:`_check_first_time` does that."""
+    model = step.model
+    if not is_first or not isinstance(model, BayesianModel) or reads_wait(batch[1].device):
+        return nullcontext()
+    return model.interception.checking(model.likelihood.check_output)
+
+
+def _check_first_time(step: SVIStep, batch: Batch, batches: Batches) -> None:
+    """Checks that cost too much for every step: inputs must be finite and, on a GPU, targets must have right values."""
+    model = step.model
+    if not isinstance(model, BayesianModel):
+        return
+    if batches.tensors is None:
+        for name, leaf in named_leaves("x", batch[0]):
+            _checks.finite(name, leaf)
+    if reads_wait(batch[1].device):
+        model.check_targets(*batch)

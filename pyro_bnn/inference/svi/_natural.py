@@ -1,0 +1,292 @@
+"""Natural-gradient variational inference: an optimizer for the means and precisions of a mean-field guide."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..._core import checks as _checks
+from ..guides import MeanFieldGuide, NaturalState, NaturalUpdate
+from ..joint import Joint
+from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, skipping, skips_on_flag
+from ._words import optimizer_in_words
+
+
+def natural_gradient(
+    lr: float = 0.1,
+    *,
+    momentum: float = 0.9,
+    hessian_decay: float = 0.999,
+    initial_hessian: float | None = None,
+    clip: float | None = None,
+    num_warmup: int = 0,
+    others: OptimizerMaker | None = None,
+) -> Callable[[list[nn.Parameter]], "NaturalGradient"]:
+    r"""A maker of optimizers for natural-gradient variational inference, an argument of :func:`fit_svi`.
+
+    It maximises the same ELBO as other optimizers do, for a :class:`MeanFieldGuide` with
+    ``scale_map=scale_maps.Precision()``. Each weight has a mean m and a precision :math:`S = 1/\sigma^2`. The gradient
+    g of minus the log-likelihood, at a draw w, moves both: the mean by a Newton step, with S as the Hessian, and S
+    towards the Hessian plus the prior's precision, estimated from :math:`g\,(w - m)`. For a data set of N rows, a
+    Gaussian prior with precision P around 0, and KL weight :math:`\lambda`,
+
+    .. math::
+        M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
+        S &\leftarrow S \left(1 + \rho u + \tfrac12 \rho^2 u^2\right), \qquad
+            u = g\,(w - m) / \lambda + P / S - 1, \qquad \rho = 1 - \beta_2, \\
+        m &\leftarrow m - \alpha \left(M / (\lambda (1 - \beta_1^t)) + P m\right) / S.
+
+    The optimum is where the gradients of the ELBO vanish. Other priors than Gaussian ones enter through the gradient of
+    their log-density at w. Latent variables of the likelihood, such as a noise scale, have the second derivative of
+    minus the log-likelihood itself in the place of :math:`g\,(w - m)\,S`. A step needs two vectors of state, as Adam's
+    on a network without distributions, and no derivative of a scale.
+
+    Args:
+        lr: Learning rate :math:`\alpha` of the means, as a fraction of a Newton step, at most 1.
+        momentum: Decay :math:`\beta_1` of the averaged gradient.
+        hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
+            :math:`1 / (1 - \beta_2)` steps.
+        initial_hessian: First Hessian h of the loss of one row of data: scales start at
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. Those of the prior itself, as
+            after ``posterior.as_prior()``, would say that the data have no curvature, and are warned of.
+        clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
+        num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. The average M is not
+            biased towards 0, so the first step is as long as a full one, which is ten times that of SGD with the same
+            momentum; networks far from a good start want some 50 to some hundred.
+        others: Function that makes an optimizer for parameters without a distribution, such as those of a partly random
+            network; its learning rate changes in proportion with `lr`. None is Adam with a learning rate of 1e-3.
+
+    Returns:
+        A function from parameters to an optimizer. Also :func:`scheduled` takes it.
+
+    Raises:
+        ValueError: If an argument has a wrong value.
+
+    References:
+        Shen et al. (2024), Variational Learning is Effective for Large Deep Networks, https://arxiv.org/abs/2402.17641;
+        Khan and Rue (2023), The Bayesian Learning Rule, https://arxiv.org/abs/2107.04562.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NormalPrior, fit_svi, scale_maps
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> likelihood = GaussianLikelihood(0.1)
+        >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
+        >>> guide = MeanFieldGuide(model, scale_map=scale_maps.Precision())
+        >>> posterior = fit_svi(model, guide, (x, 2 * x), optimizer=natural_gradient(hessian_decay=0.99),
+        ...                     num_epochs=500, seed=0)
+        >>> [round(float(value), 1) for value in posterior.guide.locations().values()]
+        [2.0, 0.0]
+    """
+    if _checks.positive("lr", lr) > 1:
+        raise ValueError(f"`lr` is a fraction of a Newton step, at most 1, got {lr!r}; 0.1 is the default.")
+    for name, value in (("momentum", momentum), ("hessian_decay", hessian_decay)):
+        if not (_checks.is_number(value) and 0 <= value < 1):
+            raise ValueError(f"`{name}` must be at least 0 and below 1, got {value!r}.")
+    for name, limit in (("initial_hessian", initial_hessian), ("clip", clip)):
+        if limit is not None:
+            _checks.positive(name, limit)
+    _checks.at_least("num_warmup", num_warmup, 0)
+    others = functools.partial(torch.optim.Adam, lr=1e-3) if others is None else others
+    _checks.function("others", others, EXAMPLE)
+    return functools.partial(
+        NaturalGradient,
+        lr=lr,
+        momentum=momentum,
+        hessian_decay=hessian_decay,
+        initial_hessian=initial_hessian,
+        clip=clip,
+        num_warmup=num_warmup,
+        others=others,
+    )
+
+
+class NaturalGradient(SkippingOptimizer):
+    """The optimizer that :func:`natural_gradient` makes. It works in a step of :func:`svi_step` only.
+
+    The step computes gradients in vectors, and this optimizer updates the guide in these; see
+    :class:`~pyro_bnn.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and the
+    averaged gradients.
+
+    Args:
+        params: Parameters of guide and model.
+        lr: Learning rate of the means; for this and all other settings see :func:`natural_gradient`.
+        momentum: Decay of the averaged gradient.
+        hessian_decay: Decay of the averaged Hessian.
+        initial_hessian: First Hessian of the loss of one row.
+        clip: Largest change of a mean, divided by `lr`.
+        num_warmup: Number of first steps over which the learning rate rises.
+        others: Function that makes the optimizer of parameters without a distribution.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float,
+        hessian_decay: float,
+        initial_hessian: float | None,
+        clip: float | None,
+        num_warmup: int,
+        others: OptimizerMaker,
+    ) -> None:
+        settings: dict[str, Any] = {
+            "lr": lr,
+            "momentum": momentum,
+            "hessian_decay": hessian_decay,
+            "initial_hessian": initial_hessian,
+            "clip": clip,
+            "num_warmup": num_warmup,
+            "num_updates": 0,
+            "kl_weight": None,
+            "others": "none",
+        }
+        super().__init__(params, settings)
+        self._make_others, self._first_lr = others, lr
+        self._state: NaturalState | None = None
+        self._others: Optimizer | None = None
+        self._others_lr: list[float] = []
+        self._loaded_others: dict[str, Any] | None = None
+
+    @property
+    def _group(self) -> dict[str, Any]:
+        return self.param_groups[0]
+
+    @contextmanager
+    def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
+        """A context in which this optimizer updates the parameters of a guide.
+
+        Args:
+            guide: The guide.
+            joint: The model's joint density.
+            adds_up: Whether a step adds up several draws or processes.
+
+        Yields:
+            The state of the guide, whose gradients the next call of :meth:`step` uses.
+
+        Raises:
+            ValueError: If the optimizer is used by another step, or the guide is of another kind.
+        """
+        if self._state is not None:
+            raise ValueError("the optimizer is used by another step already; make one for each step.")
+        with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
+            self._state = state
+            try:
+                self._share_momentum()
+                self._prepare_others(state)
+                yield state
+            finally:
+                self._state = None
+
+    def _share_momentum(self) -> None:
+        """Let the averaged gradients lie in the vector of the state, with the values that this optimizer has."""
+        state = self._state
+        assert state is not None
+        views = state.joint.layout.views(state.momentum).values()
+        for parameter, view in zip(state.vectors["loc"].parameters, views, strict=True):
+            own = self.state[parameter]
+            view.copy_(own["momentum"]) if "momentum" in own else view.zero_()
+            own["momentum"] = view
+        state.num_updates, state.weight = self._group["num_updates"], self._group["kl_weight"]
+
+    def _prepare_others(self, state: NaturalState) -> None:
+        """Make the optimizer of all parameters that have no distribution, if there are any."""
+        of_guide = {id(parameter) for parameter in state.parameters}
+        parameters = [p for group in self.param_groups for p in group["params"] if id(p) not in of_guide]
+        if parameters and self._others is None:
+            made: Optimizer = self._make_others(parameters)
+            _checks.kind("others", made, Optimizer, EXAMPLE)
+            self._others, self._others_lr = made, [group["lr"] for group in made.param_groups]
+            self._group["others"] = " ".join(optimizer_in_words(made).values())
+            if self._loaded_others is not None:
+                made.load_state_dict(self._loaded_others)
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether the optimizer of the other parameters can, too; see :attr:`SkippingOptimizer.can_skip`."""
+        return self._others is None or skips_on_flag(self._others)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update the guide, and all other parameters by their own optimizer.
+
+        Raises:
+            ValueError: If there is a closure, or no step has computed gradients for this optimizer.
+        """
+        if closure is not None or self._state is None:
+            raise ValueError(
+                "an optimizer of `natural_gradient` needs gradients in the weights' draws, which only a step of ours "
+                "computes; pass it to `fit_svi` or `svi_step`, and call that."
+            )
+        group = self._group
+        rise = min(1.0, (group["num_updates"] + 1) / max(group["num_warmup"], 1))
+        self._state.update_parameters(
+            NaturalUpdate(
+                lr=rise * float(group["lr"]),
+                momentum=group["momentum"],
+                hessian_decay=group["hessian_decay"],
+                clip=group["clip"],
+                is_bad=None if self.found_inf is None else self.found_inf > 0,
+            )
+        )
+        group["num_updates"], group["kl_weight"] = self._state.num_updates, self._state.weight
+        if self._others is not None:
+            self._step_others(self._others, float(group["lr"]) / self._first_lr)
+
+    def _step_others(self, others: Any, ratio: float) -> None:
+        for group, first in zip(others.param_groups, self._others_lr, strict=True):
+            group["lr"] = first * ratio
+        with nullcontext() if self.found_inf is None else skipping(others, self.found_inf):
+            others.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings and the averages, and the state of the optimizer of the other parameters."""
+        others = None if self._others is None else self._others.state_dict()
+        return {**super().state_dict(), "others": others}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        super().load_state_dict(state_dict)
+        self._loaded_others = state_dict["others"]
+        if self._others is not None and self._loaded_others is not None:
+            self._others.load_state_dict(self._loaded_others)
+        if self._state is not None:
+            self._share_momentum()
+
+
+def mean_field(guide: object) -> MeanFieldGuide:
+    """The guide, if it is a mean-field guide.
+
+    Raises:
+        ValueError: If it is another one.
+    """
+    if not isinstance(guide, MeanFieldGuide):
+        raise ValueError(
+            "`natural_gradient` needs a mean-field guide with precisions, got "
+            f"{type(guide).__name__}; use `MeanFieldGuide(model, scale_map=scale_maps.Precision())`."
+        )
+    return guide
+
+
+def require_natural(path: str, guide: object, *, has_estimator: bool, cuda_graph: bool) -> None:
+    """Raise unless steps of natural-gradient inference are possible.
+
+    Args:
+        path: Why the direct path is closed; empty if it is open.
+        guide: The guide.
+        has_estimator: Whether there is a gradient estimator.
+        cuda_graph: Whether steps are to be recorded.
+    """
+    mean_field(guide)
+    if path:
+        raise ValueError(f"`natural_gradient` needs the direct path, which is closed because {path}; use Adam.")
+    if has_estimator:
+        raise ValueError(
+            "`natural_gradient` needs the weights' draws, which an estimator does not make; leave `estimator` out."
+        )
+    if cuda_graph:
+        raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")

@@ -1,0 +1,135 @@
+"""A step with one of Pyro's own ELBOs, for any model and guide."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.trace_struct import Trace
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..._core.scope import filtered_warnings, own_parameters
+from ...modelling.model import BayesianModel
+from ..estimators import Applied, Estimator
+from ..guides import MeanFieldGuide
+from ._arguments import Batch
+from ._execution import Execution
+from ._step import GradientStep, StepTerms
+
+SMALLEST_KL_WEIGHT = 1e-30
+"""Weight that replaces a KL weight of 0, so that the KL can still be computed; it is too small to change a gradient."""
+
+SMALLEST_DIVISOR = 1e-3
+"""Heuristic: below this KL weight the KL is not computed as part of the loss divided by the weight, since the division
+would magnify rounding errors."""
+
+
+class PyroStep(GradientStep):
+    """A step with one of Pyro's ELBOs.
+
+    Args:
+        model: The model.
+        guide: The guide.
+        parameters: Parameters to learn.
+        optimizer: Optimizer of these parameters.
+        elbo: The bound.
+        estimator: Way in which the noise of weights enters their layers; None leaves it to the guide.
+        execution: How it is computed; only its processes matter here.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        parameters: list[nn.Parameter],
+        optimizer: Optimizer,
+        *,
+        elbo: ELBO,
+        estimator: Estimator | None,
+        execution: Execution,
+    ) -> None:
+        super().__init__(model, guide, parameters, optimizer, execution.processes)
+        self._contexts = _contexts(estimator, model, guide, elbo)
+        self._elbo: Any = copy.copy(elbo)
+        # Every ELBO of Pyro gets its traces from `_get_trace`. They hold the two terms; the loss is only their sum.
+        self._traces: list[tuple[Trace, Trace]] = []
+        get_trace = self._elbo._get_trace
+
+        def recorded(*args: object, **kwargs: object) -> tuple[Trace, Trace]:
+            self._traces.append(get_trace(*args, **kwargs))
+            return self._traces[-1]
+
+        vars(self._elbo)["_get_trace"] = recorded
+
+    def close(self) -> None:
+        """Do nothing: this step leaves the parameters in their own memory."""
+
+    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
+        """Update the parameters; see :meth:`Step.__call__`."""
+        try:
+            with own_parameters(self.model, self.guide):  # at each step: another open step may have the same names
+                return super().__call__(batch, kl_weight)
+        finally:
+            self._traces.clear()
+
+    def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        weight = max(weight, SMALLEST_KL_WEIGHT)
+        scaled = nullcontext() if weight == 1.0 else _ScaleLatents(weight)
+        quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
+        with self._contexts[weight >= SMALLEST_DIVISOR], scaled, quiet:
+            loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
+        terms = torch.stack(self._terms(loss, weight))
+        return torch.full_like(terms[0], loss), terms
+
+    def _terms(self, loss: float, weight: float) -> tuple[Tensor, Tensor]:
+        """Expected log-likelihood and KL, on the parameters' device: Pyro waits for values, but nothing else here."""
+        pairs, num_particles = self._traces, self._elbo.num_particles
+        zero = torch.zeros((), dtype=torch.float64, device=self._is_finite.device)
+        log_likelihood = sum((_log_prob(model, model.observation_nodes) for model, _ in pairs), zero) / num_particles
+        if isinstance(self._elbo, TraceMeanField_ELBO) and weight >= SMALLEST_DIVISOR:
+            return log_likelihood, (loss + log_likelihood) / weight
+        parts = (_log_prob(g, g.stochastic_nodes) - _log_prob(m, m.stochastic_nodes) for m, g in pairs)
+        return log_likelihood, sum(parts, zero) / weight / num_particles
+
+    def _bad_site(self) -> str | None:
+        for model_trace, guide_trace in self._traces:
+            for node in [*guide_trace.nodes.values(), *model_trace.nodes.values()]:
+                if node["type"] != "sample":
+                    continue
+                if not bool(torch.isfinite(torch.as_tensor(node["value"])).all()):
+                    return f"`{node['name']}` (its value)"
+                if not bool(torch.isfinite(torch.as_tensor(node.get("log_prob_sum", 0.0)))):
+                    return f"`{node['name']}` (its log-density)"
+        return None
+
+
+class _ScaleLatents(Messenger):
+    """Multiplies the weight of all latent sites, in model and guide, and so the weight of the KL term."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self._weight = weight
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self._weight
+
+
+def _contexts(
+    estimator: Estimator | None, model: nn.Module, guide: nn.Module, elbo: ELBO
+) -> Sequence[AbstractContextManager[None]]:
+    """Two contexts of the estimator: one that draws every weight, for a KL from draws, and one that need not."""
+    if estimator is None:
+        return nullcontext(), nullcontext()
+    assert isinstance(model, BayesianModel)
+    assert isinstance(guide, MeanFieldGuide)
+    is_mean_field = isinstance(elbo, TraceMeanField_ELBO)
+    return Applied(estimator, model, guide), Applied(estimator, model, guide, closed_form=is_mean_field)
+
+
+def _log_prob(trace: Trace, names: list[str]) -> Tensor | float:
+    return sum(trace.nodes[name]["log_prob_sum"].detach().double() for name in names)

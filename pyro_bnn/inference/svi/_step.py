@@ -1,0 +1,225 @@
+"""One optimisation step: gradients of the two terms of the ELBO, a check that they are finite, and an update."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import CheckpointError
+
+from ..._core.devices import reads_wait
+from ..._core.inputs import num_rows
+from ..._core.processes import Processes
+from ..._core.scope import short_errors
+from ...modelling.model import BayesianModel, random_paths
+from ..joint import CHECKPOINTED
+from ._arguments import Batch
+from ._optimizers import skipping, skips_on_flag
+
+REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient was not finite; the parameters are still those of the last finite step.
+
+    Args:
+        problem: Name of the quantity that is not finite.
+        where: Name of the step.
+        more: Further text after the name of the step.
+    """
+
+    def __init__(self, problem: str, where: str, more: str = "") -> None:
+        super().__init__(
+            f"the {problem} is not finite at {where}{more}. The parameters are those of the last finite step. {REMEDY}"
+        )
+        self.problem, self.where, self.more = problem, where, more
+
+    def at(self, where: str) -> "NonFiniteError":
+        """A copy of the error with another name of the step."""
+        return NonFiniteError(self.problem, where, self.more)
+
+
+@dataclass(frozen=True)
+class StepTerms:
+    """The ELBO of a step, in nats and for the whole data set, on the model's device.
+
+    Its properties do not wait for a GPU; ``float(terms.elbo)`` does.
+
+    Args:
+        values: Expected log-likelihood, KL divergence, a flag, and the number of rows, shape (4,). The flag is 1 if the
+            step was made, 0 if a loss or gradient was not finite.
+    """
+
+    values: Tensor
+
+    @property
+    def elbo(self) -> Tensor:
+        """Expected log-likelihood minus KL divergence, without the KL weight."""
+        return self.values[0] - self.values[1]
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """Expected log-likelihood, the data term."""
+        return self.values[0]
+
+    @property
+    def kl(self) -> Tensor:
+        """KL divergence, the complexity term, without its weight."""
+        return self.values[1]
+
+    @property
+    def is_finite(self) -> Tensor:
+        """Whether losses and gradients were finite up to this step; after one that was not, no step has an effect."""
+        return self.values[2].bool()
+
+    @property
+    def num_rows(self) -> Tensor:
+        """Number of rows of data in the step, in all processes together."""
+        return self.values[3]
+
+
+class Step(ABC):
+    """An optimisation step, called with a batch."""
+
+    model: nn.Module
+    guide: nn.Module
+    optimizer: Optimizer
+
+    waits: bool
+    """Whether a step reads the value of its loss, and so waits for a GPU."""
+
+    @abstractmethod
+    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
+        """Update the parameters.
+
+        Args:
+            batch: Arguments of model and guide.
+            kl_weight: Weight of the KL term in the objective.
+
+        Raises:
+            NonFiniteError: If loss or gradient is not finite. A step that does not wait for a GPU sets
+                :attr:`StepTerms.is_finite` to false instead.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the parameters memory of their own again."""
+
+
+class GradientStep(Step):
+    """A step that computes gradients, checks them, and lets an optimizer use them.
+
+    Args:
+        model: The model.
+        guide: The guide.
+        parameters: Parameters to learn, all on one device.
+        optimizer: Optimizer of these parameters.
+        processes: Processes that make the step together.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        guide: nn.Module,
+        parameters: list[nn.Parameter],
+        optimizer: Optimizer,
+        processes: Processes,
+    ) -> None:
+        self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
+        self._learned, self._count = parameters, 0
+        self.waits = not (skips_on_flag(optimizer) and reads_wait(parameters[0].device))
+        self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
+
+    @abstractmethod
+    def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        """Set the gradients; returns the loss, and expected log-likelihood and KL in nats, shape (2,)."""
+
+    @abstractmethod
+    def _bad_site(self) -> str | None:
+        """The first site whose value or log-density was not finite in the last call of :meth:`_backward`, in words."""
+
+    def _gradients(self) -> list[Tensor]:
+        """All gradients, in as few tensors as possible."""
+        return [parameter.grad for parameter in self._learned if parameter.grad is not None]
+
+    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
+        """Update the parameters; see :meth:`Step.__call__`.
+
+        To learn whether all numbers are finite, the program would have to wait for a GPU. It does not wait if a flag on
+        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect.
+        """
+        self._count += 1
+        with torch.enable_grad():
+            self.optimizer.zero_grad()
+            try:
+                with short_errors():
+                    loss, terms = self._backward(batch, kl_weight)
+            except CheckpointError:
+                raise ValueError(CHECKPOINTED) from None
+        rows = torch.full((1,), float(_num_rows(batch)), dtype=torch.float64, device=terms.device)
+        if self._processes.are_many:
+            loss, terms, rows = self._averaged(loss, terms, rows)
+        checked = [loss, *(gradient.norm() for gradient in self._gradients())]
+        is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
+        if self.waits and not bool(is_finite):
+            self._fail(loss)
+        self._is_finite &= is_finite
+        with nullcontext() if self.waits else skipping(self.optimizer, ~self._is_finite):
+            self.optimizer.step()
+        if self._processes.are_many:
+            self._processes.broadcast_(running_statistics(self.model))
+        return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
+
+    def _averaged(self, loss: Tensor, terms: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Average the gradients over all processes by their rows; returns the averages of the other numbers, too."""
+        header = torch.cat([terms.double() * rows, loss.double().view(1) * rows, rows]).to(self._is_finite.device)
+        self._processes.sum_([header])
+        share = rows.to(header)[0] / header[3]
+        for parameter in self._learned:
+            if parameter.requires_grad and parameter.grad is None:  # it may have a gradient elsewhere
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = self._gradients()
+        for gradient in gradients:
+            gradient.mul_(share.to(gradient.dtype))
+        self._processes.sum_joined_(gradients)
+        means = (header[:3] / header[3]).to(terms.device)
+        return means[2], means[:2], header[3:].to(terms.device)
+
+    def _fail(self, loss: Tensor) -> NoReturn:
+        if torch.isfinite(loss):
+            problem, site = "gradient", self._bad_gradient() or "unknown"
+        else:
+            problem, site = "loss", self._bad_site() or "unknown (every site is finite by itself)"
+        self.optimizer.zero_grad()
+        raise NonFiniteError(problem, f"step {self._count - 1}", f"; the first bad site is {site}")
+
+    def _bad_gradient(self) -> str | None:
+        for owner in (self.guide, self.model):
+            for name, parameter in owner.named_parameters():
+                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+                    return f"`{name}`"
+        return None
+
+
+def _num_rows(batch: Batch) -> int:
+    """Number of rows of a batch; 1 for a model of one's own whose first argument has none."""
+    return len(batch[0]) if batch and isinstance(batch[0], Tensor) and batch[0].dim() else _of_tree(batch)
+
+
+def _of_tree(batch: Batch) -> int:
+    try:
+        return num_rows(batch[0]) if batch and isinstance(batch[0], (tuple, list, Mapping)) else 1
+    except (ValueError, AttributeError):
+        return 1
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """Buffers of a network that a step may change, such as those of batch normalisation."""
+    if not isinstance(model, BayesianModel):
+        return list(model.buffers())
+    random = random_paths(model)
+    return [buffer for path, buffer in model.network.named_buffers() if path not in random]

@@ -1,0 +1,148 @@
+"""Stochastic weight averaging, Gaussian: a posterior from the path of a point estimate."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._core import checks as _checks
+from ..modelling.model import BayesianModel
+from .guides import DeltaGuide, GuidePosterior, LowRankGuide, MeanFieldGuide
+from .history import History
+from .joint import Layout
+from .posterior import Status
+from .scale_maps import LogVariance
+
+__all__ = ["SWAG"]
+
+SMALLEST_VARIANCE = 1e-30
+"""Variance of weights that did not move."""
+
+
+class SWAG:
+    r"""Collects the path of a point estimate during a fit, and makes a Gaussian from its mean and covariance.
+
+    It is a callback. At the ends of epochs it takes the point z, in unconstrained space. From K of these it computes
+
+    .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
+              V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,
+
+    with :math:`\bar z_k` the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`, otherwise
+    :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)` over the last r deviations.
+
+    The path should be that of SGD with a constant, rather large learning rate, after the loss has stopped falling: its
+    spread, and so the width of the posterior, grows with the learning rate. Running statistics of batch normalisation
+    stay those of the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` finds those of each draw.
+
+    Args:
+        guide: The point estimate that is fitted, made by :func:`auto_delta`.
+        rank: Number of deviations, r: 0 for a diagonal covariance, otherwise at least 2.
+        start: Number of epochs before the first point.
+        every: Number of epochs from one point to the next.
+
+    References:
+        Maddox et al. (2019), A Simple Baseline for Bayesian Uncertainty in Deep Learning,
+        https://arxiv.org/abs/1902.02476, equations 1 to 3.
+
+    Example:
+        >>> import functools
+        >>> from pyro_bnn import GaussianLikelihood, NormalPrior, auto_delta, fit_svi, predict
+        >>> x = torch.linspace(-1, 1, 64)[:, None]
+        >>> likelihood = GaussianLikelihood(0.1)
+        >>> model = BayesianModel(torch.nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=64)
+        >>> guide = auto_delta(model)
+        >>> swag = SWAG(guide, rank=2, start=50)
+        >>> fit = {"optimizer": functools.partial(torch.optim.SGD, lr=1e-4), "num_epochs": 100, "batch_size": 16}
+        >>> _ = fit_svi(model, guide, (x, 2 * x), **fit, callbacks=[swag], seed=0)
+        >>> posterior = swag.posterior(model)
+        >>> print(posterior.status)
+        SWAG of 50 points from epoch 51 to 100, rank 2.
+        >>> predict(model, posterior, x, seed=0).mean[0].round(decimals=1)
+        tensor([-2.])
+    """
+
+    def __init__(self, guide: DeltaGuide, *, rank: int = 20, start: int = 0, every: int = 1) -> None:
+        _checks.kind("guide", guide, DeltaGuide, "a point estimate, made by auto_delta(model)")
+        if _checks.at_least("rank", rank, 0) == 1:
+            raise ValueError("`rank` must be 0, for a diagonal covariance, or at least 2, got 1.")
+        self._guide, self._rank = guide, rank
+        self._start, self._every = _checks.at_least("start", start, 0), _checks.at_least("every", every, 1)
+        self._layout = Layout({site.name: site.unconstrained_start.shape for site in guide.sites})
+        self._count = 0
+        self._mean, self._variance = (torch.zeros_like(self._point()) for _ in range(2))
+        self._deviations: list[Tensor] = []
+        self._epochs: list[int] = []
+        self._history: History | None = None
+
+    def _point(self) -> Tensor:
+        return self._layout.pack(self._guide.locations())
+
+    @property
+    def num_points(self) -> int:
+        """Number of points taken so far, K."""
+        return self._count
+
+    def __call__(self, history: History) -> None:
+        """Take the point if this epoch is one of those."""
+        epoch = len(history.epochs)
+        self._history = history
+        if epoch <= self._start or (epoch - self._start - 1) % self._every:
+            return
+        point = self._point()
+        self._count += 1
+        before, self._mean = point - self._mean, self._mean + (point - self._mean) / self._count
+        after = point - self._mean
+        # Welford's update: means of squares would lose a variance far below the square of the mean
+        self._variance = self._variance + (before * after - self._variance) / self._count
+        if self._rank:
+            self._deviations = [*self._deviations, after][-self._rank :]
+        self._epochs = [*self._epochs[:1], epoch]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has collected, for checkpoints."""
+        return {
+            "count": self._count,
+            "mean": self._mean.clone(),
+            "variance": self._variance.clone(),
+            "deviations": list(self._deviations),
+            "epochs": list(self._epochs),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._count, self._epochs = state_dict["count"], list(state_dict["epochs"])
+        self._mean, self._variance = (state_dict[name].to(self._mean) for name in ("mean", "variance"))
+        self._deviations = [deviation.to(self._mean) for deviation in state_dict["deviations"]]
+
+    @torch.no_grad()
+    def posterior(self, model: BayesianModel) -> GuidePosterior:
+        """The Gaussian as a posterior: of a :class:`LowRankGuide`, or of a :class:`MeanFieldGuide` for rank 0.
+
+        Args:
+            model: The model of the fit.
+
+        Raises:
+            ValueError: If fewer than 2 points were taken, or fewer than `rank`.
+        """
+        needed = max(self._rank, 2)
+        if self._count < needed:
+            raise ValueError(
+                f"SWAG needs at least {needed} points, got {self._count}; fit for more epochs, or lower `start`, "
+                "`every` or `rank`."
+            )
+        variance = self._variance.clamp_min(SMALLEST_VARIANCE)
+        guide: LowRankGuide | MeanFieldGuide
+        if self._rank:
+            variance = variance / 2
+            factor = torch.stack(self._deviations) / (2 * (self._rank - 1)) ** 0.5 / variance.sqrt()
+            guide = LowRankGuide(model, rank=self._rank, scale_map=LogVariance())
+            state = {"factor": factor}
+        else:
+            guide, state = MeanFieldGuide(model, scale_map=LogVariance()), {}
+        vectors = {"loc": self._mean, guide.scale_map.name: variance.log()}
+        for name, vector in vectors.items():
+            state |= {f"{name}.{site}": value for site, value in self._layout.views(vector).items()}
+        guide.load_state_dict(state)
+        rank = f"rank {self._rank}" if self._rank else "a diagonal covariance"
+        said = f"SWAG of {self._count} points from epoch {self._epochs[0]} to {self._epochs[-1]}, {rank}."
+        return GuidePosterior(guide, Status(True, said), self._history)

@@ -1,0 +1,1 @@
+"""What speaks to other programs: scikit-learn and TensorBoard."""

@@ -1,0 +1,185 @@
+"""What both estimators share: checks of tables, the network, the fit, and predictions."""
+
+import secrets
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from ... import nets
+from ..._core import checks as _checks
+from ..._core.scope import seeded
+from ...auto.fitting import REMEDY
+from ...inference.posterior import Posterior
+from ...modelling.likelihoods import Likelihood
+from ...modelling.model import BayesianModel
+from ...modelling.priors import FanInNormalPrior, Prior
+from ...results.prediction import predict
+from ...scores.uncertainty import Prediction
+from ._methods import WITHOUT_VALIDATION, Task, make_method
+from ._standard import standard_units
+
+GAIN = 2.0
+"""Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results). Under it a
+network of tanh units takes functions of about twice the targets' scale, bent several times over the data."""
+
+DTYPE = torch.float64
+"""Tables are small, numpy's numbers are of this type, and Markov chains need it."""
+
+OUR_REMEDY = "raise `max_iter`, or `learning_rate` if the ELBO rises steadily"
+"""That of a fit, in the words of the estimators' arguments."""
+
+LARGEST_SEED = 2**31 - 1
+"""Seeds are drawn below this number, as scikit-learn's are."""
+
+Self = TypeVar("Self", bound="BNNEstimator")
+
+
+class BNNEstimator(BaseEstimator, ABC):
+    """A network with a posterior over its weights, fitted to a table."""
+
+    hidden_layer_sizes: Sequence[int] | int
+    method: str
+    activation: Callable[[], nn.Module]
+    prior: Prior | None
+    max_iter: int | None
+    batch_size: int | None
+    learning_rate: float
+    early_stopping: bool
+    validation_fraction: float
+    num_draws: int
+    kl_weight: float
+    num_members: int
+    num_chains: int
+    random_state: Any
+    verbose: bool
+
+    model_: BayesianModel
+    posterior_: Posterior
+
+    @abstractmethod
+    def _make_likelihood(self) -> Likelihood:
+        """The likelihood of the targets in standard units."""
+
+    @property
+    @abstractmethod
+    def _num_targets(self) -> int:
+        """Number of targets of a row, or of classes."""
+
+    def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, np.ndarray]:
+        """Checked inputs, shape (N, D), and targets of a fit."""
+        inputs, targets = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2, **options)
+        return torch.tensor(inputs, dtype=DTYPE), targets
+
+    @staticmethod
+    def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows of a weight above 0, and their weights or None."""
+        if sample_weight is None:
+            return np.arange(num_rows), None
+        weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weights.shape != (num_rows,) or (weights < 0).any():
+            raise ValueError(
+                f"`sample_weight` must hold {num_rows} numbers of at least 0, one for each row, got shape "
+                f"{weights.shape} and a smallest value of {weights.min():g}."
+            )
+        if not weights.any():
+            raise ValueError(
+                "`sample_weight` must have a weight above 0, got all zero; leave it out to weight all alike."
+            )
+        (rows,) = np.nonzero(weights)
+        return rows, weights[rows]
+
+    def _fit(self: Self, x: Tensor, y: Tensor, weights: np.ndarray | None, classes: np.ndarray | None) -> Self:
+        """Fit to rows of standardised targets.
+
+        Args:
+            x: Inputs, shape (N, D).
+            y: Targets, shape (N, O), or (N,) for classes.
+            weights: Weights of the rows, above 0; None weights all alike.
+            classes: Class of each row for a validation part with the same shares; None takes any rows.
+        """
+        method = make_method(self.method)
+        if self.method != "svi" and self.kl_weight != 1:
+            raise ValueError(
+                f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
+            )
+        self._seed = self._drawn_seed()
+        rows, held_out = self._split(len(x), classes)
+        mean, scale = standard_units(x[rows], None if weights is None else torch.from_numpy(weights[rows]))
+        likelihood = self._make_likelihood()
+        targets = y
+        if weights is not None:
+            likelihood = likelihood.with_row_weights()
+            targets = likelihood.join_weights(y, torch.from_numpy(weights))
+        num_outputs = likelihood.num_outputs(self._num_targets)
+        prior = FanInNormalPrior(GAIN) if self.prior is None else self.prior
+
+        hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
+
+        def make_model(seed: int) -> BayesianModel:
+            with seeded(seed):
+                first = nets.Standardize(mean, scale)
+                sizes = [x.shape[1], *hidden, num_outputs]
+                net = nets.mlp(sizes, activation=self.activation, first=[first]).to(DTYPE)
+            return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
+
+        task = Task(
+            make_model,
+            x[rows],
+            targets[rows],
+            None if held_out is None else (x[held_out], targets[held_out]),
+            max_iter=None if self.max_iter is None else _checks.at_least("max_iter", self.max_iter, 1),
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            kl_weight=self.kl_weight,
+            num_members=_checks.at_least("num_members", self.num_members, 1),
+            num_chains=_checks.at_least("num_chains", self.num_chains, 1),
+            progress=bool(self.verbose),
+            seed=self._seed,
+        )
+        fitted = method(task)
+        self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
+        if not self.posterior_.status:
+            said = str(self.posterior_.status).replace(REMEDY, OUR_REMEDY)
+            warnings.warn(said, ConvergenceWarning, stacklevel=3)
+        return self
+
+    def _drawn_seed(self) -> int:
+        if self.random_state is None:
+            return secrets.randbelow(LARGEST_SEED)  # numpy's global generator stays as it was
+        return int(check_random_state(self.random_state).randint(LARGEST_SEED))
+
+    def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows to fit, and rows for early stopping or None."""
+        rows = np.arange(num_rows)
+        if not _checks.flag("early_stopping", self.early_stopping) or self.method in WITHOUT_VALIDATION:
+            return rows, None
+        share = _checks.between_zero_and_one("validation_fraction", self.validation_fraction)
+        train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)
+        return np.sort(train), np.sort(held_out)
+
+    def _prediction(self, X: Any, *, keep_draws: bool) -> Prediction:
+        """The prediction of a table, always with the same draws."""
+        check_is_fitted(self)
+        inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
+        stored = self.posterior_.num_stored
+        wanted = _checks.at_least("num_draws", self.num_draws, 2)
+        num_samples = wanted if stored is None else min(wanted, stored)
+        return predict(
+            self.model_, self.posterior_, inputs, num_samples=num_samples, keep_draws=keep_draws, seed=self._seed
+        )
+
+    @property
+    def status_(self) -> str:
+        """How the fit ended and, if there is trouble, what to try."""
+        check_is_fitted(self)
+        return str(self.posterior_.status)

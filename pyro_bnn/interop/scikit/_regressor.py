@@ -1,0 +1,228 @@
+"""The regressor."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast, overload
+
+import numpy as np
+import pyro.distributions as dist
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from torch import nn
+
+from ..._core import checks as _checks
+from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, Likelihood, make_likelihood
+from ...modelling.priors import Prior
+from ...scores.uncertainty import RegressionPrediction
+from ._base import DTYPE, BNNEstimator
+from ._standard import in_units, standard_units
+
+Floats = NDArray[np.float64]
+
+
+class BNNRegressor(RegressorMixin, BNNEstimator):
+    r"""A Bayesian neural network for tables of numbers, as an estimator of scikit-learn.
+
+    Inputs and targets are standardised inside. The network is an MLP whose weights have a prior, and so has the scale
+    of the noise. Several targets share the network; each has noise of its own.
+
+    Which `method`? ``"svi"`` is the default: one Gaussian for each weight, fast, for any number of rows.
+    ``"nuts"`` draws from the exact posterior and predicts best, but takes time that grows with the rows: for up to some
+    thousand. ``"ensemble"`` is several point estimates, good where the target is nearly without noise. ``"laplace"`` is
+    a Gaussian at one point estimate, for small networks.
+
+    Args:
+        hidden_layer_sizes: Number of units of each hidden layer; a number is one layer.
+        method: How to infer: ``"svi"``, ``"nuts"``, ``"laplace"`` or ``"ensemble"``.
+        likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
+            rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
+            depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
+        activation: Function that makes the activation after each hidden layer.
+        prior: Prior of the weights; None is a Gaussian whose variance is inverse to the number of a unit's inputs.
+        max_iter: Limit of epochs; None takes that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
+            ``"nuts"`` the number of draws of each chain, after as many of warm-up; None is 200.
+        batch_size: Number of rows in a batch; None chooses it from the number of rows. NUTS has no batches.
+        learning_rate: First learning rate of Adam.
+        early_stopping: Whether to leave out rows, and keep the epoch that predicts them best. NUTS uses all rows.
+        validation_fraction: Share of the rows that are left out by `early_stopping`.
+        kl_weight: Weight of the KL divergence of ``"svi"``. With 1 it is the bound itself; less follows the data more
+            closely, with narrower weights.
+        num_draws: Number of weight draws of a prediction.
+        num_members: Number of members of ``"ensemble"``.
+        num_chains: Number of chains of ``"nuts"``.
+        random_state: Seed, or numpy generator, of everything random, predictions included; None draws a seed at each
+            fit and leaves numpy's global generator as it was.
+        verbose: Whether to show a progress bar.
+
+    Attributes:
+        model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
+        posterior_: Its :class:`~pyro_bnn.Posterior`.
+        status_: How the fit ended and, if there is trouble, what to try.
+        n_iter_: Number of epochs; of draws for ``"nuts"``.
+        n_features_in_: Number of columns of X.
+        feature_names_in_: Names of the columns, if X was a data frame.
+
+    Example:
+        >>> X = np.linspace(-1, 1, 30)[:, None]
+        >>> regressor = BNNRegressor((5,), learning_rate=0.1, random_state=0).fit(X, 100 * X[:, 0])
+        >>> low, high = regressor.predict_interval([[0.5]])[0]
+        >>> bool(40 < low < 50 < high < 60)
+        True
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] | int = (20,),
+        *,
+        method: str = "svi",
+        likelihood: str = "gaussian",
+        activation: Callable[[], nn.Module] = nn.Tanh,
+        prior: Prior | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 0.02,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        kl_weight: float = 1.0,
+        num_draws: int = 100,
+        num_members: int = 5,
+        num_chains: int = 2,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.method = method
+        self.likelihood = likelihood
+        self.activation = activation
+        self.prior = prior
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.kl_weight = kl_weight
+        self.num_draws = num_draws
+        self.num_members = num_members
+        self.num_chains = num_chains
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
+        """Fit the network to a table.
+
+        Args:
+            X: Inputs, shape (N, D): an array, a list of rows or a data frame of numbers.
+            y: Targets, shape (N,) or (N, O).
+            sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
+                weight 0 is left out. None weights all alike.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: If a parameter or the data are of the wrong kind.
+
+        Warns:
+            ConvergenceWarning: scikit-learn's, if the fit shows a sign of trouble; the message says what to try.
+        """
+        x, targets = self._table(X, y, multi_output=True, y_numeric=True)
+        self._has_target_axis = targets.ndim == 2
+        y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
+        rows, weights = self._weights(sample_weight, len(x))
+        x, y_all = x[rows], y_all[rows]
+        self._num_columns = y_all.shape[1]
+        if self._is_of_counts():
+            self._mean, self._scale = torch.zeros(self._num_columns, dtype=DTYPE), y_all.new_ones(self._num_columns)
+        else:
+            self._mean, self._scale = standard_units(y_all, None if weights is None else torch.from_numpy(weights))
+        return self._fit(x, (y_all - self._mean) / self._scale, weights, None)
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[True]) -> tuple[Floats, Floats]: ...
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Floats | tuple[Floats, Floats]:
+        """Predictive means, and standard deviations of an observation.
+
+        Args:
+            X: Inputs, shape (N, D).
+            return_std: Whether to return the standard deviations too: of the noise and the uncertainty of the weights
+                together.
+
+        Returns:
+            The means, in the shape that the targets of :meth:`fit` have; with `return_std` a pair.
+        """
+        prediction = self._in_units(X, keep_draws=False)
+        mean = self._shaped(prediction.mean)
+        return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
+
+    def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
+        """Intervals that contain an observation with a given probability, with as much left out below as above.
+
+        Args:
+            X: Inputs, shape (N, D).
+            level: The probability, strictly between 0 and 1.
+
+        Returns:
+            Lower and upper ends, shape (N, 2), or (N, O, 2) for several targets.
+        """
+        tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+        return np.moveaxis(self.predict_quantile(X, [tail, 1 - tail]), 0, -1)
+
+    def predict_quantile(self, X: ArrayLike, q: float | Sequence[float]) -> Floats:
+        """Quantiles of an observation.
+
+        Args:
+            X: Inputs, shape (N, D).
+            q: A probability, strictly between 0 and 1, or Q of them.
+
+        Returns:
+            Quantiles, shape (N,), or (Q, N) for several probabilities; for several targets with a last axis (O,).
+        """
+        quantiles = self._in_units(X, keep_draws=True).quantile(q)
+        return self._shaped(quantiles)
+
+    def predict_distribution(self, X: ArrayLike) -> RegressionPrediction:
+        """The whole prediction: its aleatoric and epistemic variance, densities, quantiles, draws and scores.
+
+        Args:
+            X: Inputs, shape (N, D).
+
+        Returns:
+            A prediction of shape (N, O), also for a single target, in the units of the targets.
+        """
+        return self._in_units(X, keep_draws=True)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    @property
+    def _num_targets(self) -> int:
+        return self._num_columns
+
+    def _is_of_counts(self) -> bool:
+        return _choice_of(self.likelihood) == "counts"
+
+    def _make_likelihood(self) -> Likelihood:
+        if self.likelihood == "gaussian" and self._num_columns > 1:  # a noise scale for each target
+            return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR).expand([self._num_columns]).to_event(1))
+        return make_likelihood(self.likelihood)
+
+    def _in_units(self, X: ArrayLike, *, keep_draws: bool) -> RegressionPrediction:
+        prediction = cast(RegressionPrediction, self._prediction(X, keep_draws=keep_draws))
+        return in_units(prediction, self._mean, self._scale)
+
+    def _shaped(self, values: torch.Tensor) -> Floats:
+        """Values of shape (..., O) as an array; (...) if the targets had no axis O."""
+        return (values if self._has_target_axis else values[..., 0]).numpy()
+
+
+def _choice_of(likelihood: str) -> str:
+    """What a likelihood observes, which must not be classes."""
+    make_likelihood(likelihood)
+    targets = LIKELIHOODS[likelihood.partition(":")[0]].targets
+    if targets == "classes":
+        raise ValueError(f"`likelihood` must be one of numbers or counts, got {likelihood!r}; use a BNNClassifier.")
+    return targets

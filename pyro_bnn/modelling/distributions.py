@@ -1,0 +1,292 @@
+"""Distributions that Pyro does not have."""
+
+import math
+
+import torch
+from pyro.distributions import Categorical, TorchDistribution
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import broadcast_all
+from torch.nn.functional import logsigmoid
+
+from .._core import checks as _checks
+from .._core.gaussian_mixture import mixture_cdf, mixture_icdf
+
+__all__ = ["NormalMixture", "ScaleMixtureNormal"]
+
+Size = torch.Size | list[int] | tuple[int, ...]
+
+
+class ScaleMixtureNormal(TorchDistribution):
+    r"""Mixture of two zero-mean Gaussians that differ in scale: a spike and a slab with real support.
+
+    .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
+
+    The log-odds of the two components are quadratic in w. With a the wider component and b the narrower one,
+
+    .. math:: \log p(w) = \log \pi_a N(w; 0, \sigma_a^2) + \mathrm{softplus}(z), \qquad
+              z = \log\frac{\pi_b\sigma_a}{\pi_a\sigma_b} - \frac{w^2}{2}(\sigma_b^{-2} - \sigma_a^{-2}),
+
+    Unlike a sum of densities, this neither underflows in the tails nor loses digits by cancellation.
+
+    Args:
+        mixing: Weight of the first component, strictly between 0 and 1.
+        scale1: Standard deviation of the first component, above 0.
+        scale2: Standard deviation of the second component, above 0.
+        validate_args: Whether to check arguments and values, as for any torch distribution.
+
+    Raises:
+        ValueError: If an argument is outside its range.
+
+    References:
+        Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, section 3.3.
+
+    Example:
+        >>> prior = ScaleMixtureNormal(0.5, 1.0, math.exp(-6))
+        >>> prior.log_prob(torch.tensor([0.0, 1000.0]))
+        tensor([ 4.3904e+00, -5.0000e+05])
+    """
+
+    arg_constraints = {  # noqa: RUF012  # torch's own convention
+        "mixing": constraints.unit_interval,
+        "scale1": constraints.positive,
+        "scale2": constraints.positive,
+    }
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(
+        self,
+        mixing: float | Tensor,
+        scale1: float | Tensor,
+        scale2: float | Tensor,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.mixing, self.scale1, self.scale2 = _broadcast(mixing=mixing, scale1=scale1, scale2=scale2)
+        if validate_args if validate_args is not None else Distribution._validate_args:
+            for name, value, upper in (("mixing", self.mixing, 1.0), ("scale1", self.scale1, math.inf)):
+                _check_open_interval(name, value, upper)
+            _check_open_interval("scale2", self.scale2, math.inf)
+        self._unexpanded = (self.mixing, self.scale1, self.scale2)
+        super().__init__(self.mixing.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
+        """The same distribution with a larger batch shape."""
+        new: ScaleMixtureNormal = self._get_checked_instance(ScaleMixtureNormal, _instance)
+        batch_shape = torch.Size(batch_shape)
+        new.mixing = self.mixing.expand(batch_shape)
+        new.scale1 = self.scale1.expand(batch_shape)
+        new.scale2 = self.scale2.expand(batch_shape)
+        new._unexpanded = self._unexpanded
+        super(ScaleMixtureNormal, new).__init__(batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        """Means, all 0, of the batch shape."""
+        return torch.zeros_like(self.scale1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Weighted mean of the two variances."""
+        return self.mixing * self.scale1.square() + (1 - self.mixing) * self.scale2.square()
+
+    def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws of shape `(*sample_shape, *batch_shape)`; not reparameterised."""
+        shape = self._extended_shape(sample_shape)
+        with torch.no_grad():
+            first = torch.rand(shape, dtype=self.mixing.dtype, device=self.mixing.device) < self.mixing
+            noise = torch.randn(shape, dtype=self.scale1.dtype, device=self.scale1.device)
+            return noise * torch.where(first, self.scale1, self.scale2)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density in nats, with exact gradients in the value and in the three arguments."""
+        if self._validate_args:
+            self._validate_sample(_checked_value(value, self.batch_shape))
+        mixing, scale1, scale2 = self._unexpanded  # unexpanded: one logarithm, not one per weight
+        first_is_wide = scale1 >= scale2
+        wide = torch.where(first_is_wide, scale1, scale2)
+        narrow = torch.where(first_is_wide, scale2, scale1)
+        log_mixing, log_rest = mixing.log(), (-mixing).log1p()
+        log_weight_wide = torch.where(first_is_wide, log_mixing, log_rest)
+        log_weight_narrow = torch.where(first_is_wide, log_rest, log_mixing)
+
+        square = value.square()
+        constant = log_weight_narrow - log_weight_wide + wide.log() - narrow.log()
+        log_odds = constant - square * (0.5 * (narrow.pow(-2) - wide.pow(-2)))
+        base = log_weight_wide - wide.log() - 0.5 * math.log(2 * math.pi) - square * (0.5 * wide.pow(-2))
+        result = base - logsigmoid(-log_odds)
+        return result.expand(torch.broadcast_shapes(result.shape, self.batch_shape))
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw no larger than the value."""
+        if self._validate_args:
+            self._validate_sample(_checked_value(value, self.batch_shape))
+        value = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else self.scale1.dtype)
+        return mixture_cdf(*self._components(), value).to(self._result_dtype(value))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
+        if not isinstance(value, Tensor):
+            value = torch.as_tensor(_checks.number("value", value), dtype=self.scale1.dtype)
+        if self._validate_args:
+            _check_probabilities(value)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        return mixture_icdf(*self._components(), value.expand(shape)).to(self._result_dtype(value))
+
+    def _components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and standard deviations in double precision, shape (*batch, 2)."""
+        mixing = self.mixing.double()
+        scales = torch.stack([self.scale1, self.scale2], -1).double()
+        return torch.stack([mixing, 1 - mixing], -1), torch.zeros_like(scales), scales
+
+    def _result_dtype(self, value: Tensor) -> torch.dtype:
+        return torch.promote_types(value.dtype, self.scale1.dtype)
+
+
+class NormalMixture(TorchDistribution):
+    r"""Finite mixture of Gaussians over numbers, computed in log space.
+
+    .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
+
+    A `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. All
+    its arguments are tensors, so several mixtures can be stacked into one.
+
+    Args:
+        logits: Unnormalised log-weights of the M components, shape (..., M).
+        loc: Means of the components, shape (..., M).
+        scale: Standard deviations of the components, above 0, shape (..., M).
+        validate_args: Whether to check arguments and values, as for any torch distribution.
+
+    Example:
+        >>> mixture = NormalMixture(torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5]))
+        >>> mixture.mean, mixture.variance, mixture.cdf(torch.tensor(0.0))
+        (tensor(0.), tensor(1.2500), tensor(0.5000))
+    """
+
+    arg_constraints = {  # noqa: RUF012  # torch's own convention
+        "logits": constraints.real_vector,
+        "loc": constraints.real_vector,
+        "scale": constraints.independent(constraints.positive, 1),
+    }
+    support = constraints.real
+    has_rsample = False
+
+    def __init__(self, logits: Tensor, loc: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
+        self.logits, self.loc, self.scale = _broadcast(logits=logits, loc=loc, scale=scale)  # (..., M)
+        if self.logits.dim() == 0:
+            raise ValueError("`logits`, `loc` and `scale` need a last axis of components, got three numbers.")
+        if validate_args if validate_args is not None else Distribution._validate_args:
+            for name in ("logits", "loc", "scale"):
+                _checks.finite(name, getattr(self, name))
+            _check_open_interval("scale", self.scale, math.inf)
+        super().__init__(self.logits.shape[:-1], validate_args=validate_args)
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "NormalMixture":
+        """The same distribution with a larger batch shape."""
+        new: NormalMixture = self._get_checked_instance(NormalMixture, _instance)
+        batch_shape = torch.Size(batch_shape)
+        for name in self.arg_constraints:
+            setattr(new, name, getattr(self, name).expand((*batch_shape, -1)))
+        super(NormalMixture, new).__init__(batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def weights(self) -> Tensor:
+        """Probabilities of the components, shape (..., M)."""
+        return self.logits.softmax(-1)
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the components' means."""
+        return (self.weights * self.loc).sum(-1)
+
+    @property
+    def within_variance(self) -> Tensor:
+        """Weighted mean of the components' variances."""
+        return (self.weights * self.scale.square()).sum(-1)
+
+    @property
+    def between_variance(self) -> Tensor:
+        """Weighted variance of the components' means."""
+        return (self.weights * (self.loc - self.mean.unsqueeze(-1)).square()).sum(-1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance within the components plus variance between them."""
+        return self.within_variance + self.between_variance
+
+    def sample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws of shape `(*sample_shape, *batch_shape)`; not reparameterised."""
+        shape = self._extended_shape(sample_shape)
+        with torch.no_grad():
+            index = Categorical(logits=self.logits, validate_args=False).sample(torch.Size(sample_shape)).unsqueeze(-1)
+            loc, scale = (v.expand(*shape, -1).gather(-1, index).squeeze(-1) for v in (self.loc, self.scale))
+            return loc + scale * torch.randn(shape, dtype=loc.dtype, device=loc.device)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density in nats."""
+        if self._validate_args:
+            self._validate_sample(_checked_value(value, self.batch_shape))
+        standardised = (value.unsqueeze(-1) - self.loc) / self.scale
+        parts = self.logits.log_softmax(-1) - self.scale.log() - 0.5 * standardised.square()  # (..., M)
+        return parts.logsumexp(-1) - 0.5 * math.log(2 * math.pi)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw no larger than the value."""
+        if self._validate_args:
+            self._validate_sample(_checked_value(value, self.batch_shape))
+        cdf = mixture_cdf(*self._components(), value)
+        return cdf.to(torch.promote_types(value.dtype, self.loc.dtype))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
+        if self._validate_args:
+            _check_probabilities(_checks.tensor("value", value))
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        quantile = mixture_icdf(*self._components(), value.expand(shape))
+        return quantile.to(torch.promote_types(value.dtype, self.loc.dtype))
+
+    def _components(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.logits.double().softmax(-1), self.loc, self.scale
+
+
+def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
+    if not bool(((value > 0) & (value < upper)).all()):
+        expected = "finite and above 0" if upper == math.inf else f"strictly between 0 and {upper:g}"
+        raise ValueError(f"`{name}` must be {expected}, got {value.flatten()[:3].tolist()}.")
+
+
+def _check_probabilities(value: Tensor) -> None:
+    if not bool(((value >= 0) & (value <= 1)).all()):
+        raise ValueError(f"probabilities must lie in [0, 1] to have a quantile, got {value.flatten()[:3].tolist()}.")
+
+
+def _broadcast(**arguments: object) -> tuple[Tensor, ...]:
+    """Arguments as tensors of one shape."""
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor):
+            _checks.number(name, value)  # type: ignore[arg-type]
+    shapes = [value.shape for value in arguments.values() if isinstance(value, Tensor)]
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        names = ", ".join(f"`{name}`" for name in arguments)
+        shown = [tuple(shape) for shape in shapes]
+        raise ValueError(f"{names} must have shapes that fit each other, got {shown}.") from None
+    found: tuple[Tensor, ...] = tuple(broadcast_all(*arguments.values()))  # type: ignore[arg-type]
+    return found
+
+
+def _checked_value(value: object, shape: torch.Size) -> Tensor:
+    """The value of a density, if it is a tensor of numbers whose shape fits."""
+    found = _checks.tensor("value", value)
+    _checks.finite("value", found)
+    try:
+        torch.broadcast_shapes(found.shape, shape)
+    except RuntimeError:
+        raise ValueError(f"`value` must fit the batch shape {tuple(shape)}, got {_checks.shape(found)}.") from None
+    return found

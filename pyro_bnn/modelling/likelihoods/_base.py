@@ -1,0 +1,282 @@
+"""The interface of likelihoods, and checks that they share."""
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule
+from torch import Tensor
+from torch.distributions import Distribution
+
+from ..._core import checks as _checks
+from ..._core.reflection import move_distribution
+from ..._core.scope import AbstractPyroModule, without_pyro
+from ...scores.uncertainty import Accumulator, P_co
+from ._weighted import Weighted, check_joined, join_weights
+
+L = TypeVar("L", bound="Likelihood[Any]")
+
+
+@dataclass(frozen=True)
+class MovedPrior:
+    """Function of a `PyroSample`: a fixed prior, on the device and in the dtype of the likelihood's buffer `like`."""
+
+    prior: Distribution
+
+    def __call__(self, likelihood: PyroModule) -> TorchDistributionMixin:
+        moved = move_distribution(self.prior, likelihood.get_buffer("like"))
+        assert isinstance(moved, TorchDistributionMixin)
+        return moved
+
+
+class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
+    r"""Maps the output of a network to the distribution of an observation.
+
+    A subclass defines the distribution, the targets that are allowed, and the prediction from many weight draws. It may
+    own a learnable parameter or a latent variable (a `PyroSample`). Its type parameter is the type of the predictions,
+    as in ``class Mine(Likelihood[RegressionPrediction])``; type checkers then know what `predict` returns.
+
+    A fit may weight the log-densities of the targets (:meth:`with_row_weights`, and `class_weights` of classifiers).
+    The weights w make the likelihood :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts as the same
+    row twice, and the data as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not
+    1, the posterior is narrower or wider than that of N rows; divide them by that mean to avoid it. ELBO and
+    log-likelihood of a fit are those of the weighted data. Predictions, scores, and draws of observations are not
+    weighted.
+    """
+
+    has_row_weights: bool = False
+    """Whether targets come with a weight, in a last axis of two; see :meth:`with_row_weights`."""
+
+    def keep_exact(self, name: str, value: Tensor | None) -> None:
+        """Register a fixed number as a buffer that is exact in every dtype to which the likelihood moves.
+
+        A buffer that went through single precision stays rounded in double precision; this one does not.
+
+        Args:
+            name: Name of the buffer.
+            value: The number or numbers in double precision; None registers an empty buffer.
+        """
+        self.register_buffer(name, value)
+        if value is not None:
+            vars(self).setdefault("_exact", {})[name] = value.clone()
+
+    def _apply(self: L, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> L:
+        kept: dict[str, Tensor] = vars(self).get("_exact", {})
+        before = {name: self.get_buffer(name) for name in kept}
+        super()._apply(fn, recurse)
+        for name, exact in kept.items():
+            old, new = before[name], self.get_buffer(name)
+            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a file gave it another
+                new.copy_(exact)
+                if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
+                    raise ValueError(
+                        f"`{name}` {exact.tolist()} is out of range in {new.dtype}; use a model in float64."
+                    )
+        return self
+
+    @abstractmethod
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """The elementwise distribution of the observations.
+
+        Args:
+            output: Network output, shape ``(*draws, N, *rest)``.
+
+        Returns:
+            A distribution whose batch shape is ``draws`` followed by the shape of the targets.
+
+        Raises:
+            ValueError: If the output does not have the shape that this likelihood needs.
+        """
+
+    def check_output(self, output: Tensor) -> None:
+        """Warn if outputs are of a kind that this likelihood does not expect; called where targets are checked.
+
+        Args:
+            output: Network output, of at least one row.
+        """
+        return
+
+    @abstractmethod
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise if a target has a wrong dtype or an impossible value; the model has checked the shape.
+
+        Args:
+            output: Network output, of at least one row.
+            y: Targets without weights, shape (N, ...).
+
+        Raises:
+            ValueError: If a target cannot be observed.
+        """
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """The targets in the form that the log-density takes, without weights; `dtype` is that of the output."""
+        return y[..., 0] if self.has_row_weights else y
+
+    def with_row_weights(self: L) -> L:
+        """A copy whose targets come with weights: y is then a result of :meth:`join_weights`, wherever it is given.
+
+        The weights travel with the data, so loaders, batches and samplers need not know of them. Predictions take such
+        targets too, and ignore their weights.
+
+        Example:
+            >>> from pyro_bnn import GaussianLikelihood
+            >>> likelihood = GaussianLikelihood(0.5).with_row_weights()
+            >>> likelihood.join_weights(torch.zeros(3, 1), [1.0, 2.0, 1.0]).shape
+            torch.Size([3, 1, 2])
+        """
+        weighted = copy.deepcopy(self)
+        weighted.has_row_weights = True
+        return weighted
+
+    @staticmethod
+    def join_weights(y: Tensor, weights: object = 1.0) -> Tensor:
+        """The targets for a likelihood with row weights.
+
+        Args:
+            y: Targets, shape ``(N, *O)``.
+            weights: Weights of at least 0, as a number, or a tensor, array or list of shape (N,) or ``(N, *O)``. A
+                value of weight 0, such as a placeholder for a missing one, has no effect on a fit.
+
+        Returns:
+            Floating-point numbers, shape ``(N, *O, 2)``: value and weight of each target.
+
+        Raises:
+            ValueError: If a shape is another, or if a target or weight is not finite, or a weight is negative.
+        """
+        return join_weights(y, weights)
+
+    def num_outputs(self, num_targets: int) -> int:
+        """Number of outputs that the last layer of a network needs.
+
+        Args:
+            num_targets: Number of targets of a row; of classes for :class:`CategoricalLikelihood`.
+        """
+        return num_targets
+
+    def target_shape(self, observed: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the targets, given that of the observed values."""
+        return (*observed, 2) if self.has_row_weights else tuple(observed)
+
+    def check_targets(self, output: Tensor, y: Tensor) -> None:
+        """Raise if a target or its weight is impossible; see :meth:`check_values`."""
+        if self.has_row_weights:
+            check_joined(y)
+            y = y[..., 0]
+        self.check_values(output, y)
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Factors of the targets' log-densities in a fit, in a dtype and the values' shape; None if all are 1."""
+        return y[..., 1].to(dtype) if self.has_row_weights else None
+
+    def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
+        """The distribution of the observations with log-densities as a fit weights them, given the targets y."""
+        weights = self.fit_weights(y, dtype)
+        return observation if weights is None else Weighted(observation, weights)
+
+    def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
+        """This likelihood with fixed values of its own latent variables, whose calls are free of Pyro.
+
+        Args:
+            values: A value, shape ``(*draws, *event)``, for every latent variable, by the name of the attribute.
+
+        Returns:
+            A twin with the same parameters.
+        """
+        return without_pyro(self, values)
+
+    def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
+        """The prior of a latent variable of the likelihood, without Pyro; a tensor is the value itself.
+
+        Args:
+            name: Name of the attribute.
+            values: Values of other variables of the likelihood on which it may depend.
+        """
+        statement: Any = self._pyro_samples[name]
+        prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
+        assert isinstance(prior, (TorchDistributionMixin, Tensor))
+        return prior
+
+    def drawn(self) -> "Likelihood":
+        """The likelihood given a draw of its latent variables from their prior."""
+        values: dict[str, Tensor] = {}
+        for name in self._pyro_samples:
+            prior = self.prior_given(name, values)
+            values[name] = prior if isinstance(prior, Tensor) else prior.sample()
+        return self.given(values)
+
+    def draw_shape(self) -> torch.Size:
+        """Shape of the draw axes that the likelihood's own latent variables have in this call; empty by default."""
+        return torch.Size()
+
+    @property
+    def has_fixed_priors(self) -> bool:
+        """Whether the priors of the likelihood's own latent variables depend on no other variable."""
+        return all(isinstance(prior, (Distribution, MovedPrior)) for prior in self._pyro_samples.values())
+
+    @abstractmethod
+    def accumulator(self) -> Accumulator[P_co]:
+        """An empty running sum over weight draws, which makes a prediction from them."""
+
+
+def require_counts(name: str, y: Tensor) -> None:
+    """Raise unless every target is a whole number of at least 0."""
+    if y.is_complex():
+        raise ValueError(f"targets of {name} must be whole numbers, got {y.dtype}; convert with `y.real`.")
+    _checks.finite("y", y)
+    if bool((y < 0).any()) or (y.is_floating_point() and bool((y != y.floor()).any())):
+        raise ValueError(f"targets of {name} must be whole numbers of at least 0, got values down to {float(y.min())}.")
+
+
+def require_real(name: str, y: Tensor) -> None:
+    """Raise unless the targets are finite floating-point numbers."""
+    if not y.is_floating_point():
+        raise ValueError(f"targets of {name} must be floating point, got {y.dtype}; convert with `y.float()`.")
+    _checks.finite("y", y)
+
+
+def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
+    """Raise unless the output has at least `minimum` axes; `axes` is the expected shape, for the message."""
+    _require_numbers(name, output)
+    if output.dim() < minimum:
+        raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
+
+
+def _require_numbers(name: str, output: object) -> None:
+    """Raise unless the output is a dense floating-point tensor; its values are not looked at."""
+    _checks.kind("output", output, Tensor, f"a tensor for {name}")
+    assert isinstance(output, Tensor)
+    if not output.is_floating_point() or output.layout != torch.strided:
+        raise ValueError(
+            f"{name} needs a dense network output in floating point, got {output.dtype} of layout {output.layout}; "
+            "convert the last layer's output with `.float()` or `.to_dense()`."
+        )
+
+
+def lift(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
+    """Insert axes into a latent of shape (*draws, *event) so that it broadcasts with an output (*draws, N, *event)."""
+    num_lead = value.dim() - event_dim
+    if num_lead == 0:
+        return value
+    missing = output.dim() - value.dim()
+    return value.reshape(value.shape[:num_lead] + (1,) * missing + value.shape[num_lead:]) if missing > 0 else value
+
+
+def split_last(name: str, output: Tensor, parts: int) -> tuple[Tensor, ...]:
+    """Split the last axis of the output into `parts` equal parts."""
+    require_multiple(name, output, parts)
+    return torch.chunk(output, parts, dim=-1)
+
+
+def require_multiple(name: str, output: Tensor, parts: int) -> None:
+    """Raise unless the output has a last axis that can be split into `parts` equal parts."""
+    _require_numbers(name, output)
+    size = output.shape[-1] if output.dim() else 0
+    if output.dim() < 2 or size % parts:
+        raise ValueError(
+            f"{name} needs a network output of shape (N, {parts} * O), got {_checks.shape(output)}; "
+            f"give the last layer {parts} outputs per target."
+        )

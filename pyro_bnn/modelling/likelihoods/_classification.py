@@ -1,0 +1,154 @@
+"""Likelihoods of class labels."""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor
+
+from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
+from ._base import Likelihood, require_output_dims
+from ._weighted import class_weights as checked_weights
+
+SUM_TOLERANCE = 1e-2
+"""Heuristic: probabilities add up to 1 to a few thousandths, in half precision too."""
+
+
+class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
+    """One of C classes; the network's last axis holds unnormalised log-probabilities (logits).
+
+    Output of shape (N, C) goes with integer targets of shape (N,), each in 0, ..., C - 1.
+
+    With class weights a fit multiplies each row's log-probability by the weight of its class, for example where rare
+    classes should count as much as common ones; :class:`Likelihood` says what this means. The weights are not
+    normalised. For weights inverse to the frequencies of the classes, and of mean 1 over the data, pass
+    ``len(y) / (C * torch.bincount(y, minlength=C))``; any others get that mean by ``weights / weights[y].mean()``.
+
+    Args:
+        class_weights: Weight of each class above 0, C numbers; None weights all alike.
+
+    Raises:
+        ValueError: If the weights are not C finite numbers above 0.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.keep_exact("class_weights", None if class_weights is None else checked_weights(class_weights))
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """Categorical(logits=output)."""
+        require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
+        if self.class_weights is not None and len(self.class_weights) != output.shape[-1]:
+            raise ValueError(
+                f"there are {len(self.class_weights)} `class_weights`, but the network has {output.shape[-1]} outputs; "
+                "give one weight per class."
+            )
+        return dist.Categorical(logits=output, validate_args=False)
+
+    def check_output(self, output: Tensor) -> None:
+        """Warn if the outputs are probabilities, as those of a network that ends in a softmax."""
+        sums = output.sum(-1)
+        if output.shape[-1] > 1 and bool((output >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
+            warnings.warn(
+                "the network's outputs are at least 0 and add up to 1, as after a softmax, but CategoricalLikelihood "
+                "takes logits and their softmax itself; with these outputs no class can get a probability above "
+                f"{math.e / (math.e + output.shape[-1] - 1):.2f}. Remove the softmax, or end in `nn.LogSoftmax`.",
+                stacklevel=3,
+            )
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless targets are whole numbers from 0 to C - 1; see :meth:`Likelihood.check_values`."""
+        num_classes = output.shape[-1]
+        if self.has_row_weights:  # labels are floating point beside their weights
+            if not bool((y == y.floor()).all()):
+                raise ValueError(f"class labels must be whole numbers, got {y[y != y.floor()][:3].tolist()}.")
+            y = y.long()
+        if y.dtype.is_floating_point or y.dtype.is_complex or y.dtype == torch.bool:
+            raise ValueError(f"class labels must be integers, got {y.dtype}; convert with `y.long()`.")
+        low, high = map(int, y.aminmax())
+        if low < 0 or high >= num_classes:
+            is_shifted = high - low < num_classes
+            remedy = f"count from 0, as in `y - {low}`" if is_shifted else "give the network one output per class"
+            raise ValueError(
+                f"class labels must lie in 0, ..., {num_classes - 1} (the network has {num_classes} outputs), "
+                f"got {low} to {high}; {remedy}."
+            )
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """The labels as integers."""
+        labels = super().as_targets(y, dtype)
+        return labels.long() if self.has_row_weights else labels
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
+        weights, class_weights = super().fit_weights(y, dtype), self.class_weights
+        if class_weights is None:
+            return weights
+        return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
+
+    def accumulator(self) -> Accumulator[ClassificationPrediction]:
+        """Averages probabilities."""
+        return ClassAccumulator()
+
+
+class BernoulliLikelihood(Likelihood[ClassificationPrediction]):
+    """Yes or no; the network's output is the log-odds of yes, and has the shape of the targets.
+
+    Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
+
+    Args:
+        class_weights: Weights above 0 of no and of yes in a fit, as for :class:`CategoricalLikelihood`: (1, w) is the
+            `pos_weight` of torch's ``BCEWithLogitsLoss``. None weights both alike.
+
+    Raises:
+        ValueError: If the weights are not two finite numbers above 0.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        weights = None if class_weights is None else checked_weights(class_weights)
+        if weights is not None and len(weights) != 2:
+            raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(weights)}.")
+        self.keep_exact("class_weights", weights)
+
+    def forward(self, output: Tensor) -> TorchDistributionMixin:
+        """Bernoulli(logits=output)."""
+        require_output_dims("BernoulliLikelihood", output, 1, "(N,) or (N, O)")
+        return dist.Bernoulli(logits=output, validate_args=False)
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless targets are zeros and ones; see :meth:`Likelihood.check_values`."""
+        if y.is_complex():
+            raise ValueError(f"targets of BernoulliLikelihood must be 0 or 1, got {y.dtype}; convert with `y.real`.")
+        if not bool(((y == 0) | (y == 1)).all()):
+            raise ValueError(
+                f"targets of BernoulliLikelihood must be 0 or 1, got {float(y.min())} to {float(y.max())}."
+            )
+
+    def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """The targets in the dtype of the output."""
+        return super().as_targets(y, dtype).to(dtype)
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
+        weights, class_weights = super().fit_weights(y, dtype), self.class_weights
+        if class_weights is None:
+            return weights
+        return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
+
+    def accumulator(self) -> Accumulator[ClassificationPrediction]:
+        """Averages probabilities."""
+        return ClassAccumulator()
+
+
+def _times_class_weights(weights: Tensor | None, class_weights: Tensor, labels: Tensor) -> Tensor:
+    """The weights of the targets times those of their classes; None stands for weights of 1."""
+    of_labels = class_weights[labels.long()]
+    return of_labels if weights is None else weights * of_labels

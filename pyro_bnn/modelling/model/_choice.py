@@ -1,0 +1,159 @@
+"""The random parameters of a network: those of `where` without those of `exclude`, and what a glob leaves out."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from ..._core import functional as _functional
+from ..._core.globs import matches
+from ._network import rest_frozen
+from ._selection import Owned, Rules, globs_of, owned, rules_of
+
+
+class SelectionWarning(UserWarning):
+    """A glob selects some, but not all, of a network's layers of one kind."""
+
+
+def make_random(
+    net: nn.Module, where: object, exclude: object, declared: Iterable[str], *, stacklevel: int
+) -> dict[str, list[str]]:
+    """Turn the selected parameters of a network into buffers, to which drawn values can be given.
+
+    Its frozen parts are put into eval mode.
+
+    Args:
+        net: The network, which is changed.
+        where: Rules of which at least one must select a parameter.
+        exclude: Rules of which none may select it.
+        declared: Paths of buffers that are random in any case.
+        stacklevel: The call to which a warning points: 1 is the caller of this function, 2 the caller's caller.
+
+    Returns:
+        The selected sites, in the order of the network, with all paths of each site's parameter; those of `declared`
+        come last.
+
+    Raises:
+        ValueError: If a glob matches nothing, nothing is selected, or a layer changes its weight or its gradient.
+    """
+    paths = _select(net, where, exclude, list(declared), stacklevel + 1)
+    for name, path in ((name, path) for name, its_paths in paths.items() for path in its_paths):
+        _functional.prepare_embedding(net, path, name)
+        _functional.parameter_to_buffer(net, path)
+    rest_frozen(net, [path for its_paths in paths.values() for path in its_paths])
+    return paths
+
+
+def _select(
+    net: nn.Module, where: object, exclude: object, declared: list[str], stacklevel: int
+) -> dict[str, list[str]]:
+    """The selected sites with their paths."""
+    parameters = owned(net, net.named_parameters(remove_duplicate=False))
+    places = dict(net.named_buffers(remove_duplicate=False))
+    first = {id(places[path]): index for index, path in enumerate(declared)}
+    others = [(path, value) for path, value in places.items() if id(value) in first]
+    fixed = owned(net, sorted(others, key=lambda pair: first[id(pair[1])]))
+    rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
+    if not parameters and not fixed:
+        raise ValueError(
+            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network "
+            "with weights."
+        )
+    chosen = {site for rule in rules for site in rule.sites([*parameters, *fixed], "where")}
+    if not chosen and not fixed:
+        problem = "selects no parameter" if rules else "is empty and selects no parameter"
+        raise ValueError(f'`where` {problem}; the default "**" selects all.')
+    excluded = {site for rule in exceptions for site in rule.sites([*parameters, *fixed], "exclude")}
+    if refused := sorted(excluded & {one.site for one in fixed}):
+        raise ValueError(
+            f"`exclude` selects `{refused[0]}`, which the network itself declares as random; make it a parameter of "
+            "the network in place of a `PyroSample`, or narrow `exclude`."
+        )
+    if not chosen - excluded and not fixed:
+        raise ValueError(f"`exclude` leaves no parameter random, of the {len(chosen)} that `where` selects; narrow it.")
+    for argument, globs, inside, outside in (
+        ("where", globs_of(rules), chosen | excluded, "leaves out"),
+        ("exclude", globs_of(exceptions), excluded | {p.site for p in parameters} - chosen, "leaves random"),
+    ):
+        for glob in globs:
+            _warn_of_a_part(argument, glob, parameters, inside, outside, stacklevel + 1)
+    paths: dict[str, list[str]] = {}
+    for parameter in (*(one for one in parameters if one.site in chosen - excluded), *fixed):
+        paths.setdefault(parameter.site, []).append(parameter.name.partition(".")[2])
+    return paths
+
+
+def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
+    """The random parameters that some rules select.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        paths: Names in the network of each site's parameter.
+        where: The rules, as those of :class:`BayesianModel`.
+
+    Raises:
+        ValueError: If a glob matches none of them, or nothing is selected.
+    """
+    sites = {path: site for site, its_paths in paths.items() for path in its_paths}
+    found = owned(net, ((path, net.get_buffer(path)) for path in sites))
+    parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
+    chosen = {site for rule in rules_of("where", where) for site in rule.sites(parameters, "where")}
+    if not chosen:
+        raise ValueError('`where` selects none of the random parameters; the default "**" selects all.')
+    return tuple(site for site in paths if site in chosen)
+
+
+def _warn_of_a_part(
+    argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str, stacklevel: int
+) -> None:
+    """Warn if parameters of the same kind, and in the same block, as those of a glob are not `inside`.
+
+    The glob must have a wildcard in the name of the layer: one that spells it, as ``net.fc.*`` or ``**.conv1.weight``,
+    means what it says. The blocks are what the glob says in front of that name.
+    """
+    *block, layer, leaf = ["", "", *glob.split(".")]  # also of a glob with one component
+    if leaf == "**" or not ("*" in layer or "?" in layer):
+        return
+    block = block[2:]
+    depth = block.index("**") if "**" in block else len(block)  # beyond `**` a block may lie at any depth
+
+    def place(parameter: Owned) -> tuple[str, str]:
+        return ".".join(parameter.name.split(".")[:depth]), parameter.kind
+
+    hits = {place(parameter) for parameter in parameters if matches(glob, parameter.name)}
+    alike = {parameter.site: parameter for parameter in parameters if place(parameter) in hits}
+    left = {site: parameter for site, parameter in alike.items() if site not in inside}
+    if left:
+        kinds = " and ".join(sorted({parameter.kind for parameter in left.values()}))
+        layers = ", ".join(sorted({type(parameter.layer).__name__ for parameter in left.values()}))
+        inside_block = f" in `{'.'.join(block)}`" if block else ""
+        names = "the layers in the glob" if argument == "exclude" else "the layers in the glob or in `exclude`"
+        warnings.warn(
+            f"`{argument}` glob {glob!r} selects only a part of {kinds}"
+            f"{inside_block} and {outside} {few(left)}: a `*` is one component of a "
+            f"name. Add them, as with layers({layers}); if the part is meant, name {names}.",
+            SelectionWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """A list of names, of which only the first are said."""
+    names = list(names)
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def parameter_tree(values: Mapping[str, Tensor]) -> nn.Module:
+    """Nested modules with a parameter under each dotted name, without the first component, ``prior``."""
+    root = nn.Module()
+    for name, value in values.items():
+        _, *path, leaf = name.split(".")
+        module = root
+        for part in path:
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            module = module.get_submodule(part)
+        module.register_parameter(leaf, nn.Parameter(value.detach().clone()))
+    return root

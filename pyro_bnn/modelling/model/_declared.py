@@ -1,0 +1,261 @@
+"""Random weights that a network of Pyro's modules declares by `PyroSample`; they have priors of their own."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.infer.autoguide.initialization import init_to_median
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from ..._core.functional import swapped
+from ..._core.reflection import move_distribution
+from ..._core.scope import leave_pyro, own_parameters, restored, short_errors, without_pyro
+from ..priors import WeightPrior
+from ._selection import SITE_PREFIX
+
+Statement = TorchDistributionMixin | Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class DeclaredPrior(WeightPrior):
+    """The prior that a `PyroSample` gives.
+
+    Args:
+        statement: The distribution, or a function from the module to one.
+        sites: Path in the module of every other site that the function reads, ``{site: path}``.
+        is_learned: Whether the function reads a learnable parameter.
+    """
+
+    statement: Statement
+    sites: Mapping[str, str] = field(default_factory=dict)
+    is_learned: bool = False
+
+    def given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """See :meth:`WeightPrior.given`; `module` is the one that declares it."""
+        if isinstance(self.statement, TorchDistributionMixin):
+            return _whole(self.statement, parameter)
+        given = {path: values[site] for site, path in self.sites.items()}
+        num_axes = {path: module.get_buffer(path).dim() for path in given}
+        leads = {path: value.shape[: value.dim() - num_axes[path]] for path, value in given.items()}
+        lead = torch.broadcast_shapes(*leads.values())
+        if not lead:
+            return self._evaluated(given, parameter, module)
+        flat = {
+            path: value.reshape(*[1] * (len(lead) - len(leads[path])), *value.shape)
+            .expand(*lead, *value.shape[len(leads[path]) :])
+            .flatten(0, len(lead) - 1)
+            for path, value in given.items()
+        }
+        rows = ({path: value[row] for path, value in flat.items()} for row in range(lead.numel()))
+        return _Stacked([self._evaluated(row, parameter, module) for row in rows], lead)
+
+    def _evaluated(self, given: Mapping[str, Tensor], parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        statement: Any = self.statement
+        with swapped(module, given), pyro.validation_enabled(not given):  # a sampler may come to impossible values
+            return _whole(statement(module), parameter)
+
+
+class _Stacked(TorchDistribution):
+    """Distributions of one kind as a batch: one for each draw of what they depend on.
+
+    Args:
+        rows: The distributions, without batch shape.
+        lead: Batch shape, with as many elements.
+    """
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+
+    def __init__(self, rows: list[TorchDistributionMixin], lead: torch.Size) -> None:
+        self._rows, self.has_rsample = rows, all(row.has_rsample for row in rows)
+        super().__init__(lead, rows[0].event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Any:
+        return self._rows[0].support
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "_Stacked":
+        """A batch with further axes."""
+        index = torch.arange(len(self._rows)).view(self.batch_shape).expand(batch_shape)
+        return _Stacked([self._rows[row] for row in index.flatten().tolist()], index.shape)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        """Differentiable draws."""
+        drawn = torch.stack([row.rsample(sample_shape) for row in self._rows], len(sample_shape))
+        return drawn.unflatten(len(sample_shape), self.batch_shape)
+
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        """Draws."""
+        with torch.no_grad():
+            drawn = torch.stack([row.sample(sample_shape) for row in self._rows], len(sample_shape))
+        return drawn.unflatten(len(sample_shape), self.batch_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density of each, given its own value."""
+        num_event, lead = len(self.event_shape), self.batch_shape
+        outer = value.shape[: max(value.dim() - num_event - len(lead), 0)]
+        value = value.expand(*outer, *lead, *self.event_shape).flatten(len(outer), len(outer) + len(lead) - 1)
+        found = [row.log_prob(part) for row, part in zip(self._rows, value.unbind(len(outer)), strict=True)]
+        return torch.stack(found, -1).unflatten(-1, lead)
+
+
+def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
+    """The distribution as that of one variable, on the device and in the dtype of its parameter."""
+    moved: Any = move_distribution(prior, parameter)
+    return moved.to_event(len(moved.batch_shape))
+
+
+def take_declared(net: nn.Module) -> dict[str, Statement]:
+    """Turn every `PyroSample` of a network into a buffer with a first value, in the place that it has.
+
+    The first values are medians of a few draws, from torch's generators as they are, which are then left so. Afterwards
+    no module of the network uses Pyro. A `PyroSample` that is a tensor, computed from others, stays.
+
+    Args:
+        net: The network, which is changed.
+
+    Returns:
+        What declares each new buffer, by path, in an order in which each depends only on those before it.
+
+    Raises:
+        ValueError: If one is declared by a decorator, or its prior needs a run of the network or draws by itself.
+    """
+    modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
+    for path, module in modules:
+        _require_attributes(path, module)
+    found = _traced(net, modules) if any(module._pyro_samples for _, module in modules) else {}
+    leave_pyro(net)
+    tensors = itertools.chain(net.parameters(), net.buffers())
+    like = next((t[..., :0] if t.dim() else t for t in tensors if t.is_floating_point()), None)
+    statements: dict[str, Statement] = {}
+    for path, value in found.items():
+        owner, _, name = path.rpartition(".")
+        declaring: Any = net.get_submodule(owner)
+        statements[path] = declaring._pyro_samples.pop(name)
+        like = value if like is None else like
+        declaring.register_buffer(name, value.to(like))
+    return statements
+
+
+def _require_attributes(path: str, module: PyroModule) -> None:
+    for name in dir(type(module)):
+        kind = next((vars(base)[name] for base in type(module).__mro__ if name in vars(base)), None)
+        if isinstance(kind, (PyroSample, PyroParam)):
+            site = ".".join(filter(None, (SITE_PREFIX, path, name)))
+            raise ValueError(
+                f"`{site}` is declared by a decorator in the class {type(module).__name__}, where no drawn value can "
+                f"take its place; set it in `__init__`, as `self.{name} = {type(kind).__name__}(...)`."
+            )
+
+
+def _traced(net: nn.Module, modules: Iterable[tuple[str, PyroModule]]) -> dict[str, Tensor]:
+    """First values of all declared variables, by path, in the order in which Pyro would draw them."""
+    context = PyroModule()._pyro_context
+    modules = list(modules)
+    for path, module in modules:
+        vars(module).update(_pyro_name=path, _pyro_context=context)
+    declared = {".".join(filter(None, (path, name))) for path, module in modules for name in module._pyro_samples}
+
+    def run() -> None:
+        for path, module in modules:
+            for name in list(module._pyro_samples):
+                try:
+                    getattr(module, name)
+                except Exception as error:
+                    site = ".".join(filter(None, (SITE_PREFIX, path, name)))
+                    raise ValueError(
+                        f"the prior of `{site}` cannot be made ({type(error).__name__}: {error}); let its function use "
+                        "attributes that are there before it runs: numbers, parameters, and other `PyroSample`s."
+                    ) from error
+
+    with own_parameters(net), restored(None), torch.no_grad(), poutine.block(), context, short_errors():
+        trace: Any = poutine.trace(_AtMedians()(run)).get_trace()
+    values = {}
+    for name, node in trace.nodes.items():
+        if node["type"] != "sample" or (node["infer"] or {}).get("_deterministic"):
+            continue
+        if name not in declared:
+            raise ValueError(
+                f"the prior of a `PyroSample` of the network draws `{name}` by `pyro.sample`; make it a `PyroSample`, "
+                "too, and read it as an attribute."
+            )
+        values[name] = node["value"]
+    return values
+
+
+class _AtMedians(Messenger):
+    """Replaces the draw of each continuous variable by a median of its prior."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["value"] is None and not msg["fn"].support.is_discrete:
+            msg["value"] = init_to_median(msg)
+
+
+def declared_priors(
+    net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
+) -> dict[str, DeclaredPrior]:
+    """The priors of declared variables, ``{site: prior}``, with what each depends on.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        statements: What :func:`take_declared` returned.
+        paths: Names in the network of each site's parameter.
+    """
+    sites = {path: site for site, its_paths in paths.items() for path in its_paths}
+    return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
+
+
+def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapping[str, str]) -> DeclaredPrior:
+    prior = DeclaredPrior(statement)
+    if isinstance(statement, TorchDistributionMixin):
+        return prior
+    owner = path.rpartition(".")[0]
+    module = net.get_submodule(owner)
+    read: set[str] = set()
+    with torch.no_grad():
+        statement(_watched(module, read))
+    inside = {one: ".".join(filter(None, (owner, one))) for one in sorted(read)}
+    parameters = dict(module.named_parameters())
+    is_learned = any(one in parameters and parameters[one].requires_grad for one in inside)
+    parents = {sites[whole]: one for one, whole in inside.items() if whole in sites}
+    return replace(prior, sites=parents, is_learned=is_learned)
+
+
+def _watched(module: nn.Module, read: set[str]) -> nn.Module:
+    """A twin of a module that adds the path of each parameter and buffer that is read to a set."""
+    twin = without_pyro(module)
+    for path, part in twin.named_modules():
+        for table in ("_parameters", "_buffers"):
+            vars(part)[table] = _Watched(vars(part)[table], f"{path}." if path else "", read)
+    return twin
+
+
+class _Watched(dict[str, Tensor]):
+    """A table of tensors that adds the path of each one that is read to a set."""
+
+    def __init__(self, table: Mapping[str, Tensor], prefix: str, read: set[str]) -> None:
+        super().__init__(table)
+        self._prefix, self._read = prefix, read
+
+    def __getitem__(self, name: str) -> Tensor:
+        self._read.add(f"{self._prefix}{name}")
+        return super().__getitem__(name)
+
+    def items(self) -> Any:
+        """All tensors with their names, which are read."""
+        self._read.update(f"{self._prefix}{name}" for name in self)
+        return super().items()
+
+    def values(self) -> Any:
+        """All tensors, which are read."""
+        self._read.update(f"{self._prefix}{name}" for name in self)
+        return super().values()

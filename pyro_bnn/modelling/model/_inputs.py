@@ -1,0 +1,108 @@
+"""Checks of the arguments of a model."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs, leaves, named_leaves, num_rows, shapes
+from ..likelihoods import CategoricalLikelihood, Likelihood
+
+
+def check_input(x: Inputs, like: Tensor) -> None:
+    """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
+    _require_tensors("x", x)
+    for name, leaf in named_leaves("x", x):
+        if leaf.layout != torch.strided:
+            _checks.tensor(name, leaf)
+        if leaf.device != like.device:
+            raise ValueError(
+                f"`{name}` is on {leaf.device} but the model is on {like.device}; call `{name}.to(model.device)` or "
+                f"`model.to({str(leaf.device)!r})`."
+            )
+        if leaf.is_floating_point() and leaf.dtype != like.dtype:
+            raise ValueError(
+                f"`{name}` is {leaf.dtype} but the network is {like.dtype}; call `{name}.to({like.dtype})` or "
+                f"`model.to({leaf.dtype})`."
+            )
+    if num_rows(x) == 0:
+        raise ValueError(f"`x` must have at least one row, got shape {shapes(x)}.")
+
+
+def _require_tensors(name: str, x: object) -> None:
+    """Raise unless x is a tensor, or a tuple, list or dictionary of these, at any depth."""
+    if isinstance(x, Tensor):
+        return
+    if not isinstance(x, (tuple, list, Mapping)):
+        raise ValueError(f"`{name}` must be a tensor, got {type(x).__name__}; several go in a tuple or a dictionary.")
+    for key, part in x.items() if isinstance(x, Mapping) else enumerate(x):
+        _require_tensors(f"{name}[{key!r}]", part)
+
+
+def require_site(name: str, sites: Mapping[str, object]) -> None:
+    """Raise unless a name is that of a site of the network."""
+    if not isinstance(name, str) or name not in sites:
+        raise ValueError(f"`name` must be a site of the network, one of {list(sites)}, got {name!r}.")
+
+
+def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    """Raise unless there is a value for every name."""
+    _checks.kind("values", values, Mapping, "a dict of values by site")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"`values` must have all sites of the network, got none for {missing}; add them.")
+
+
+def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor]) -> None:
+    """Raise unless every latent variable has a value: a finite tensor of the shape that `shapes` has for it."""
+    _checks.kind("values", values, Mapping, "a dict of values by site")
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
+    for name, shape in shapes.items():
+        value = _checks.tensor(f"values[{name!r}]", values[name])
+        if value.shape != torch.Size(shape):
+            raise ValueError(
+                f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: it belongs "
+                "to another model; pass its own model."
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(
+                f"the posterior's `{name}` must be finite, got NaN or infinity; fit again with a lower learning rate."
+            )
+
+
+def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
+    """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    expected = likelihood.target_shape(observed)
+    device = leaves(x)[0].device
+    _checks.kind("y", y, Tensor, "a tensor")
+    if y.device != device:
+        raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
+    _checks.tensor("y", y)
+    if y.dim() == 0 or len(y) != num_rows(x):
+        raise ValueError(
+            f"`x` and `y` must have the same number of rows, got shapes {shapes(x)} and {_checks.shape(y)}."
+        )
+    if tuple(y.shape) != tuple(expected):
+        remedy = ""
+        if y.numel() == math.prod(expected):
+            remedy = "; call `y.squeeze(-1)`" if y.dim() > len(expected) else "; call `y.unsqueeze(-1)`"
+        elif isinstance(likelihood, CategoricalLikelihood) and y.dim() == len(expected) + 1:
+            remedy = ", one class number a row; call `y.argmax(-1)` if the rows are one-hot"
+        if likelihood.has_row_weights and tuple(y.shape) == tuple(observed):
+            remedy = ", values and weights; call `likelihood.join_weights(y, weights)`"
+        raise ValueError(
+            f"{type(likelihood).__name__} expects `y` of shape {tuple(expected)}, got {_checks.shape(y)}{remedy}."
+        )
+
+
+def check_size(num_rows: int, num_data: int) -> None:
+    """Raise if a batch has more rows than the whole data set."""
+    if num_rows > num_data:
+        raise ValueError(
+            f"`num_data` is {num_data} but the batch has {num_rows} rows; build the model with the size of the whole "
+            "data set."
+        )

@@ -1,0 +1,222 @@
+"""The latent variables of a model: the random parameters of its network, their priors, and where both are kept."""
+
+from collections.abc import Mapping
+from typing import Generic
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn import PyroModule, PyroSample
+from pyro.nn.module import pyro_method
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from ..._core import functional as _functional
+from ..._core.scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, local_param
+from ...scores.uncertainty import P_co
+from ..likelihoods import Likelihood
+from ..priors import PRIOR_PREFIX, WeightPrior
+from ._choice import make_random, parameter_tree
+from ._declared import declared_priors, take_declared
+from ._inputs import check_latents, require_site, require_values
+from ._network import first_value, private_copy
+from ._priors import NetworkPriors, ParentStatement, SiteStatement
+from ._selection import Rules
+
+
+class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
+    """What a :class:`~pyro_bnn.BayesianModel` draws: its sites, their priors and their first values.
+
+    Args:
+        net: The network.
+        prior: Prior of each selected parameter.
+        likelihood: The model's own likelihood, whose latent variables come last.
+        where: Which parameters are random.
+        exclude: Which of these are not random.
+    """
+
+    def __init__(
+        self, net: nn.Module, prior: WeightPrior, likelihood: Likelihood[P_co], where: Rules, exclude: Rules
+    ) -> None:
+        super().__init__()
+        for module in (self, likelihood):
+            allow_local_mode(module)
+        own = private_copy(net)
+        statements = take_declared(own)
+        nn.Module.add_module(self, "net", own)  # the method of `PyroModule` would make its attributes Pyro's again
+        self.likelihood = likelihood
+        _functional.refresh_recurrent_weights(own)
+        self._paths = make_random(own, where, exclude, statements, stacklevel=3)
+        first_paths = {name: paths[0] for name, paths in self._paths.items()}
+        self._priors = NetworkPriors(prior, own, first_paths, declared_priors(own, statements, self._paths))
+        self._declare()
+
+    def _declare(self) -> None:
+        """Declare the sample statements, and the parameters of learned priors."""
+        for parent in self._priors.children:
+            setattr(self, parent, PyroSample(ParentStatement(parent)))
+        for name, (parents, _) in self._priors.dependencies.items():
+            is_fixed = self._priors.is_fixed(name)
+            setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=is_fixed)))
+        if self._priors.first_values:
+            self.add_module("prior_parameters", parameter_tree(self._priors.first_values))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor that has the device and dtype of the network."""
+        return first_value(self.network, *next(iter(self._paths.items())))
+
+    @property
+    def network(self) -> nn.Module:
+        """The model's own copy of the network, in which random parameters are buffers with their initial values.
+
+        Read inside a call, ``model.net`` would put parameters into Pyro's global store; this property does not.
+        """
+        net = self._modules["net"]
+        assert net is not None
+        return net
+
+    @property
+    def _likelihood(self) -> Likelihood[P_co]:
+        likelihood = self._modules["likelihood"]
+        assert isinstance(likelihood, Likelihood)
+        return likelihood
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the network's random parameters, on which the model computes."""
+        return self.like.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the network's random parameters."""
+        return self.like.dtype
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Names of the network's sample sites, in the order in which they are drawn."""
+        return tuple(self._paths)
+
+    @property
+    def parameter_paths(self) -> dict[str, tuple[str, ...]]:
+        """Names in the network of each site's parameter, ``{site: paths}``; tied weights have several."""
+        return {name: tuple(paths) for name, paths in self._paths.items()}
+
+    @property
+    def latent_names(self) -> tuple[str, ...]:
+        """Names of all latent variables: parents of priors, sites of the network, variables of the likelihood."""
+        return (*self._priors.children, *self._paths, *self._likelihood_names())
+
+    def _likelihood_names(self) -> list[str]:
+        return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
+
+    def initial_value(self, name: str) -> Tensor:
+        """Value of a site's parameter in the caller's network."""
+        require_site(name, self._paths)
+        return first_value(self.network, name, self._paths[name])
+
+    def prior_of(self, name: str) -> TorchDistributionMixin:
+        """The prior of a site of the network, or of a parent of such a site, on the model's present device.
+
+        Args:
+            name: The site.
+
+        Raises:
+            ValueError: If the prior depends on other latent variables.
+        """
+        if name in self._priors.children:
+            return self._priors.of_parent(name)
+        if parents := self.parents_of(name):
+            raise ValueError(f"the prior of `{name}` depends on {list(parents)}; call `prior_given` with their values.")
+        return self.prior_given(name, {})
+
+    def parents_of(self, name: str) -> tuple[str, ...]:
+        """Names of the latent variables on which the prior of a site of the network depends."""
+        require_site(name, self._paths)
+        return self._priors.dependencies[name][0]
+
+    def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The prior of a site of the network, given its parents.
+
+        Args:
+            name: The site.
+            values: A value, shape ``(*draws, *event)``, for every parent; further entries are ignored.
+
+        Returns:
+            A distribution of batch shape ``draws``.
+        """
+        require_values(values, self.parents_of(name))
+        parents, learned = self._priors.dependencies[name]
+        needed = {parent: values[parent] for parent in parents}
+        return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
+
+    def _prior_parameter(self, name: str) -> Tensor:
+        tree = self._modules["prior_parameters"]  # the attribute would put it into Pyro's global store
+        assert tree is not None
+        path = name.removeprefix(f"{PRIOR_PREFIX}.")
+        parameter = tree.get_parameter(path)
+        return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
+
+    def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
+        """The prior of any latent variable, without Pyro; None if only Pyro can tell, as for a user's own statement.
+
+        Args:
+            name: The variable, one of :attr:`latent_names`.
+            values: Values of the latent variables before it, ``{site: shape (*event)}``.
+        """
+        prior: object = self._pyro_samples.get(name)
+        if isinstance(prior, SiteStatement):
+            prior = self.prior_given(name, values)
+        elif isinstance(prior, ParentStatement):
+            prior = self.prior_of(name)
+        elif prior is None:
+            known = self._likelihood_names()
+            noise = {site.removeprefix("likelihood."): v for site, v in values.items() if site in known}
+            prior = self._likelihood.prior_given(name.removeprefix("likelihood."), noise)
+        return prior if isinstance(prior, TorchDistributionMixin) else None
+
+    @property
+    def sample_statements(self) -> tuple[object, ...]:
+        """Present prior of each latent variable: a distribution, or a function that makes one."""
+        return (*self._pyro_samples.values(), *self._likelihood._pyro_samples.values())
+
+    @property
+    def has_fixed_priors(self) -> bool:
+        """Whether no prior depends on other variables or is learned; a prior that the user replaced may do so."""
+        statements = self._pyro_samples.values()
+        ours = (s.is_fixed if isinstance(s, SiteStatement) else isinstance(s, Distribution) for s in statements)
+        return all(ours) and self._likelihood.has_fixed_priors
+
+    @pyro_method
+    def sample_latents(self, *args: object, **kwargs: object) -> None:
+        """A Pyro model with all sample sites of the full one except `obs`, to build guides; arguments are ignored."""
+        self._draw_weights()
+        for name in self._likelihood._pyro_samples:
+            getattr(self._likelihood, name)
+
+    def _draw_weights(self) -> dict[str, Tensor]:
+        for parent in self._priors.children:  # first, so that the weights find them in PyroModule's cache
+            getattr(self, parent)
+        return {name: getattr(self, name) for name in self._paths}
+
+    def check_latents(self, values: Mapping[str, Tensor]) -> None:
+        """Raise a `ValueError` unless every latent variable has a value, finite and of the right shape."""
+        check_latents(self.latent_names, self._shapes(), values)
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        """Shapes of all latent variables except those of the likelihood."""
+        shapes = {parent: self._priors.of_parent(parent).event_shape for parent in self._priors.children}
+        return shapes | {name: self.initial_value(name).shape for name in self._paths}
+
+    def network_weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights that the layers use, given a value of every site of the network.
+
+        Args:
+            values: ``{site: shape (*event)}``.
+
+        Returns:
+            ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's.
+        """
+        require_values(values, self._paths)
+        pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
+        with EXCLUSIVE:  # another thread's draw may be in the network
+            return {path: _functional.as_used(self.network, path, value) for path, value in pairs}

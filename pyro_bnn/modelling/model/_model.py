@@ -1,0 +1,217 @@
+"""The Bayesian model: a network with priors and a likelihood."""
+
+import copy
+from collections.abc import Mapping
+
+import pyro
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.nn.module import pyro_method
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs, map_inputs, num_rows
+from ..._core.scope import eval_mode, local_param, seeded
+from ..._core.summary import Shown, Summary
+from ...scores.uncertainty import P_co
+from ..likelihoods import Likelihood
+from ..priors import WeightPrior
+from ._inputs import check_input, check_shapes, require_values
+from ._latents import LatentVariables
+from ._response import Interception, Response, respond
+from ._selection import SITE_PREFIX, Rules
+from ._summary import summary_of
+
+
+class BayesianModel(Shown, LatentVariables[P_co]):
+    r"""Any `torch.nn.Module` as a Pyro model whose weights have priors.
+
+    .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
+
+    The model holds a private copy of `net`; the caller's is never changed. Each parameter selected by `where` becomes
+    a `PyroSample` of the model under its site name, the module path: ``net.0.weight``. The others stay learnable
+    parameters. A parameter used under several names (tied weights) is one site. The weights are drawn outside the
+    data plate, and an observed batch of B rows is weighted by ``num_data / B``. So for every batch size the expected
+    ELBO is that of the whole data set. No indices are drawn. The weights may have leading draw axes, as in
+    `Predictive(parallel=True)` and `vectorize_particles=True`.
+
+    A prior may depend on latent variables of its own, such as a scale (:class:`~pyro_bnn.HierarchicalPrior`). They are
+    sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
+
+    A network with several inputs gets them in a tuple, as ``net(*x)``, or in a dictionary, as ``net(**x)``; all have N
+    rows. They may be nested.
+
+    The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
+    the likelihood, so its posterior is its prior.
+
+    A network may be made of Pyro's modules. What it declares by `PyroSample` is a site under its module path, with the
+    distribution given there as its prior. It is drawn once per call, whatever `where` and `prior` say.
+
+    Args:
+        net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
+        prior: Prior of each selected parameter.
+        likelihood: Distribution of y given the network's output; the model keeps a copy.
+        num_data: Number N of data points in the whole data set.
+        where: Which parameters are random: a glob on site names, in which ``*`` is one component and ``**`` any number
+            of them; :func:`layers`; a function of name, parameter and layer; or a list of these.
+        exclude: Which of these are not random, in the same forms.
+
+    Raises:
+        ValueError: If no parameter is random or a glob matches none, if a prior has the wrong shape or has Pyro
+            statements, if a layer changes a random weight or its gradient, or if `num_data` is below 1.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+        >>> model.site_names
+        ('net.0.weight', 'net.0.bias', 'net.2.weight', 'net.2.bias')
+        >>> model(torch.zeros(5, 4)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        prior: WeightPrior,
+        likelihood: Likelihood[P_co],
+        num_data: int,
+        where: Rules = "**",
+        exclude: Rules = (),
+    ) -> None:
+        _checks.kind("prior", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
+        _checks.kind("likelihood", likelihood, Likelihood, "a Likelihood, such as CategoricalLikelihood()")
+        num_data = _checks.at_least("num_data", num_data, 1)
+        super().__init__(net, prior, copy.deepcopy(likelihood), where, exclude)
+        self.num_data, self.prior = num_data, prior
+        self._interception = Interception()
+        self.likelihood.to(self.like)
+
+    def _summary(self) -> Summary:
+        parts = self.network, self.prior, self._likelihood
+        return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
+
+    def observation(self, x: Inputs) -> TorchDistributionMixin:
+        """Draw the weights, run the network, and return the elementwise distribution of the targets.
+
+        Args:
+            x: Inputs, shape (N, ...).
+
+        Returns:
+            A distribution of batch shape ``(*draws, N, ...)``.
+
+        Raises:
+            ValueError: If x does not have the device, dtype or shape that the network expects.
+        """
+        return self._observe(x).distribution
+
+    def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
+        """The Pyro model: draws the weights, runs the network, and observes y at the site ``obs``; without y, draws it.
+
+        Args:
+            x: Inputs, shape (B, ...).
+            y: Targets, shape (B, ...).
+
+        Returns:
+            The network's output, shape ``(*draws, B, ...)``.
+
+        Raises:
+            ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
+        """
+        response = self._observe(x)
+        observed, y = (response.distribution, None) if y is None else response.observed(x, y, self.num_data)
+        observation = observed.to_event(len(response.target_shape) - 1)
+        with pyro.poutine.scale(scale=self.num_data / num_rows(x)), pyro.plate("data", num_rows(x), dim=-1):
+            pyro.sample("obs", observation, obs=y)
+        return response.output
+
+    def log_likelihood(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        """Estimate of the whole data set's log-likelihood from a batch, in nats, without Pyro's machinery.
+
+        Args:
+            values: One value for every latent variable, ``{site: shape (*event)}``.
+            x: Inputs, shape (B, ...).
+            y: Targets, shape (B, ...).
+
+        Returns:
+            The sum over the batch times ``num_data / B``, differentiable in the values.
+
+        Raises:
+            ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
+        """
+        require_values(values, self.latent_names)
+        response = self._respond(self._likelihood_given(values), values, x)
+        observed, targets = response.observed(x, y, self.num_data)
+        return observed.log_prob(targets).sum() * (self.num_data / num_rows(x))
+
+    def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
+        """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
+
+        Args:
+            values: A value, shape ``(*draws, *event)``, for every latent variable; further entries are ignored.
+            x: Inputs, shape (N, ...).
+
+        Returns:
+            A distribution of batch shape ``(*draws, N, ...)``.
+
+        Raises:
+            ValueError: If x does not have the device, dtype or shape that the network expects.
+        """
+        return self._respond(self._likelihood_given(values), values, x).distribution
+
+    def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        """The output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
+        return self._respond(self._likelihood, values, x, is_lazy=True).output
+
+    def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
+
+        Args:
+            output: Network outputs, shape ``(*draws, N, ...)``.
+            values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood at least.
+        """
+        return self._likelihood_given(values)(output)
+
+    @property
+    def interception(self) -> Interception:
+        """Where estimators, and memories of earlier calls, enter the calls of the network."""
+        return self._interception
+
+    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
+        """The likelihood with those of the given values that belong to it."""
+        likelihood = self._likelihood
+        return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
+
+    def check_targets(self, x: Inputs, y: Tensor) -> None:
+        """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
+        check_input(x, self.like)
+        with torch.no_grad(), seeded(0, self.device), eval_mode(self):
+            weights = {name: self.initial_value(name) for name in self._paths}
+            first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
+            response = self._respond(self._likelihood.drawn(), weights, first)
+        check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
+        self._likelihood.check_output(response.output)
+        self._likelihood.check_targets(response.output, y)
+
+    @pyro_method
+    def _observe(self, x: Inputs) -> Response:
+        """The response to x under weights drawn by Pyro statements."""
+        check_input(x, self.like)
+        for path, parameter in self.network.named_parameters():
+            local_param(f"{SITE_PREFIX}.{path}", parameter)
+        weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
+        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
+
+    def _respond(
+        self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs, is_lazy: bool = False
+    ) -> Response:
+        """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
+        check_input(x, self.like)
+        weights = {name: values[name] for name in self._paths}
+        return respond(self.network, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
+
+    def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
+        """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""
+        num_lead = value.dim() - self.initial_value(name).dim()
+        return value.squeeze(num_lead - 1) if num_lead > 1 else value

@@ -1,0 +1,128 @@
+"""The model's own copy of a network: free of wrappers that hide its parameters or would not see drawn weights."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from ..._core import checks as _checks
+from ..._core.copies import copied as copy_of
+
+MODULE_TABLES = ("_parameters", "_modules", "_buffers")
+"""Where a module keeps what is registered."""
+
+
+def private_copy(net: nn.Module) -> nn.Module:
+    """A copy of a network in which every compiled module is replaced by the module that was compiled.
+
+    A compiled module has the names of its parameters under ``_orig_mod``, and may have them as constants in its code.
+
+    Raises:
+        ValueError: If weights cannot be given to the network: it is scripted, wrapped for several devices, not yet
+            initialised, on the device meta, or holds NaN.
+    """
+    _checks.kind("net", net, nn.Module, "a torch.nn.Module")
+    for name, module in net.named_modules():
+        _require_plain(f"net.{name}".rstrip("."), module)
+    _require_reachable(net)
+    for name, parameter in [*net.named_parameters(), *net.named_buffers()]:
+        _require_values(name, parameter)
+    copied = _uncompiled(copy_of(net))
+    for module in list(copied.modules()):
+        for name, child in module.named_children():
+            module.add_module(name, _uncompiled(child))
+        _make_constants(module)
+    return copied
+
+
+def _make_constants(module: nn.Module) -> None:
+    """Turn the parameters that no fit could change into buffers: whole numbers, and tensors without elements."""
+    for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+        if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
+            delattr(module, name)
+            module.register_buffer(name, value.detach())
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    while type(module).__name__ == "OptimizedModule":  # importing its class takes a second
+        inner = module.get_submodule("_orig_mod")
+        module = inner
+    return module
+
+
+def _require_plain(name: str, module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(
+            f"`{name}` must be a plain module, got a scripted or traced one, into which no drawn weights can be put; "
+            "pass the module from which it was made."
+        )
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise ValueError(
+            f"`{name}` must be a plain module, got {type(module).__name__}, which synchronises only parameters of its "
+            "own; pass the module inside, `net.module`."
+        )
+
+
+def _require_reachable(net: nn.Module) -> None:
+    """Raise if a module keeps a parameter in a container of Python's, which would not see the drawn weights."""
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    for path, module in net.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute in MODULE_TABLES or (isinstance(module, nn.RNNBase) and attribute == "_flat_weights"):
+                continue  # recurrent layers look up their weights again
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+            found = [names[id(part)] for part in parts if id(part) in names]
+            if found:
+                raise ValueError(
+                    f"`{'.'.join(filter(None, ('net', path, attribute)))}` is a {type(value).__name__} with the "
+                    f"parameter `{found[0]}`, which would not see drawn weights; use a `ParameterList` or "
+                    "`ParameterDict`, or reach the parameter through its layer."
+                )
+
+
+def _require_values(name: str, value: Tensor) -> None:
+    if isinstance(value, (UninitializedParameter, UninitializedBuffer)):
+        raise ValueError(f"`net` must have weights, but `{name}` has no shape yet; run `net` once on an example batch.")
+    if value.is_meta:
+        raise ValueError(
+            f"`net` must have weights, but `{name}` is on the device meta; call `net.to_empty(device=...)`."
+        )
+    if not value.is_floating_point():
+        return
+    is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask of minus infinity
+    if bool(value.isnan().any()) or (is_weight and bool(value.isinf().any())):
+        raise ValueError(f"`net` must have finite weights, got NaN or infinity in `{name}`; load or make it anew.")
+
+
+def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
+    """Put the frozen parts of a network into eval mode, so that their running statistics stay as they are.
+
+    A part is frozen if it has parameters, and none of them is random or learned, as after ``requires_grad_(False)``. It
+    is then a fixed function: its dropout is off as well.
+
+    Args:
+        net: The network.
+        random: Paths of its random parameters.
+    """
+    for name, module in net.named_modules():
+        prefix = f"{name}." if name else ""
+        parameters = list(module.parameters())
+        is_learned = any(parameter.requires_grad for parameter in parameters)
+        if parameters and not is_learned and not any(path.startswith(prefix) for path in random):
+            module.eval()
+
+
+def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
+    """The value that a random parameter, which is a buffer by now, had in the caller's network.
+
+    Raises:
+        ValueError: If its layer was replaced or removed after the model was built.
+    """
+    try:
+        return net.get_buffer(paths[0])
+    except AttributeError as error:
+        raise ValueError(
+            f"`{site}` must be in the network as it was when the model was built, but its layer was replaced or "
+            f"removed ({error}); change the network first, and build a new model from it."
+        ) from None

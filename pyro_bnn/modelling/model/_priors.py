@@ -1,0 +1,196 @@
+"""The priors of a network's sites: what each depends on, and its distribution given those values."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from pyro import poutine
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from ..._core.reflection import tensors_of
+from ..._core.scope import EXCLUSIVE, seeded
+from ..priors import PRIOR_PREFIX, WeightPrior
+from ._declared import DeclaredPrior
+from ._network import first_value
+
+T = TypeVar("T")
+
+
+class _NoStatements(Messenger):
+    """Raises an error at a Pyro statement in a prior: it would run only once, since the distribution is kept."""
+
+    def _refuse(self, msg: Any) -> NoReturn:
+        raise ValueError(
+            f"the prior must be a distribution and draw nothing, but it has the statement `pyro.{msg['type']}("
+            f"{msg['name']!r}, ...)`, which would run only once, when the model is built; for a prior that depends on "
+            "latent variables or on learned numbers, use HierarchicalNormalPrior, HorseshoePrior or "
+            "LearnedNormalPrior, or subclass HierarchicalPrior."
+        )
+
+    def _pyro_sample(self, msg: Any) -> None:
+        self._refuse(msg)
+
+    def _pyro_param(self, msg: Any) -> None:
+        self._refuse(msg)
+
+
+def _asked(method: Callable[..., T], *args: object) -> T:
+    """The result of a method of a prior, hidden from Pyro's handlers; statements inside raise an error."""
+    with EXCLUSIVE, poutine.block(), _NoStatements():
+        return method(*args)
+
+
+class NetworkPriors:
+    """A prior, applied to all random parameters of a network except those that have a prior of their own.
+
+    Args:
+        prior: The prior.
+        net: The network, in which random parameters are buffers.
+        paths: Path of each site's parameter in the network.
+        declared: Priors of their own, by site.
+
+    Raises:
+        ValueError: If a distribution has the wrong shape, or two sites give one parent or number different priors.
+    """
+
+    def __init__(
+        self,
+        prior: WeightPrior,
+        net: nn.Module,
+        paths: Mapping[str, str],
+        declared: Mapping[str, DeclaredPrior],
+    ) -> None:
+        self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
+        self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
+        self.first_values: dict[str, Tensor] = {}
+        """First value of every learnable number."""
+        self.children: dict[str, str] = {}
+        """For every parent, one site whose prior depends on it."""
+        self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        """For every site, the names of its parents and of the learnable numbers of its prior."""
+        for name in paths:
+            self._add(name)
+
+    def _arguments(self, name: str) -> tuple[str, Tensor, nn.Module]:
+        path = self._paths[name]
+        return name, first_value(self._net, name, [path]), self._net.get_submodule(path.rpartition(".")[0])
+
+    def is_fixed(self, name: str) -> bool:
+        """Whether the prior of a site depends on no other variable and is not learned."""
+        return not any(self.dependencies[name]) and not (name in self.declared and self.declared[name].is_learned)
+
+    def _add(self, name: str) -> None:
+        if name in self.declared:
+            self.dependencies[name] = (tuple(self.declared[name].sites), ())
+            values = {site: self._arguments(site)[1] for site in self.declared[name].sites}
+            self._check_shape(name, _asked(self.given, name, values))
+            return
+        arguments = self._arguments(name)
+        parents = dict(_asked(self._prior.parents, *arguments))
+        learned = dict(_asked(self._prior.learned, *arguments))
+        _check_names(name, [*parents, *learned])
+        for key, distribution in parents.items():
+            _check_parent(key, distribution)
+            if key not in self.children:
+                self.children[key] = name
+            elif not _are_equal([distribution], [self.of_parent(key)]):
+                self._refuse_sharing(key, name, self.children[key])
+        for key, value in learned.items():
+            if key in self.first_values and not torch.equal(value, self.first_values[key]):
+                self._refuse_sharing(key, name, key)
+            self.first_values[key] = value
+        self.dependencies[name] = (tuple(parents), tuple(learned))
+        with seeded(0, arguments[1].device), torch.no_grad():
+            draws = {key: distribution.sample() for key, distribution in parents.items()}
+        self._check_shape(name, _asked(self.given, name, {**draws, **learned}))
+
+    def _refuse_sharing(self, key: str, *names: str) -> NoReturn:
+        raise ValueError(
+            f"the priors of {' and '.join(f'`{name}`' for name in names)} both depend on `{key}`, but define "
+            'it differently; give each its own, as with `per="parameter"`.'
+        )
+
+    def _check_shape(self, name: str, prior: TorchDistributionMixin) -> None:
+        expected = self._arguments(name)[1].shape
+        if prior.batch_shape != () or prior.event_shape != expected:
+            raise ValueError(
+                f"the prior of `{name}` must have no batch shape and event shape {tuple(expected)}, got batch shape "
+                f"{tuple(prior.batch_shape)} and event shape {tuple(prior.event_shape)}; use `.expand().to_event()`."
+            )
+
+    def given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
+        """The prior of a site's parameter, for given values of its parents and learnable numbers."""
+        prior = self.declared.get(name, self._prior)
+        if not self.is_fixed(name):
+            return prior.given(values, *self._arguments(name))
+        return self._cached(name, name, lambda: prior.given({}, *self._arguments(name)))
+
+    def of_parent(self, parent: str) -> TorchDistributionMixin:
+        """The prior of a parent."""
+        child = self.children[parent]
+        return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
+
+    def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
+        """The distribution of `make`, made once for each device and dtype of the site's parameter."""
+        parameter = first_value(self._net, site, [self._paths[site]])
+        found = self._cache.get(key)
+        if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
+            with EXCLUSIVE:  # another thread's draw may be in the network, whose weights a prior may be around
+                found = self._cache[key] = (parameter.new_empty(0), make())
+        return found[1]
+
+
+def _check_names(site: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not name.startswith(f"{PRIOR_PREFIX}."):
+            raise ValueError(
+                f"each parent or learnable number of the prior of `{site}` must have a name that begins with "
+                f"`{PRIOR_PREFIX}.`, got `{name}`; make one with `pyro_bnn.priors.prior_name`."
+            )
+
+
+def _check_parent(name: str, distribution: object) -> None:
+    if not isinstance(distribution, TorchDistributionMixin):
+        raise ValueError(f"`{name}` must be drawn from one of `pyro.distributions`, got {type(distribution)}.")
+    if distribution.batch_shape:
+        raise ValueError(
+            f"the distribution of `{name}` must have no batch shape, got {tuple(distribution.batch_shape)}; use "
+            "`.to_event()`."
+        )
+
+
+def _are_equal(first: Iterable[object], second: Iterable[object]) -> bool:
+    """Whether two lists of distributions are of the same types, with the same numbers."""
+    return all(
+        type(a) is type(b)
+        and len(list(tensors_of(a))) == len(list(tensors_of(b)))
+        and all(map(torch.equal, tensors_of(a), tensors_of(b)))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class SiteStatement:
+    """The function of the `PyroSample` of a network's site: its prior given the parents drawn in the same call."""
+
+    name: str
+    parents: tuple[str, ...]
+    is_fixed: bool
+
+    def __call__(self, model: Any) -> TorchDistributionMixin:
+        prior: TorchDistributionMixin = model.prior_given(self.name, {key: getattr(model, key) for key in self.parents})
+        return prior
+
+
+@dataclass(frozen=True)
+class ParentStatement:
+    """The function of the `PyroSample` of a parent: its prior."""
+
+    name: str
+
+    def __call__(self, model: Any) -> TorchDistributionMixin:
+        prior: TorchDistributionMixin = model.prior_of(self.name)
+        return prior

@@ -1,0 +1,152 @@
+"""The response of a network to inputs: its output, and the distribution of the targets."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core import functional as _functional
+from ..._core.devices import reads_wait
+from ..._core.inputs import Inputs, num_rows, shapes
+from ..._core.reuse import Memory
+from ..likelihoods import Likelihood
+from ._inputs import check_shapes, check_size
+
+Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
+"""Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
+
+
+class Interception:
+    """Where an estimator, a memory of earlier calls, or a check of outputs may enter the calls of a network."""
+
+    interceptor: Interceptor | None = None
+    memory: Memory | None = None
+    check: Callable[[Tensor], None] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a context of :meth:`by` is active."""
+        return self.interceptor is not None
+
+    @contextmanager
+    def by(self, interceptor: Interceptor) -> Iterator[None]:
+        """A context in which every call of the network runs inside a context made by `interceptor`."""
+        if self.interceptor is not None:
+            raise ValueError("an estimator is already applied to this model; leave its context first.")
+        self.interceptor = interceptor
+        try:
+            yield
+        finally:
+            self.interceptor = None
+
+    @contextmanager
+    def checking(self, check: Callable[[Tensor], None]) -> Iterator[None]:
+        """A context in which `check` is called with the first output, shape ``(*draws, N, ...)``."""
+        self.check = check
+        try:
+            yield
+        finally:
+            self.check = None
+
+    @contextmanager
+    def remembering(self, memory: Memory) -> Iterator[None]:
+        """A context in which calls of the network are remembered, or leave out what is; see :class:`Memory`."""
+        before, self.memory = self.memory, memory
+        try:
+            yield
+        finally:
+            self.memory = before
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a model answers to inputs.
+
+    Args:
+        output: Output of the network, shape ``(*draws, N, ...)``.
+        num_lead: Number of draw axes.
+        likelihood: The likelihood.
+    """
+
+    output: Tensor
+    num_lead: int
+    likelihood: Likelihood
+
+    @cached_property
+    def distribution(self) -> TorchDistributionMixin:
+        """Elementwise distribution of the targets, batch shape ``(*draws, N, ...)``."""
+        distribution: TorchDistributionMixin = self.likelihood(self.output)
+        return distribution
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the targets, ``(N, ...)``."""
+        return tuple(self.distribution.batch_shape[self.num_lead :])
+
+    def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
+        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take.
+
+        Args:
+            x: The inputs, shape (N, ...).
+            y: The targets, shape (N, ...).
+            num_data: Number of rows of the whole data set.
+
+        Raises:
+            ValueError: If y has a wrong shape, device or value, or more than `num_data` rows.
+        """
+        check_shapes(self.likelihood, self.target_shape, x, y)
+        check_size(len(y), num_data)
+        if not reads_wait(y.device):  # `fit_svi` checks once
+            self.likelihood.check_targets(self.output, y)
+        dtype = self.output.dtype
+        return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)
+
+
+def respond(
+    net: nn.Module,
+    likelihood: Likelihood,
+    paths: Mapping[str, Sequence[str]],
+    weights: Mapping[str, Tensor],
+    x: Inputs,
+    interception: Interception,
+    *,
+    is_lazy: bool = False,
+) -> Response:
+    """Run a network with given weights, and a likelihood on its output.
+
+    Args:
+        net: The network, in which random parameters are buffers.
+        likelihood: The likelihood.
+        paths: Names in the network of each site's parameter.
+        weights: A value of every site, ``{site: shape (*draws, *event)}``.
+        x: Inputs, shape (N, ...).
+        interception: What enters the call of the network.
+        is_lazy: Whether the distribution is made only when it is asked for, by a likelihood free of Pyro.
+
+    Raises:
+        ValueError: If the network cannot take x, or does not return one row per input.
+    """
+    num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
+    tensors = {path: weights[name] for name in paths for path in paths[name]}
+    interceptor, memory = interception.interceptor, interception.memory
+    remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
+    with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
+        output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
+    if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
+        output = output.to(next(iter(weights.values())).dtype)
+    if output.dim() <= num_lead or output.shape[num_lead] != num_rows(x):
+        raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
+    check, interception.check = interception.check, None
+    if check is not None:
+        check(output.detach())
+    noise_draws = likelihood.draw_shape()
+    if len(noise_draws) > num_lead:  # the noise has more draws than the weights
+        output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
+    response = Response(output, num_lead, likelihood)
+    if not is_lazy:
+        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
+    return response

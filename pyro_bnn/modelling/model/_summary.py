@@ -1,0 +1,101 @@
+"""What a model says of itself."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..._core.summary import MOST_LINES, Cell, Summary, counted, kind_of, shape_row
+from ..likelihoods import Likelihood
+from ..priors import WeightPrior
+from ._choice import few
+from ._selection import SITE_PREFIX, owned
+
+MOST_ROWS = MOST_LINES - 3
+"""Largest number of parameters that are shown one by one; more are counted by kind of layer."""
+
+NAMES_WIDTH = 40
+"""Largest length of a list of layers' names, which is the last of the columns."""
+
+RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
+
+
+def summary_of(
+    parts: tuple[nn.Module, WeightPrior, Likelihood],
+    num_data: int,
+    like: Tensor,
+    latents: Mapping[str, torch.Size],
+    declared: Sequence[str],
+) -> Summary:
+    """A few lines about a model.
+
+    Args:
+        parts: Its network, prior and likelihood.
+        num_data: Number of data points.
+        like: A tensor with its device and dtype.
+        latents: Shapes of its latent variables, except those of the likelihood.
+        declared: Sites with priors of their own.
+    """
+    network, prior, likelihood = parts
+    others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
+    others |= {f"likelihood.{name}": value for name, value in likelihood.named_parameters()}
+    states = {name: LEARNED if value.requires_grad else FROZEN for name, value in others.items()}
+    random = counted(sum(shape.numel() for shape in latents.values()), "random number")
+    title = f"BayesianModel of {type(network).__name__}: {random} in {counted(len(latents), 'site')}"
+    for state in (LEARNED, FROZEN):
+        count = sum(value.numel() for name, value in others.items() if states[name] == state)
+        title += f", {count:,} {state}" if count else ""
+    data = f"{counted(num_data, 'data point')}, {kind_of(like)}"
+    shapes = {**latents, **{name: value.shape for name, value in others.items()}}
+    states = dict.fromkeys(latents, RANDOM) | states
+    rows: list[tuple[Cell, ...]] = [shape_row(name, shape, states[name]) for name, shape in shapes.items()]
+    if len(rows) > MOST_ROWS:
+        rows = list(_rows_by_kind(shapes, states, _kinds(network, shapes)))
+    own = (
+        f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
+        if declared
+        else ""
+    )
+    return Summary(title, [f"prior {prior!r}{own}", f"likelihood {likelihood!r}; {data}"], rows)
+
+
+def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """Kind of layer and name in it of every variable, such as ``Conv2d.weight``, ``prior.scale``."""
+    kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
+    random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
+    of_layers = owned(network, [*random, *network.named_parameters()])
+    return kinds | {parameter.name: parameter.kind for parameter in of_layers}
+
+
+def _rows_by_kind(
+    shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
+) -> Iterator[tuple[Cell, ...]]:
+    """Rows that count variables: those of one kind of layer, with the same name in it and in the same state.
+
+    Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are the fewer ones.
+    """
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name in shapes:
+        groups.setdefault(kinds[name], {}).setdefault(states[name], []).append(name)
+    for state in STATES:
+        rows: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
+        for kind, by_state in groups.items():
+            layers = tuple(name.rpartition(".")[0] for name in by_state.get(state, ()))
+            if layers:
+                rows.setdefault((kind.partition(".")[0], layers, sum(map(len, by_state.values()))), []).append(kind)
+        for (layer, layers, total), its_kinds in rows.items():
+            numbers = sum(shapes[name].numel() for kind in its_kinds for name in groups[kind][state])
+            title = f"{layer}.{', '.join(kind.partition('.')[2] for kind in its_kinds)}"
+            yield (
+                title,
+                f"{len(layers):,} of {total:,} {state}",
+                numbers,
+                _named(layers) if 2 * len(layers) <= total else "",
+            )
+
+
+def _named(layers: Sequence[str]) -> str:
+    """As many of the layers' names in the network as fit."""
+    paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
+    texts = [few(paths, most) for most in (3, 2, 1)]
+    return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

@@ -1,0 +1,182 @@
+"""The interface of priors, and its two kinds: fixed and hierarchical."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+
+PRIOR_PREFIX = "prior"
+
+
+def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
+    """A prior's scale as a tensor of shape (), on the device and in the dtype of a parameter.
+
+    Args:
+        name: Name of the argument, for the message.
+        scale: The scale, above 0.
+        parameter: The parameter.
+
+    Raises:
+        ValueError: If the dtype cannot hold the scale and one divided by its square.
+    """
+    _checks.scale_in(name, scale, parameter.dtype)
+    return parameter.new_full((), scale)
+
+
+class WeightPrior(ABC):
+    """The prior of a network's parameters, which may depend on latent variables and learnable numbers of its own.
+
+    This is the interface that a model uses. To write a prior, subclass :class:`Prior` if the distribution is fixed, or
+    :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
+    """
+
+    def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
+        """The latent variables on which the prior of a parameter depends, with their own priors.
+
+        Args:
+            name: Site name of the parameter, such as ``net.0.weight``.
+            parameter: The parameter with its initial value.
+            module: The layer that owns it.
+
+        Returns:
+            ``{site name: distribution}``. Names begin with ``prior.``. Two parameters with a parent of the same name
+            share that parent.
+        """
+        return {}
+
+    def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
+        """The learnable numbers on which the prior of a parameter depends, with their first values.
+
+        Args:
+            name: Site name of the parameter.
+            parameter: The parameter with its initial value.
+            module: The layer that owns it.
+
+        Returns:
+            ``{name: value}``, unconstrained. Names begin with ``prior.``. Two parameters with a number of the same name
+            share that number.
+        """
+        return {}
+
+    @abstractmethod
+    def given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """The prior of the whole parameter, for given values of its parents and learnable numbers.
+
+        Args:
+            values: A value of every parent, shape ``(*draws, *event)``, and of every learnable number.
+            name: Site name of the parameter.
+            parameter: The parameter with its initial value.
+            module: The layer that owns it.
+
+        Returns:
+            A distribution with batch shape ``draws`` and event shape `parameter.shape`.
+        """
+
+
+class Prior(WeightPrior):
+    """Maps one parameter of a network to its prior distribution.
+
+    A subclass implements :meth:`elementwise`; the base class gives the result the parameter's own shape, so that the
+    prior of a whole tensor is one Pyro site.
+
+    The distribution is made once, when the model is built, and again when the model moves to another device or dtype.
+    So :meth:`elementwise` must draw nothing: a prior with latent scales is a :class:`HierarchicalPrior`.
+    """
+
+    @abstractmethod
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The prior of the elements of `parameter`, on its device and in its dtype.
+
+        Args:
+            name: Site name, such as ``net.0.weight``.
+            parameter: The parameter with its initial value.
+            module: The layer that owns it.
+
+        Returns:
+            A distribution over real numbers whose batch shape broadcasts to the parameter's shape.
+        """
+
+    def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The prior of the whole parameter: event shape `parameter.shape`, no batch shape."""
+        return self.elementwise(name, parameter, module).expand(parameter.shape).to_event(parameter.dim())
+
+    def given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """The fixed distribution; the values are ignored."""
+        return self(name, parameter, module)
+
+
+class HierarchicalPrior(WeightPrior):
+    """A prior that depends on latent variables (its parents), on learnable numbers, or on both.
+
+    A subclass implements :meth:`elementwise_given`, and :meth:`parents` or :meth:`learned` or both. The parents become
+    sample sites of the model, drawn once per call before the weights: guides and samplers infer them with the weights.
+    Learnable numbers become parameters of the model, ``model.prior_parameters``, which maximise the ELBO.
+    """
+
+    @abstractmethod
+    def elementwise_given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """The prior of the elements of `parameter`, given its parents and learnable numbers.
+
+        Args:
+            values: A value of every parent and every learnable number. A value of event shape e has shape
+                ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter just as e would.
+            name: Site name of the parameter.
+            parameter: The parameter with its initial value.
+            module: The layer that owns it.
+
+        Returns:
+            A distribution over real numbers whose batch shape broadcasts to ``(*draws, *parameter.shape)``.
+        """
+
+    def given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """The prior of the whole parameter: batch shape ``draws``, event shape `parameter.shape`."""
+        of_parents = self._event_dims(name, parameter, module)
+        event_dims = {key: of_parents.get(key, value.dim()) for key, value in values.items()}
+        leads = {key: value.shape[: value.dim() - event_dims[key]] for key, value in values.items()}
+        num_lead = max(map(len, leads.values()), default=0)
+        # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
+        leads = {key: torch.Size([*lead, *[1] * (num_lead - len(lead))]) for key, lead in leads.items()}
+        lined_up = {}
+        for key, value in values.items():
+            event = value.shape[value.dim() - event_dims[key] :]
+            lined_up[key] = value.reshape(*leads[key], *[1] * (parameter.dim() - len(event)), *event)
+        lead = torch.broadcast_shapes(*leads.values())
+        prior = self.elementwise_given(lined_up, name, parameter, module)
+        return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
+
+    def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
+        """Number of event axes of each parent. They are kept: to make the parents anew may wait for a GPU."""
+        kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # subclasses may be frozen
+        key = name, parameter.shape
+        if key not in kept:
+            parents = self.parents(name, parameter, module)
+            kept[key] = {parent: distribution.event_dim for parent, distribution in parents.items()}
+        return kept[key]
+
+
+def prior_name(name: str, per: str, quantity: str) -> str:
+    """The name of a latent variable or learnable number on which the prior of a parameter depends.
+
+    Args:
+        name: Site name of the parameter, such as ``net.0.weight``.
+        per: "layer" if all parameters of a layer share it, "parameter" if each parameter has its own.
+        quantity: Last component of the name, such as ``scale``.
+
+    Example:
+        >>> prior_name("net.0.weight", "layer", "scale"), prior_name("net.0.weight", "parameter", "scale")
+        ('prior.0.scale', 'prior.0.weight.scale')
+    """
+    path = name.split(".")[1:]
+    return ".".join([PRIOR_PREFIX, *(path[:-1] if per == "layer" else path), quantity])

@@ -1,0 +1,72 @@
+"""Different priors for different parameters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.globs import matches
+from ._base import Prior, WeightPrior
+
+
+@dataclass(frozen=True)
+class PriorByName(Prior):
+    """Chooses a prior by the parameter's site name: the first glob that matches wins.
+
+    Args:
+        priors: Prior of each glob, in order of precedence; ``*`` is one component of a name, ``**`` any number of them.
+
+    Raises:
+        ValueError: If `priors` is no dict of priors; when a parameter matches no glob.
+
+    Example:
+        >>> from pyro_bnn import NormalPrior, ScaleMixturePrior
+        >>> prior = PriorByName({"net.**.bias": NormalPrior(1.0), "**": ScaleMixturePrior()})
+    """
+
+    priors: Mapping[str, WeightPrior]
+
+    def __post_init__(self) -> None:
+        _checks.kind("priors", self.priors, Mapping, 'a dict of priors by glob, such as {"**": NormalPrior()}')
+        if not self.priors:
+            raise ValueError('`priors` must hold at least one glob, got none; begin with {"**": NormalPrior()}.')
+        _checks.globs("priors", list(self.priors))
+        for glob, prior in self.priors.items():
+            _checks.kind(f"priors[{glob!r}]", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
+
+    def prior_of(self, name: str) -> WeightPrior:
+        """The first prior whose glob matches a site name.
+
+        Args:
+            name: The site.
+
+        Raises:
+            ValueError: If no glob matches.
+        """
+        for glob, prior in self.priors.items():
+            if matches(glob, name):
+                return prior
+        raise ValueError(f'no glob of {list(self.priors)} matches `{name}`; add a last entry "**" for all the rest.')
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The prior of the elements by the first matching prior, which must be a fixed one."""
+        prior = self.prior_of(name)
+        if not isinstance(prior, Prior):
+            raise ValueError(f"the prior of `{name}` depends on other variables; call `given` with their values.")
+        return prior.elementwise(name, parameter, module)
+
+    def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
+        """The parents of the first matching prior; see :meth:`WeightPrior.parents`."""
+        return self.prior_of(name).parents(name, parameter, module)
+
+    def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
+        """The learnable numbers of the first matching prior; see :meth:`WeightPrior.learned`."""
+        return self.prior_of(name).learned(name, parameter, module)
+
+    def given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """The distribution of the first matching prior; see :meth:`WeightPrior.given`."""
+        return self.prior_of(name).given(values, name, parameter, module)

@@ -1,0 +1,171 @@
+"""Fixed priors with the same few numbers for every parameter.
+
+The numbers are checked once, when a prior is made, so that distributions need no checks at every step.
+"""
+
+import math
+from dataclasses import dataclass
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..distributions import ScaleMixtureNormal
+from ._base import Prior, scale_like
+
+
+@dataclass(frozen=True)
+class NormalPrior(Prior):
+    """Independent N(0, scale^2) on every element.
+
+    Args:
+        scale: Standard deviation, above 0.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    @classmethod
+    def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
+        r"""The prior to which weight decay corresponds if the loss is a *mean* over the data.
+
+        .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
+                  \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
+
+        The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient. The
+        penalty is then half the square, for every parameter of the optimizer, biases included. If the loss is a *sum*
+        over the data, pass ``num_data=1``. If the penalty has no factor of one half, pass twice the `weight_decay`. If
+        the loss is a mean squared error, it is :math:`2 \sigma^2` times a negative log-likelihood: divide its weight
+        decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to no prior.
+
+        Args:
+            weight_decay: The factor :math:`\lambda`, above 0.
+            num_data: Number N of data points in the mean.
+
+        Raises:
+            ValueError: If an argument is out of range.
+
+        Example:
+            >>> NormalPrior.from_weight_decay(1e-2, num_data=100)
+            NormalPrior(scale=1.0)
+        """
+        _checks.positive("weight_decay", weight_decay)
+        return cls(1 / math.sqrt(weight_decay * _checks.at_least("num_data", num_data, 1)))
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(0, scale^2)."""
+        return dist.Normal(parameter.new_zeros(()), scale_like("scale", self.scale, parameter), validate_args=False)
+
+
+@dataclass(frozen=True)
+class NetworkNormalPrior(Prior):
+    r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
+
+    For a pretrained network this is the prior of MOPED: it says that the weights are near those that an earlier
+    training found. If that training saw the same data, they are counted twice, and the posterior is too sure of the
+    given weights; compare on data that neither training saw.
+
+    The means are the model's own copy of the network's weights, not a further one.
+
+    Args:
+        scale: Standard deviation, above 0.
+
+    References:
+        Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
+        https://arxiv.org/abs/1906.05323. Its start of the guide is ``NetworkInit(weight_fraction=0.1)``.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(parameter, scale^2)."""
+        return dist.Normal(parameter.detach(), scale_like("scale", self.scale, parameter), validate_args=False)
+
+
+@dataclass(frozen=True)
+class LaplacePrior(Prior):
+    r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
+
+    Args:
+        scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """Laplace(0, scale)."""
+        return dist.Laplace(parameter.new_zeros(()), scale_like("scale", self.scale, parameter), validate_args=False)
+
+
+@dataclass(frozen=True)
+class ScaleMixturePrior(Prior):
+    """Independent :class:`~pyro_bnn.distributions.ScaleMixtureNormal` on every element.
+
+    Args:
+        mixing: Weight of the first component, strictly between 0 and 1.
+        scale1: Standard deviation of the first component, above 0.
+        scale2: Standard deviation of the second component, above 0.
+
+    References:
+        Blundell et al. (2015), https://arxiv.org/abs/1505.05424, equation 7.
+    """
+
+    mixing: float = 0.5
+    scale1: float = 1.0
+    scale2: float = math.exp(-6)
+
+    def __post_init__(self) -> None:
+        _checks.between_zero_and_one("mixing", self.mixing)
+        _checks.positive("scale1", self.scale1)
+        _checks.positive("scale2", self.scale2)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The two-component mixture."""
+        mixing = parameter.new_full((), self.mixing)
+        smallest = torch.finfo(mixing.dtype).eps
+        if not smallest <= self.mixing <= 1 - smallest:
+            raise ValueError(
+                f"`mixing` must lie between {smallest:.2g} and one minus that in {mixing.dtype}, got {self.mixing:g}; "
+                "choose another weight, or a NormalPrior."
+            )
+        scales = (scale_like(name, getattr(self, name), parameter) for name in ("scale1", "scale2"))
+        return ScaleMixtureNormal(mixing, *scales, validate_args=False)
+
+
+@dataclass(frozen=True)
+class FanInNormalPrior(Prior):
+    r"""N(0, gain^2 / fan_in), under which the prior variance of pre-activations does not depend on the layer's width.
+
+    The fan-in of a weight of shape (out, in, ...) is the product of all dimensions but the first. A parameter with
+    fewer than two dimensions, such as a bias, takes the fan-in of its layer's ``weight`` if that has at least two
+    dimensions. Otherwise, as in normalisation layers, its standard deviation is `gain`.
+
+    Args:
+        gain: Standard deviation times the root of the fan-in; :math:`\sqrt 2` keeps the second moment of ReLU
+            activations.
+
+    References:
+        Neal (1996), Bayesian Learning for Neural Networks, chapter 2.
+    """
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checks.positive("gain", self.gain)
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """N(0, gain^2 / fan_in)."""
+        weight = parameter if parameter.dim() > 1 else getattr(module, "weight", None)
+        fan_in = weight[0].numel() if isinstance(weight, Tensor) and weight.dim() > 1 else 1
+        scale = scale_like("gain", self.gain / math.sqrt(fan_in), parameter)
+        return dist.Normal(parameter.new_zeros(()), scale, validate_args=False)

@@ -1,0 +1,136 @@
+"""Gaussian priors with scales that are latent variables of the model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.reflection import move_distribution, require_positive
+from ._base import HierarchicalPrior, prior_name, scale_like
+
+Per = Literal["layer", "parameter"]
+
+
+def check_per(per: str) -> None:
+    """Raise unless `per` is "layer" or "parameter"."""
+    if per not in ("layer", "parameter"):
+        raise ValueError(f'`per` must be "layer" or "parameter", got {per!r}.')
+
+
+def centred_normal(scale: Tensor) -> TorchDistributionMixin:
+    """N(0, scale^2); the scale is not checked, since it is positive by construction."""
+    return dist.Normal(torch.zeros_like(scale), scale, validate_args=False)
+
+
+@dataclass(frozen=True)
+class HierarchicalNormalPrior(HierarchicalPrior):
+    r"""Gaussians whose standard deviation is a latent variable.
+
+    .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
+
+    The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
+    ``net.0.weight``. Its posterior says how large the weights are, so no number has to be chosen by hand.
+
+    Args:
+        scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
+        per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
+
+    Raises:
+        ValueError: If `scale_prior` is not a distribution of one positive number, or `per` is none of these.
+
+    References:
+        Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
+    """
+
+    scale_prior: TorchDistributionMixin = field(default_factory=lambda: dist.HalfNormal(1.0))
+    per: Per = "layer"
+
+    def __post_init__(self) -> None:
+        check_per(self.per)
+        event_shape = require_positive("scale", self.scale_prior).event_shape
+        if event_shape:
+            raise ValueError(f"`scale_prior` must be of one number, got event shape {tuple(event_shape)}.")
+
+    def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
+        """The scale."""
+        moved = move_distribution(self.scale_prior, parameter)
+        assert isinstance(moved, TorchDistributionMixin)
+        return {prior_name(name, self.per, "scale"): moved}
+
+    def elementwise_given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """N(0, scale^2)."""
+        return centred_normal(values[prior_name(name, self.per, "scale")])
+
+
+@dataclass(frozen=True)
+class HorseshoePrior(HierarchicalPrior):
+    r"""Most weights near 0, some anywhere: a Gaussian with one global and many local scales of heavy tails.
+
+    .. math:: \tau \sim C^+(0, b), \qquad \lambda_k \sim C^+(0, 1), \qquad
+              w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
+
+    with half-Cauchy distributions :math:`C^+`. With a slab of scale c (the regularised horseshoe) the Gaussian's scale
+    is :math:`c \tau\lambda / \sqrt{c^2 + \tau^2\lambda^2}`, which never exceeds c.
+
+    The global scale is the site ``prior.0.global_scale`` for the layer ``net.0``, or ``prior.0.weight.global_scale``
+    for the parameter ``net.0.weight``. The local scales are always the site ``prior.0.weight.local_scales``.
+
+    Args:
+        global_scale: Median b of the global scale; smaller values mean that fewer weights matter.
+        local: "unit" if all weights of a unit (one index of the first axis) share a local scale, as in Ghosh et al., so
+            that whole units can vanish; "weight" if each weight has its own. Each element of a bias always has its own.
+        slab_scale: Scale c of the slab; None for the plain horseshoe.
+        per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
+
+    Raises:
+        ValueError: If a number is not above 0, or `local` or `per` is none of these words.
+
+    References:
+        Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
+        https://arxiv.org/abs/1806.05975; Piironen and Vehtari (2017), https://arxiv.org/abs/1707.01694.
+    """
+
+    global_scale: float = 1.0
+    local: Literal["unit", "weight"] = "unit"
+    slab_scale: float | None = None
+    per: Per = "layer"
+
+    def __post_init__(self) -> None:
+        _checks.positive("global_scale", self.global_scale)
+        if self.slab_scale is not None:
+            _checks.positive("slab_scale", self.slab_scale)
+        if self.local not in ("unit", "weight"):
+            raise ValueError(f'`local` must be "unit" or "weight", got {self.local!r}.')
+        check_per(self.per)
+
+    def _names(self, name: str) -> tuple[str, str]:
+        return prior_name(name, self.per, "global_scale"), prior_name(name, "parameter", "local_scales")
+
+    def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
+        """The global scale, and local scales whose shape broadcasts with the parameter."""
+        of_all, of_each = self._names(name)
+        if self.slab_scale is not None:
+            _checks.scale_in("slab_scale", self.slab_scale, parameter.dtype)
+        shape = parameter.shape if self.local == "weight" else (*parameter.shape[:1], *[1] * (parameter.dim() - 1))
+        ones = parameter.new_ones(shape)
+        return {
+            of_all: dist.HalfCauchy(scale_like("global_scale", self.global_scale, parameter), validate_args=False),
+            of_each: dist.HalfCauchy(ones, validate_args=False).to_event(len(shape)),
+        }
+
+    def elementwise_given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """N(0, scale^2) with the product of the two scales, limited by the scale of the slab."""
+        of_all, of_each = self._names(name)
+        scale = values[of_all] * values[of_each]
+        if self.slab_scale is not None:
+            scale = scale / (1 + (scale / self.slab_scale).square()).sqrt()
+        return centred_normal(scale)

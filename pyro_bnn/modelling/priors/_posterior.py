@@ -1,0 +1,90 @@
+"""What was learned from other data, as a prior."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ._base import Prior
+
+
+@dataclass(frozen=True, repr=False)
+class PosteriorPrior(Prior):
+    """Independent Gaussians with a mean and a standard deviation of their own for every element.
+
+    ``posterior.as_prior()`` makes it from a posterior. A model with this prior goes on learning from new data where the
+    old ones ended: with exact posteriors the result would be that of all data together.
+
+    Args:
+        locations: Means, ``{site: shape of the parameter}``.
+        scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
+        otherwise: Prior of parameters that have none of these, such as the output layer of a new task; None raises an
+            error for them.
+
+    Raises:
+        ValueError: If sites or shapes of the two differ, or a scale is not above 0; when a parameter has another shape.
+
+    References:
+        Nguyen et al. (2018), Variational Continual Learning, https://arxiv.org/abs/1710.10628.
+
+    Example:
+        >>> prior = PosteriorPrior({"net.weight": torch.ones(1, 2)}, {"net.weight": torch.full((1, 2), 0.1)})
+        >>> prior("net.weight", torch.zeros(1, 2), nn.Linear(2, 1)).mean
+        tensor([[1., 1.]])
+    """
+
+    locations: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor]
+    otherwise: Prior | None = None
+
+    def __post_init__(self) -> None:
+        for name, values in (("locations", self.locations), ("scales", self.scales)):
+            _checks.kind(name, values, Mapping, "a dict of tensors by site")
+        if self.otherwise is not None:
+            _checks.kind("otherwise", self.otherwise, Prior, "a fixed Prior, such as NormalPrior(1.0), or None")
+        if not self.locations or self.locations.keys() != self.scales.keys():
+            raise ValueError(
+                f"`locations` and `scales` must have the same sites, at least one, got {list(self.locations)} and "
+                f"{list(self.scales)}."
+            )
+        for name, location in self.locations.items():
+            scale = _checks.tensor(f"scales[{name!r}]", self.scales[name])
+            if _checks.shape(_checks.tensor(f"locations[{name!r}]", location)) != _checks.shape(scale):
+                raise ValueError(
+                    f"`locations` and `scales` of `{name}` must have the same shape, got {tuple(location.shape)} and "
+                    f"{tuple(scale.shape)}."
+                )
+            _checks.finite(f"locations[{name!r}]", location)
+            if not bool(((scale > 0) & torch.isfinite(scale)).all()):
+                raise ValueError(
+                    f"`scales` of `{name}` must be above 0 and finite, got {float(scale.min()):g} to "
+                    f"{float(scale.max()):g}; points and removed weights have no width. Hand on a posterior "
+                    "with widths, or its other sites by `PosteriorPrior(locations, scales, otherwise=...)`."
+                )
+
+    def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
+        """The Gaussians of a parameter, or its prior by `otherwise`."""
+        if name in self.locations:
+            location, scale = self.locations[name], self.scales[name]
+            if location.shape != parameter.shape:
+                raise ValueError(
+                    f"`{name}` must have shape {tuple(location.shape)} as in the posterior, got "
+                    f"{tuple(parameter.shape)}; leave it out of the prior, or build a network of the same shape."
+                )
+            _checks.scale_in(f"scales[{name!r}]", scale, parameter.dtype)
+            location, scale = (value.detach().to(parameter) for value in (location, scale))
+            return dist.Normal(location, scale, validate_args=False)
+        if self.otherwise is None:
+            raise ValueError(
+                f"the posterior has no `{name}`, only {list(self.locations)}; say which prior it gets by `otherwise`."
+            )
+        return self.otherwise.elementwise(name, parameter, module)
+
+    def __repr__(self) -> str:
+        count = sum(value.numel() for value in self.locations.values())
+        rest = "" if self.otherwise is None else f", otherwise={self.otherwise!r}"
+        return f"PosteriorPrior({count:,} numbers in {len(self.locations)} sites{rest})"

@@ -1,0 +1,5 @@
+"""From a posterior to a decision: prediction, comparison, pruning and pictures."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["plotting", "pruning"])

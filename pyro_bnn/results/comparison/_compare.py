@@ -1,0 +1,138 @@
+"""Comparison of inference methods by their predictions."""
+
+from collections.abc import Callable, Mapping
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs, as_inputs, as_targets, leaves, num_rows
+from ...inference.guides import GuidePosterior
+from ...inference.posterior import Posterior
+from ...modelling.model import BayesianModel
+from ..prediction import predict
+from ._result import Comparison, MethodScore, PairScore
+from ._summary import NUM_GROUPS, check_same_kind, summarise
+
+Entry = Posterior | Callable[..., object] | tuple[BayesianModel, Posterior]
+
+
+def compare(
+    model: BayesianModel,
+    posteriors: Mapping[str, Entry],
+    x: Inputs,
+    *,
+    y: Tensor | None = None,
+    regions: Mapping[str, Tensor] | None = None,
+    num_samples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    r"""Compare methods by their predictions: distances between each pair, and scores of each method.
+
+    Weights cannot be compared, since permutations and signs of hidden units do not change the network; predictions can.
+    A pair is (reference, method) in the order given, so give the reference, such as NUTS, first.
+
+    Every number about a pair has a Monte Carlo standard error from 20 successive groups of draws. It comes from a
+    jackknife, which leaves out each group in turn, or, for ``agreement``, which changes in jumps, from a bootstrap of
+    the groups. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is
+    longer than the correlation time of the chain.
+
+    Distances are never negative, so noise makes them larger: two sets of draws from one posterior have a distance above
+    0. To see this noise level, give a guide twice, or two runs of a sampler. Close to it the errors are too large by a
+    factor of up to 1.7; far above it they are right.
+
+    Args:
+        model: The model of the posteriors.
+        posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) for one with another
+            model.
+        x: Inputs, shape (N, ...).
+        y: Targets at x, which add log-likelihood, and coverage or accuracy.
+        regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
+        num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
+        seed: Seed of the draws; torch's generators are left as they were.
+
+    Returns:
+        Tables and predictions. `print` the result, write it with `to_csv` or `to_json`, or draw it with
+        ``pyro_bnn.plotting.comparison``.
+
+    Raises:
+        ValueError: If there are fewer than two posteriors, if they predict different kinds of things or different
+            numbers of outputs, if one stores fewer than 40 draws, or if a region is empty.
+
+    References:
+        Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
+    """
+    _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
+    _checks.seed(seed)
+    _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
+    for name in posteriors:
+        _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
+    if len(posteriors) < 2:
+        raise ValueError(f"`posteriors` must name at least two methods to compare, got {list(posteriors)}.")
+    masks = _masks(regions, x)
+    entries = {name: _entry(name, entry, model) for name, entry in posteriors.items()}
+    for name, (_, posterior) in entries.items():
+        if posterior.num_stored is not None:
+            _checks.at_least(f"the number of draws that {name!r} holds", posterior.num_stored, 2 * NUM_GROUPS)
+    seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
+    predictions = {
+        name: predict(
+            its_model,
+            posterior,
+            x,
+            y=y,
+            num_samples=min(num_samples, posterior.num_stored or num_samples),
+            keep_draws=True,
+            seed=its_seed,  # independent draws for each, even if two are the same guide
+        )
+        for its_seed, (name, (its_model, posterior)) in zip(seeds, entries.items(), strict=True)
+    }
+    num_quantiles = min(prediction.num_samples for prediction in predictions.values())
+    summaries = {
+        name: summarise(prediction, its_seed, num_quantiles)
+        for its_seed, (name, prediction) in zip(seeds, predictions.items(), strict=True)
+    }
+    check_same_kind(summaries, predictions)
+    pairs = [
+        PairScore(reference, method, region, summaries[method].pair_scores(summaries[reference], mask))
+        for region, mask in masks.items()
+        for reference, method in combinations(posteriors, 2)
+    ]
+    methods = [
+        MethodScore(name, region, entries[name][1].seconds, summary.method_scores(y, mask))
+        for region, mask in masks.items()
+        for name, summary in summaries.items()
+    ]
+    return Comparison(methods, pairs, predictions, x)
+
+
+def _masks(regions: Mapping[str, Tensor] | None, x: Inputs) -> dict[str, Tensor]:
+    if regions is None:
+        return {"all points": torch.ones(num_rows(x), dtype=torch.bool, device=leaves(x)[0].device)}
+    _checks.kind("regions", regions, Mapping, "a dict of boolean masks by name")
+    if not regions:
+        raise ValueError("`regions` is empty; leave it out to compare at all points.")
+    for name, mask in regions.items():
+        _checks.tensor(f"regions[{name!r}]", mask)
+        if mask.shape != (num_rows(x),) or mask.dtype != torch.bool or not bool(mask.any()):
+            raise ValueError(
+                f"the region {name!r} must be a boolean of shape ({num_rows(x)},) with a true element, got "
+                f"{mask.dtype} of shape {_checks.shape(mask)}."
+            )
+    return dict(regions)
+
+
+def _entry(name: str, entry: object, model: BayesianModel) -> tuple[BayesianModel, Posterior]:
+    """A model and its posterior; a guide becomes a posterior."""
+    its_model, posterior = entry if isinstance(entry, tuple) and len(entry) == 2 else (model, entry)
+    if not isinstance(posterior, Posterior) and callable(posterior) and not isinstance(posterior, BayesianModel):
+        posterior = GuidePosterior(posterior)
+    if not isinstance(its_model, BayesianModel) or not isinstance(posterior, Posterior):
+        raise ValueError(
+            f"`posteriors[{name!r}]` must be a posterior, a guide, or a pair (model, posterior), got "
+            f"{type(entry).__name__}."
+        )
+    return its_model, posterior

@@ -1,0 +1,123 @@
+"""The picture of a comparison of posteriors."""
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.inputs import leaves
+from ..comparison import Comparison
+from ._figures import check_points, figure_of_width, inches, new_axes
+from ._style import BLACK, DASHES, PALETTE, Width, styled
+
+CURVES_IN_A_ROW: dict[Width, int] = {"column": 2, "page": 4}
+LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
+"""Black for the first method, with which the others are compared."""
+
+
+@styled
+def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
+    """The result of :func:`~pyro_bnn.compare` in one picture.
+
+    For one predicted number at one-dimensional inputs: the predictive mean of each method with its epistemic band,
+    within the broken outline of the band of the first method, the reference; and below these the epistemic standard
+    deviations of all methods together. Otherwise: one matrix of all pairs of methods per score and region.
+
+    Args:
+        result: The comparison.
+        data: Training inputs and targets to show with curves, each of shape (M, 1).
+        width: Width of the figure, with four methods in a row on a page, and two in a column. Matrices of many methods
+            or scores make it wider.
+
+    Returns:
+        Array of axes.
+    """
+    _checks.kind("result", result, Comparison, "a Comparison, the result of `compare`")
+    check_points(data)
+    is_curve = (
+        isinstance(result.x, Tensor)
+        and result.x[0].numel() == 1
+        and all(
+            p.expectation[0].numel() == 1  # classes have two probabilities at least
+            for p in result.predictions.values()
+        )
+    )
+    return _curves(result, data, width) if is_curve else _matrices(result, width)
+
+
+def _curves(result: Comparison, data: tuple[Tensor, Tensor] | None, width: Width) -> np.ndarray:
+    num_methods = len(result.predictions)
+    columns = min(num_methods, CURVES_IN_A_ROW[width])
+    rows = -(-num_methods // columns)
+    legend_rows = 0 if width == "page" else -(-(num_methods + 1) // 2)
+    figure = figure_of_width(width, 1.35 * rows + 2.1 + 0.16 * legend_rows)
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=[*[1.0] * rows, 1.4 + 0.1 * legend_rows])
+    below = figure.add_subplot(grid[rows, :])
+    x = torch.cat(leaves(result.x)).flatten().cpu()
+    order = x.argsort()
+    x = x[order]
+    axes: list[Axes] = []
+    edges: tuple[Tensor, ...] = ()
+    for index, (name, prediction) in enumerate(result.predictions.items()):
+        place, color, dashes = grid[index // columns, index % columns], LINES[index % 8], DASHES[index % 8]
+        ax = figure.add_subplot(place, sharex=axes[0] if axes else None, sharey=axes[0] if axes else None)
+        prediction = prediction.as_regression()
+        mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
+        ax.fill_between(x, mean - 2 * sd, mean + 2 * sd, alpha=0.35, color=color, linewidth=0)
+        edges = edges or (mean - 2 * sd, mean + 2 * sd)
+        for edge in edges:  # those of the first method
+            ax.plot(x, edge, color=BLACK, linestyle=DASHES[1], linewidth=0.6)
+        ax.plot(x, mean, color=color, linestyle="-")
+        if data is not None:
+            inputs, targets = (part.flatten().cpu() for part in data)
+            ax.plot(inputs, targets, ".", color=BLACK, markersize=2, markeredgewidth=0)
+        ax.set_title(name, pad=3)
+        ax.tick_params(labelbottom=index + columns >= num_methods, labelleft=index % columns == 0)
+        below.plot(x, sd, color=color, label=name, linestyle=dashes, linewidth=2 if index == 0 else 1.2)
+        axes.append(ax)
+    if data is not None:
+        below.plot(
+            data[0].flatten().cpu(),
+            np.zeros(len(data[0])),
+            "|",
+            color=BLACK,
+            markersize=5,
+            markeredgewidth=0.5,
+            label="data",
+        )
+    axes[0].set_ylabel("y", rotation=0)
+    below.set(xlabel="x", ylabel="epistemic sd", xlim=(float(x.min()), float(x.max())))
+    if width == "page":
+        below.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        below.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    lines = ("mean ± 2 epistemic sd of each method", f"broken lines: those of {next(iter(result.predictions))}")
+    figure.suptitle(("; " if width == "page" else ";\n").join(lines), fontsize=8)
+    return np.array([*axes, below])
+
+
+def _matrices(result: Comparison, width: Width) -> np.ndarray:
+    names = list(result.predictions)
+    regions = list(dict.fromkeys(pair.region for pair in result.pairs))
+    scores = list(result.pairs[0].scores)
+    side = 0.9 + 0.38 * len(names)  # of the names, and of a cell with two digits
+    total = max(inches(width), (side + 0.2) * len(scores))
+    axes = new_axes(len(regions), len(scores), size=(total, side * len(regions)))
+    for row, region in enumerate(regions):
+        for column, score in enumerate(scores):
+            ax, values = axes[row, column], np.full((len(names), len(names)), np.nan)
+            for pair in (pair for pair in result.pairs if pair.region == region):
+                i, j = names.index(pair.method), names.index(pair.reference)
+                values[i, j] = pair.scores[score].value
+                ax.text(j, i, f"{values[i, j]:.2g}", ha="center", va="center", fontsize=7)
+            ax.imshow(values, cmap="Blues", alpha=0.5, vmin=0)
+            ax.grid(visible=False)
+            ax.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
+            ax.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
+            ax.set_title(score if len(regions) == 1 else f"{score}, {region}")
+            if row == len(regions) - 1:
+                ax.set_xlabel("reference")
+            if column == 0:
+                ax.set_ylabel("method")
+    return axes

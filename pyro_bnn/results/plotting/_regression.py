@@ -1,0 +1,131 @@
+"""Pictures of predicted numbers at one-dimensional inputs."""
+
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ...scores.uncertainty import RegressionPrediction
+from ._figures import check_ax, check_points, figure_of_width, inches
+from ._style import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, styled
+
+EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
+TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
+"""Colours of the bands; the relative luminance of the fills is 0.38 and 0.82, so that they differ in print too."""
+
+
+@styled
+def regression_bands(
+    x: Tensor,
+    prediction: RegressionPrediction,
+    *,
+    data: tuple[Tensor, Tensor] | None = None,
+    truth: Tensor | None = None,
+    num_scales: float = 2.0,
+    width: Width = "column",
+    ax: Axes | None = None,
+) -> Axes:
+    """Predictive mean with two bands: an inner one of epistemic, and an outer one of total uncertainty.
+
+    The inner band is darker and has unbroken edges, the outer one has broken edges: they can be told apart in print.
+
+    Args:
+        x: Inputs, shape (N, 1), in increasing order.
+        prediction: The prediction at x, with one output.
+        data: Training inputs and targets to show.
+        truth: True means at x, if they are known, shape (N, 1).
+        num_scales: Half-width of both bands in standard deviations.
+        width: Width of a new figure.
+        ax: Axes to draw on.
+    """
+    _check(x, prediction, data, ax)
+    _checks.positive("num_scales", num_scales)
+    if truth is not None and _checks.tensor("truth", truth).numel() != x.numel():
+        raise ValueError(f"`truth` must have one number for each row of `x`, got shape {_checks.shape(truth)}.")
+    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
+    grid = x.flatten().cpu().numpy()
+    mean = prediction.mean.flatten().cpu().numpy()
+    for variance, fill, edge, dashes, name in (
+        (prediction.total, TOTAL_FILL, TOTAL_EDGE, DASHES[1], "total"),
+        (prediction.epistemic, EPISTEMIC_FILL, EPISTEMIC_EDGE, "-", "epistemic"),
+    ):
+        half = num_scales * variance.sqrt().flatten().cpu().numpy()
+        ax.fill_between(
+            grid,
+            mean - half,
+            mean + half,
+            facecolor=fill,
+            edgecolor=edge,
+            linewidth=0.8,
+            linestyle=dashes,
+            label=f"± {num_scales:g} sd, {name}",
+        )
+    ax.plot(grid, mean, "-", color=BLACK, label="mean")
+    if truth is not None:
+        ax.plot(grid, truth.detach().flatten().cpu().numpy(), color=VERMILION, linestyle=DASHES[2], label="truth")
+    if data is not None:
+        points = (part.flatten().cpu().numpy() for part in data)
+        ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
+    ax.set(xlabel="x", ylabel="y", xlim=(float(grid.min()), float(grid.max())))
+    ax.legend(ncols=2, loc="upper center")
+    return ax
+
+
+@styled
+def predictive_density(
+    x: Tensor,
+    prediction: RegressionPrediction,
+    y: Tensor,
+    *,
+    data: tuple[Tensor, Tensor] | None = None,
+    width: Width = "column",
+    ax: Axes | None = None,
+) -> Axes:
+    """The predictive density p(y | x) as an image, which can show several modes, unlike a mean with a band.
+
+    Colours follow the square root of the density, so that broad and narrow parts can be seen side by side.
+
+    Args:
+        x: Inputs, shape (N, 1), in increasing order.
+        prediction: The prediction at x, with one output, made with `keep_draws`.
+        y: Points at which the density is evaluated, shape (G,), in increasing order.
+        data: Inputs and targets to show.
+        width: Width of a new figure.
+        ax: Axes to draw on.
+    """
+    _check(x, prediction, data, ax)
+    _checks.finite("y", _checks.rows("y", y))
+    if y.dim() != 1 or len(y) < 2:
+        raise ValueError(f"`y` must have shape (G,) with at least two points, got {_checks.shape(y)}.")
+    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
+    density = prediction.log_prob(y.reshape(-1, *[1] * prediction.mean.dim())).exp()  # (G, N)
+    image = ax.pcolormesh(
+        *(part.cpu().numpy() for part in (x.flatten(), y, density)),
+        cmap="Blues",
+        norm=PowerNorm(0.5, vmin=0),
+        shading="gouraud",
+        rasterized=True,  # a million triangles would burden a PDF
+    )
+    ax.figure.colorbar(image, ax=ax, label="p(y | x)").outline.set_linewidth(0.5)
+    if data is not None:
+        points = (part.flatten().cpu().numpy() for part in data)
+        ax.plot(*points, ".", color=VERMILION, markersize=2, markeredgewidth=0, alpha=0.5, label="data")
+        ax.legend(loc="upper left", markerscale=3)
+    ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
+    return ax
+
+
+def _check(x: object, prediction: object, data: object, ax: object) -> None:
+    """Raise unless there is one input and one output per row, and the prediction is one at x."""
+    x = _checks.rows("x", x)
+    _checks.finite("x", x)
+    _checks.kind("prediction", prediction, RegressionPrediction, "a prediction of numbers, the result of `predict`")
+    assert isinstance(prediction, RegressionPrediction)
+    rows = len(prediction)
+    if x.numel() != rows or len(x) != rows or prediction.mean.numel() != rows or rows < 2:
+        raise ValueError(
+            f"`x` must have shape (N, 1) and `prediction` one number for each row, got {_checks.shape(x)} and means of "
+            f"shape {_checks.shape(prediction.mean)}; choose one input and one output."
+        )
+    check_points(data)
+    check_ax(ax)

@@ -1,0 +1,246 @@
+"""Pictures of the posterior of weights, and of what removing weights costs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from ..._core import checks as _checks
+from ..pruning import PruningReport, decibel
+from ._figures import check_ax, check_axes, figure_of_width, inches, new_axes
+from ._style import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, styled
+
+MOST_DRAWN = 2000
+"""Largest number of points on a curve; of more weights, this many quantiles are drawn."""
+
+FEW = 500
+"""Largest number of weights in a histogram with a linear scale; that of more weights is logarithmic."""
+
+
+@styled
+def signal_to_noise(
+    ratios: Mapping[str, Tensor], axes: Sequence[Axes] | None = None, *, width: Width = "page"
+) -> Sequence[Axes]:
+    """Signal-to-noise ratios in decibel: density over all weights, and cumulative distribution also by layer.
+
+    Args:
+        ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. A ratio of zero has no
+            decibel: the density leaves it out, and the distribution has it at its left end.
+        axes: Two axes: density, distribution.
+        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
+
+    References:
+        Blundell et al. (2015), https://arxiv.org/abs/1505.05424, figure 3.
+    """
+    _checks.kind("ratios", ratios, Mapping, "a dict of ratios by site, the result of `pruning.signal_to_noise`")
+    for site, ratio in ratios.items():
+        _checks.finite(f"ratios[{site!r}]", ratio)
+    if not sum(ratio.numel() for ratio in ratios.values()):
+        raise ValueError("`ratios` must hold at least one ratio, got none; call `pruning.signal_to_noise`.")
+    axes = _two_axes(axes, width)
+    layers: dict[str, list[Tensor]] = {}
+    for site, ratio in ratios.items():
+        layers.setdefault(site.rpartition(".")[0], []).append(ratio.detach().flatten().cpu())
+    every = torch.cat([part for parts in layers.values() for part in parts])
+    positive = decibel(every[every > 0]).numpy()
+    if len(positive):
+        axes[0].hist(positive, bins=100, density=True, color=SKY)
+        left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # a few means are next to zero by chance
+        for ax in axes:
+            ax.set_xlim(left, right)
+    groups = {"all": every, **{name or "weights": torch.cat(parts) for name, parts in layers.items()}}
+    for index, (name, ratio) in enumerate(groups.items()):
+        levels = decibel(ratio).sort().values
+        shares = torch.linspace(0, 1, len(levels) + 1)[1:]
+        chosen = torch.linspace(0, len(levels) - 1, min(len(levels), MOST_DRAWN)).long()
+        look: dict[str, Any] = {"color": BLACK, "linestyle": "-", "linewidth": 2} if index == 0 else {}
+        axes[1].plot(levels[chosen].numpy(), shares[chosen].numpy(), label=f"{name} ({len(levels):,})", **look)
+    axes[0].set(xlabel="signal-to-noise ratio, 10 log10(|mean| / sd) (dB)", ylabel="density (1 / dB)")
+    axes[1].set(xlabel="signal-to-noise ratio (dB)", ylabel="share of weights below", ylim=(0, 1.02))
+    axes[1].legend(loc="upper left", title="layer (weights)", title_fontsize=7)
+    return axes
+
+
+@styled
+def pruning_curve(
+    report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
+) -> Sequence[Axes]:
+    """Error and NLL by the share of weights kept, of the network at mean weights and of the ensemble.
+
+    The axis is logarithmic and falls to the right. It has no place for a network without any weights: the last marks,
+    at 0, stand by themselves. The bars are standard errors over the data. All shares are scored on the same data, so
+    differences between them are known better than the bars say.
+
+    Args:
+        report: Result of :func:`pyro_bnn.pruning.snr_report`.
+        axes: Two axes: error (one minus accuracy in per cent, or RMSE), NLL.
+        width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
+    """
+    _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
+    axes = _two_axes(axes, width)
+    rows = sorted(report.rows, key=lambda row: -row.num_weights)
+    kept = np.array([100 * row.num_weights / report.num_weights for row in rows])  # percent
+    smallest = min(kept[kept > 0], default=100.0)
+    none_at = smallest / 3  # where the marks of no weights stand
+    places = np.where(kept > 0, kept, none_at)
+    is_classes = rows[0].accuracy is not None
+    for label, prefix, color, dashes, mark, size in (
+        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # seen behind the smaller squares
+        (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
+    ):
+        scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
+        errors = np.sqrt(scores * (1 - scores) / report.num_data) if is_classes else None  # of a binomial share
+        nll = [getattr(row, f"{prefix}nll") for row in rows]
+        nll_errors = [getattr(row, f"{prefix}nll_standard_error") for row in rows]
+        curves = (
+            (100 * (1 - scores) if is_classes else scores, None if errors is None else 100 * errors),
+            (np.array(nll), np.array(nll_errors)),
+        )
+        for ax, (values, bars) in zip(axes, curves, strict=True):
+            for part, line in ((kept > 0, dashes), (kept == 0, "none")):
+                ax.errorbar(
+                    places[part],
+                    values[part],
+                    yerr=None if bars is None else bars[part],
+                    color=color,
+                    marker=mark,
+                    markersize=size,
+                    markerfacecolor="white" if mark == "o" else color,
+                    linestyle=line,
+                    elinewidth=0.8,
+                    label=None if line == "none" else label,
+                )
+    for ax, name in zip(axes, ("error (%)" if is_classes else "RMSE", "NLL (nats per row)"), strict=True):
+        ax.set_xscale("log")
+        _label_shares(ax, smallest, none_at if (kept == 0).any() else None)
+        ax.set(xlabel="weights kept (%)", ylabel=name)
+        values = np.concatenate(
+            [bars.lines[0].get_ydata() for bars in ax.containers if isinstance(bars, ErrorbarContainer)]
+        )
+        if values.min() > 0 and values.max() > 4 * values.min():  # what happens before the end would be lost
+            ax.set_yscale("log")
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+            ax.yaxis.set_minor_locator(NullLocator())
+    axes[0].legend(loc="upper left")
+    return axes
+
+
+def _two_axes(axes: Sequence[Axes] | None, width: Width) -> Sequence[Axes]:
+    """The axes that are given, or two panels of a new figure."""
+    check_axes(axes, 2)
+    if axes is not None:
+        return axes
+    figure = figure_of_width(width, 2.6 if width == "page" else 4.8)
+    return figure.subplots(1, 2) if width == "page" else figure.subplots(2, 1)
+
+
+SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+"""Per cent at which the axis of shares has marks."""
+
+
+def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
+    """Label a logarithmic axis of shares that falls to the right, with a place for none."""
+    marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
+    if none_at is not None:
+        marks[none_at] = "0"
+        ax.axvline(none_at * 3**0.5, color=GREY, linestyle=DASHES[2], linewidth=0.8)
+    ax.minorticks_off()
+    ax.set_xticks(list(marks), list(marks.values()))
+    ax.set_xlim(130, 0.75 * min(smallest, none_at or smallest))
+
+
+@styled
+def weight_density(
+    loc: float,
+    scale: float,
+    *,
+    name: str = "weight",
+    prior: Distribution | None = None,
+    width: Width = "column",
+    ax: Axes | None = None,
+) -> Axes:
+    """The posterior density of a single weight, with lines at its mean and at zero, and the density of its prior.
+
+    Args:
+        loc: Posterior mean of the weight.
+        scale: Posterior standard deviation of the weight, above 0.
+        name: Name of the weight, for the axis.
+        prior: Prior of this single weight.
+        width: Width of a new figure.
+        ax: Axes to draw on.
+
+    Raises:
+        ValueError: If the scale is not above 0, as for a removed weight.
+    """
+    _checks.number("loc", loc)
+    if not (_checks.is_number(scale) and 0 < scale < float("inf")):
+        raise ValueError(
+            f"`scale` must be a finite number above 0, got {scale!r}; if the weight was removed, it has no density."
+        )
+    if prior is not None:
+        _checks.kind("prior", prior, Distribution, "a distribution of one number")
+    check_ax(ax)
+    ax = ax or figure_of_width(width, 0.66 * inches(width)).subplots()
+    low, high = min(loc - 4 * scale, -scale), max(loc + 4 * scale, scale)
+    grid = torch.linspace(low, high, 801, dtype=torch.float64)
+    density = Normal(torch.tensor(loc, dtype=grid.dtype), torch.tensor(scale, dtype=grid.dtype)).log_prob(grid).exp()
+    ax.fill_between(grid.numpy(), density.numpy(), facecolor=SKY, edgecolor=BLUE, linewidth=1, label="posterior")
+    ax.vlines(loc, 0, float(density.max()), color=BLUE, linewidth=1, label="posterior mean")
+    ax.axvline(0, color=BLACK, linewidth=1, linestyle=DASHES[2], label="zero")
+    ax.set_ylim(0, 1.35 * float(density.max()))  # room for the legend; of a prior with a spike at zero, the foot
+    if prior is not None:
+        at = prior.log_prob(grid).exp().detach().cpu().numpy()
+        ax.plot(grid.numpy(), at, linestyle=DASHES[1], color=VERMILION, label="prior")
+    ratio = float(decibel(torch.tensor(abs(loc) / scale, dtype=torch.float64)))
+    ax.set_title(f"mean {loc:.3g}, sd {scale:.3g}, signal-to-noise {ratio:.3g} dB")
+    ax.set(xlabel=name, ylabel="density", xlim=(low, high))
+    ax.legend(ncols=2, loc="upper center")
+    return ax
+
+
+@styled
+def weight_histograms(
+    locations: Mapping[str, Tensor],
+    scales: Mapping[str, Tensor],
+    axes: np.ndarray | None = None,
+    *,
+    width: Width = "page",
+) -> np.ndarray:
+    """Histograms of posterior means and standard deviations, site by site; removed weights are left out.
+
+    Args:
+        locations: Means, ``{site: shape (*event)}``, as from ``guide.locations()``.
+        scales: Standard deviations, of the same shapes, 0 for a weight that was removed.
+        axes: Array of axes of shape (number of sites, 2).
+        width: Width of a new figure.
+    """
+    for name, found in (("locations", locations), ("scales", scales)):
+        _checks.kind(name, found, Mapping, f"a dict of tensors by site, such as `guide.{name}()`")
+        if not found:
+            raise ValueError(f"`{name}` must have at least one site, got none; pass `guide.{name}()`.")
+        for site in locations:
+            if site not in found or _checks.tensor(name, found[site]).shape != locations[site].shape:
+                raise ValueError(f"`{name}` must have a tensor like the mean of `{site}`, got {list(found)}.")
+    if axes is None:
+        axes = new_axes(len(locations), 2, size=(inches(width), 1.25 * len(locations) + 0.5))
+    for row, (site, loc) in enumerate(locations.items()):
+        kept = scales[site] > 0
+        columns = ((axes[row, 0], loc, BLUE), (axes[row, 1], scales[site], VERMILION))
+        for ax, values, color in columns:
+            shown = values[kept].detach().cpu().numpy()
+            is_many = len(shown) > FEW
+            ax.hist(shown, bins=60 if is_many else 20, color=color, alpha=0.8, log=is_many)
+            if not is_many:
+                ax.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes[row, 0].set_title(f"{site}: {int(kept.sum()):,} weights", loc="left")
+        axes[row, 0].set_ylabel("weights")
+    axes[-1, 0].set_xlabel("posterior mean")
+    axes[-1, 1].set_xlabel("posterior standard deviation")
+    return axes

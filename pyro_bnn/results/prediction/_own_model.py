@@ -1,0 +1,114 @@
+"""Prediction by a Pyro model of one's own: its return value, over draws of its latent variables."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+from pyro import poutine
+from pyro.poutine.util import prune_subsample_sites
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.inputs import as_inputs
+from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, short_errors
+from ...inference.posterior import Draw, Posterior
+from ...scores.uncertainty import ValuePrediction
+
+
+def predict_values(
+    model: Callable[..., Any], posterior: Posterior, x: Any, *, num_samples: int, keep_draws: bool, seed: int | None
+) -> ValuePrediction:
+    """The mean and the variance of what a Pyro model returns, over draws from a posterior.
+
+    Args:
+        model: The model, called as ``model(x)``, or as ``model(*x)`` if x is a tuple: without what it observes.
+        posterior: Draws of its latent variables.
+        x: Inputs, of which all rows are taken at once.
+        num_samples: Number of draws, S.
+        keep_draws: Whether to keep the value of each draw.
+        seed: Seed of the draws; None draws one.
+
+    Raises:
+        ValueError: If the model does not return a tensor of floats with at least one row, returns NaN, or has other
+            latent variables than the posterior.
+    """
+    found = as_inputs("x", x)
+    arguments = found if isinstance(found, tuple) else (found,)
+    with EXCLUSIVE:
+        stream = Stream(seed)
+    source = posterior.draws(num_samples, *arguments)
+    values: list[Tensor] = []
+    count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+    for _ in range(num_samples):
+        with stream, torch.no_grad():
+            value = _returned(model, next(source), arguments)
+        if keep_draws:
+            values.append(value)
+        count += 1
+        change = value.double() - mean
+        mean = mean + change / count
+        squares = squares + change * (value.double() - mean)
+    variance = (squares / (count - 1)).to(value.dtype) if count > 1 else None
+    if bool(mean.isnan().any()):
+        raise ValueError("`model` must return numbers, got NaN for some draws; look for a division by zero or a log.")
+    return ValuePrediction(count, None, mean.to(value.dtype), variance, torch.stack(values) if values else None)
+
+
+def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Tensor:
+    """What the model returns with the given values of its latent variables."""
+    conditioned = poutine.trace(poutine.condition(model, data=draw))
+    with short_errors(), own_parameters(model), poutine.block(), _in_eval_mode(model):
+        try:
+            trace: Any = conditioned.get_trace(*arguments)
+        except TypeError as error:
+            raise ValueError(
+                "`model` must be a BayesianModel, or a Pyro model that can be called without what it observes, as "
+                f"`model(x, y=None)`; the call failed: {error}."
+            ) from error
+    value = trace.nodes["_RETURN"]["value"]
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() == 0 or len(value) == 0:
+        raise ValueError(
+            "`model` must return what is to be predicted, a tensor of floats with one row per input, got "
+            f"{_checks.described(value)}."
+        )
+    if not any(name in trace.nodes for name in draw):
+        raise ValueError(
+            f"`model` must be a BayesianModel, got {_checks.described(model)}, which draws none of {list(draw)[:5]}; "
+            "or pass the Pyro model of the posterior."
+        )
+    _require_latents(trace, draw, len(value))
+    return value.detach()
+
+
+def _in_eval_mode(model: object) -> Any:
+    return eval_mode(model if isinstance(model, nn.Module) else nn.Module())
+
+
+def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
+    """Raise unless a draw has a value for each latent variable of a model, and no others.
+
+    What is drawn beside them must be an observation: it lies in a plate, or has an axis of as many elements as rows.
+    """
+    nodes = dict(_sample_nodes(trace))
+    unknown = [name for name in draw if name not in nodes]
+    missing = [
+        name
+        for name, node in nodes.items()
+        if not node["is_observed"] and not node["cond_indep_stack"] and num_rows not in node["value"].shape
+    ]
+    for names, problem in ((unknown, "has values of {}, which the model does not draw"), (missing, "lacks {}")):
+        if names:
+            _refuse(problem.format(names))
+    for name, value in draw.items():
+        expected = nodes[name]["fn"].shape()
+        if value.shape != expected:
+            _refuse(f"has `{name}` of shape {tuple(value.shape)}, which must be {tuple(expected)}")
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise ValueError(f"the posterior belongs to another model: it {problem}; pass the model that was fitted.")
+
+
+def _sample_nodes(trace: Any) -> Iterator[tuple[str, Any]]:
+    pruned = prune_subsample_sites(trace)
+    return ((name, node) for name, node in pruned.nodes.items() if node["type"] == "sample")

@@ -1,0 +1,334 @@
+"""Prediction: the mean over draws from a posterior, and its uncertainty."""
+
+import math
+import numbers
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+import torch
+from pyro.infer.autoguide import AutoGuide
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.inputs import Inputs, as_inputs, as_targets, named_leaves, num_rows, take, to_device
+from ..._core.reuse import Plan
+from ..._core.scope import EXCLUSIVE, Stream
+from ...inference.guides import FlatGuide, GuidePosterior
+from ...inference.posterior import Draw, EnsemblePosterior, Posterior
+from ...modelling.model import BayesianModel, carried_paths, own_paths, random_paths
+from ...scores.uncertainty import Prediction, ValuePrediction, concatenate
+from ._batch import Batch, Way, add_draws
+from ._own_model import predict_values
+
+__all__ = ["predict", "predict_point"]
+
+P = TypeVar("P", bound=Prediction)
+
+DEFAULT_NUM_SAMPLES = 100
+
+END = object()
+
+
+@overload
+def predict(  # type: ignore[overload-overlap]  # a BayesianModel is a callable, too, and the first that fits is taken
+    model: BayesianModel[P],
+    posterior: Posterior | Callable[..., object],
+    x: Inputs | Iterable,
+    *,
+    num_samples: int | None = None,
+    y: Tensor | None = None,
+    batch_size: int = 10_000,
+    keep_draws: bool = False,
+    linearised: bool | None = None,
+    seed: int | None = None,
+) -> P: ...
+
+
+@overload
+def predict(
+    model: Callable[..., object],
+    posterior: Posterior | Callable[..., object],
+    x: Inputs | Iterable,
+    *,
+    num_samples: int | None = None,
+    keep_draws: bool = False,
+    seed: int | None = None,
+) -> ValuePrediction: ...
+
+
+def predict(
+    model: BayesianModel[Any] | Callable[..., object],
+    posterior: Posterior | Callable[..., object],
+    x: Inputs | Iterable,
+    *,
+    num_samples: int | None = None,
+    y: Tensor | None = None,
+    batch_size: int = 10_000,
+    keep_draws: bool = False,
+    linearised: bool | None = None,
+    seed: int | None = None,
+) -> Prediction:
+    r"""The posterior predictive distribution at x, as a mean over weight draws.
+
+    .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
+
+    Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
+    x get the same draws. The network runs in eval mode and is then put back into the mode that it had. What it computes
+    before its first random parameter runs once for each batch of rows; of a small network several draws run at once.
+
+    Of a Pyro model that is no :class:`BayesianModel` the return value is predicted: ``model(x)`` is run for each draw,
+    with all rows at once, and mean and variance of what it returns are a :class:`ValuePrediction`. Such a model says no
+    likelihood of single rows, so `y`, a loader and `linearised` are for a :class:`BayesianModel` only.
+
+    Args:
+        model: The model; its learnable parameters are used too.
+        posterior: Result of a fit, or any Pyro guide.
+        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame, or for a network with several inputs
+            a tuple (not a list) or dictionary of these. Or a loader of batches x or (x, y), which are moved to the
+            model's device. The targets of a loader are used for the log-density.
+        num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
+        y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
+        batch_size: Number of rows in each run of the network.
+        keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
+            components, from which quantiles, densities and draws are computed. Memory is then S times as large.
+        linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; with an ensemble, around that of the member that made the
+            draw. None asks the posterior, or each member: those of :func:`fit_gauss_newton` are meant for it, unless
+            they are of a last layer, and others not. It takes about three times as long.
+        seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
+
+    Returns:
+        A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
+        :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; of a Pyro model of your own a
+        :class:`~pyro_bnn.uncertainty.ValuePrediction`.
+
+    Raises:
+        ValueError: If x or y has a wrong shape, device, dtype or value, if a loader is empty, if the network gives
+            NaN, or if a posterior without a median is to be linearised.
+
+    Warns:
+        UserWarning: If an ensemble's members may have learned parameters that their draws do not hold.
+
+    References:
+        Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
+        https://arxiv.org/abs/2008.08400, for `linearised`.
+    """
+    source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
+    if num_samples is None:
+        num_samples = min(DEFAULT_NUM_SAMPLES, source.num_stored or DEFAULT_NUM_SAMPLES)
+    count = _checks.at_least("num_samples", num_samples, 1)
+    if not isinstance(model, BayesianModel):
+        _require_own_model(model, x, {"y": y, "linearised": linearised or None})
+        keep = _checks.flag("keep_draws", keep_draws)
+        return predict_values(model, source, x, num_samples=count, keep_draws=keep, seed=seed)
+
+    def draws(x: Inputs) -> Iterator[Draw]:
+        return source.draws(count, x)
+
+    is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
+    centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
+    _warn_of_shared_network(model, source)
+    way = Way(
+        constant=source.constants.keys(),
+        centers=centers,
+        keep=_checks.flag("keep_draws", keep_draws),
+        carried=_own_paths(model, source.carried),
+    )
+    return _predict(model, draws, count, x, y, batch_size, way, seed)
+
+
+def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
+    """Raise unless a model is a Pyro model of one's own, with arguments that fit one."""
+    if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
+        raise ValueError(
+            f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose return "
+            "value is then predicted."
+        )
+    refused = [name for name, value in given.items() if value is not None] + (["a loader"] if _is_loader(x) else [])
+    if refused:
+        raise ValueError(
+            f"`{refused[0]}` needs a BayesianModel, which has a likelihood of single rows, got "
+            f"{_checks.described(model)}; leave it out."
+        )
+
+
+def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
+    """Warn if the members of an ensemble have learned more than their draws hold."""
+    if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
+        return
+    random, named = random_paths(model), model.network.named_parameters()
+    learned = [path for path, value in named if value.requires_grad and path not in random]
+    if learned:
+        warnings.warn(
+            f"the members of the ensemble share the parameters that are not random (`{learned[0]}` and "
+            f"{len(learned) - 1} more), as this model has them. If each member has learned its own, wrap each in "
+            "`PinnedPosterior(model, posterior)` after its fit; if they are the same, call `requires_grad_(False)` on "
+            "them.",
+            stacklevel=3,
+        )
+
+
+def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
+    """The points of :meth:`Posterior.centers`, without what draws carry."""
+    try:
+        centers = posterior.centers(everywhere=everywhere)
+    except ValueError as error:
+        raise ValueError(
+            "a linearised prediction needs posteriors with a median, around which the network is taken as linear, got "
+            f"one of {posterior.method}; pass `linearised=False`, or a result of `fit_gauss_newton` or of SVI."
+        ) from error
+    carried = posterior.carried
+    return [
+        None if center is None else {name: value for name, value in center.items() if name not in carried}
+        for center in centers
+    ]
+
+
+def predict_point(
+    model: BayesianModel[P],
+    values: Mapping[str, Tensor],
+    x: Inputs | Iterable,
+    *,
+    y: Tensor | None = None,
+    batch_size: int = 10_000,
+) -> P:
+    """The prediction of a single setting of the latent variables, such as the mean weights ``guide.median()``.
+
+    Args:
+        model: The model.
+        values: A value for every latent variable, ``{site: shape (*event)}``; also, as in draws that carry them, values
+            of the network's own parameters and buffers, ``{"net.PATH": value}``.
+        x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
+        y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
+        batch_size: Number of rows in each run of the network.
+
+    Returns:
+        A prediction with one draw. It has no epistemic part; properties that need one raise an error.
+
+    Raises:
+        ValueError: If a latent variable has no value, a name is unknown, or for any reason for which :func:`predict`
+            raises it.
+    """
+    _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    carried = carried_paths(model, values)
+    return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
+
+
+def _predict(
+    model: BayesianModel[P],
+    draws: Callable[[Inputs], Iterator[Draw]],
+    num_samples: int,
+    x: Inputs | Iterable,
+    y: Tensor | None,
+    batch_size: int,
+    way: Way,
+    seed: int | None,
+) -> P:
+    _checks.at_least("batch_size", batch_size, 1)
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    if seed is None:
+        with EXCLUSIVE:
+            seed = int(torch.randint(2**62, ()))
+    stream = Stream(seed, model.device)
+    with stream:
+        seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
+    if not _is_loader(x):
+        x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
+        return _predict_tensor(model, draws, seeds, x, y, batch_size, way)
+    if y is not None:
+        raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
+    parts = [
+        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, way)
+        for inputs, targets in _loader_batches(x, stream, model.like)
+    ]
+    if not parts:
+        raise ValueError("the loader is empty; pass one with at least one batch.")
+    return concatenate(parts)
+
+
+def _is_loader(x: object) -> bool:
+    """Whether x gives batches; arrays and lists of numbers, tuples and dictionaries are inputs themselves."""
+    first = x
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(x, list):
+        return not isinstance(first, (numbers.Number, str))
+    is_array = callable(getattr(type(x), "__array__", None))  # of tensors, arrays and data frames
+    return isinstance(x, Iterable) and not (is_array or isinstance(x, (tuple, Mapping, str, bytes)))
+
+
+def _loader_batches(loader: Iterable, stream: Stream, like: Tensor) -> Iterator[tuple[Inputs, Tensor | None]]:
+    with stream:
+        batches = iter(loader)
+    while True:
+        with stream:
+            batch = next(batches, END)
+        if batch is END:
+            return
+        parts = tuple(batch) if isinstance(batch, (tuple, list)) and _is_loader(list(batch)) else (batch,)
+        if len(parts) not in (1, 2):
+            raise ValueError(
+                f"a batch must be x alone or a pair (x, y), got {len(parts)} parts; give several inputs as "
+                "((x_1, x_2), y), or as a dictionary."
+            )
+        x, y = as_inputs("x", parts[0], like), None if len(parts) == 1 else as_targets("y", parts[1], like)
+        yield to_device(x, like.device), None if y is None else y.to(like.device)
+
+
+def _predict_tensor(
+    model: BayesianModel[P],
+    draws: Callable[[Inputs], Iterator[Draw]],
+    seeds: list[int],
+    x: Inputs,
+    y: Tensor | None,
+    batch_size: int,
+    way: Way,
+) -> P:
+    for name, leaf in named_leaves("x", x):
+        _checks.finite(name, _checks.rows(name, leaf))
+    if y is not None:
+        model.check_targets(x, y)
+        y = model.likelihood.as_targets(y, model.dtype)
+    random = {path for name, paths in model.parameter_paths.items() if name not in way.constant for path in paths}
+    plan = Plan(model.network, random | {*way.carried.values()})
+    rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
+    batches = [Batch(model, take(x, part), None if y is None else y[part], plan, way) for part in rows]
+    done = 0
+    while done < len(batches):
+        count = add_draws(model, draws(x), seeds, batches[done:])
+        for batch in batches[done : done + count]:
+            batch.forget()
+        done += count
+    log_num_samples = math.log(len(seeds))
+    prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
+    _require_numbers(prediction)
+    return prediction
+
+
+def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
+    """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
+    if not carried:
+        return {}
+    own = own_paths(model)
+    for name in carried:
+        if name not in own:
+            raise ValueError(
+                f"draws carry `{name}`, but the network of the model has no such parameter or buffer; pass the model "
+                "to which the posterior belongs."
+            )
+    return {name: own[name] for name in carried}
+
+
+def _require_numbers(prediction: Prediction) -> None:
+    """Raise if the network has made NaN from finite inputs and weights, with which every score would be NaN."""
+    is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
+    if bool(is_bad.any()):
+        raise ValueError(
+            f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
+            "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
+            "(leave those of `weight_norm` out of `prune`)."
+        )

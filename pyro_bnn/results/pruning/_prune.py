@@ -1,0 +1,187 @@
+"""Signal-to-noise ratios, and the removal of the weights with the lowest ratios."""
+
+import copy
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.reflection import elementwise
+from ...inference.guides import GuidePosterior, MeanFieldGuide
+from ...inference.posterior import Status
+from ...modelling.model import BayesianModel, Rules
+from ._choice import select
+
+Gaussians = MeanFieldGuide | GuidePosterior
+
+
+def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
+    r"""Distance of each weight's mean from zero, in standard deviations.
+
+    .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i,
+
+    with 0 for a removed weight. Constrained latent variables, such as a noise scale, are left out, since they cannot be
+    zero.
+
+    Args:
+        guide: A mean-field guide, or the posterior from a fit of one.
+
+    Returns:
+        Ratios, ``{site: shape (*event)}``.
+
+    Raises:
+        ValueError: If the guide is of another kind.
+    """
+    guide = mean_field(guide)
+    locations, scales = guide.locations(), guide.scales()
+    ratios = {}
+    for site in guide.sites:
+        if site.transform is None and not site.plates:
+            loc, scale = locations[site.name].abs(), scales[site.name]
+            ratios[site.name] = torch.where(loc == 0, loc, loc / scale)
+    return ratios
+
+
+def decibel(ratio: Tensor) -> Tensor:
+    r"""Ratios in decibel, :math:`10 \log_{10} r`; minus infinity for zero.
+
+    Example:
+        >>> decibel(torch.tensor([0.1, 1.0, 100.0]))
+        tensor([-10.,   0.,  20.])
+
+    Raises:
+        ValueError: If a ratio is below 0.
+    """
+    if bool((_checks.real_tensor("ratio", ratio) < 0).any()):
+        raise ValueError(f"`ratio` must be at least 0, got {float(ratio.min()):g}; take `.abs()` of a signed number.")
+    return 10 * ratio.log10()
+
+
+def prune(
+    guide: Gaussians,
+    *,
+    fraction: float | None = None,
+    threshold: float | None = None,
+    per_layer: bool = False,
+    where: Rules = "**",
+    exclude: Rules = (),
+    model: BayesianModel | None = None,
+) -> GuidePosterior:
+    """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
+
+    The guide in the argument is not changed. The pruned guide is ``result.guide``; it can be saved, loaded into a new
+    guide of the same model, pruned further, and trained further. Removed weights stay 0, have no divergence, and get no
+    gradient.
+
+    Args:
+        guide: A mean-field guide, or the posterior from a fit of one.
+        fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first. Exactly this fraction, rounded to
+            whole weights, is removed in the end: weights that were removed before count too. Give either `fraction` or
+            `threshold`.
+        threshold: Weights with a ratio below this number are removed.
+        per_layer: Whether to remove `fraction` of each layer (its weights and biases together) instead of all layers
+            together.
+        where: What may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
+            ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
+            :class:`BayesianModel`.
+        exclude: What stays, of the same kinds.
+        model: The guide's model, which layers and functions in `where` and `exclude` need.
+
+    Returns:
+        The posterior; its status says how many weights are removed.
+
+    Raises:
+        ValueError: If not exactly one of `fraction` and `threshold` is given, if it is out of range, if no site
+            matches, if a ratio is NaN, if elements depend on each other under the prior, or if the prior is learned or
+            depends on other variables.
+
+    Example:
+        >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
+        >>> net = torch.nn.Linear(4, 3)
+        >>> model = BayesianModel(net, prior=NormalPrior(), likelihood=CategoricalLikelihood(), num_data=150)
+        >>> print(prune(MeanFieldGuide(model), fraction=0.8).status)
+        12 of 15 weights are removed (80 %).
+    """
+    guide = mean_field(guide)
+    _checks.flag("per_layer", per_layer)
+    if (fraction is None) == (threshold is None):
+        raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
+    if fraction is not None and not (_checks.is_number(fraction) and 0 <= fraction <= 1):
+        raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
+    if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
+        raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
+    if model is not None:
+        _checks.kind("model", model, BayesianModel, "the BayesianModel of the guide")
+    every = signal_to_noise(guide)
+    chosen = select(guide, every, where, exclude, model)
+    ratios = _removable(guide, {site: ratio for site, ratio in every.items() if site in chosen})
+    keep = dict(guide.masks)
+    if threshold is not None:
+        keep |= {site: guide.kept(site) & (ratio >= threshold) for site, ratio in ratios.items()}
+    else:
+        assert fraction is not None
+        ranks = {site: torch.where(guide.kept(site), ratio, -1) for site, ratio in ratios.items()}
+        for group in _layers(ranks) if per_layer else [ranks]:
+            keep |= {site: guide.kept(site) & mask for site, mask in _largest(group, fraction).items()}
+    pruned = copy.deepcopy(guide)
+    pruned.keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})
+    num_kept, num_weights = count(pruned)
+    removed = num_weights - num_kept
+    percent = 100 * removed / num_weights
+    message = f"{removed:,} of {num_weights:,} weights are removed ({percent:.4g} %)."
+    return GuidePosterior(pruned, Status(True, message))
+
+
+def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The ratios of the chosen sites; raises if weights of one cannot be removed."""
+    for site in (site for site in guide.sites if site.name in ratios):
+        elementwise(site.name, site.prior, site.start.shape)
+        if not site.is_fixed:
+            raise ValueError(
+                f"the prior of `{site.name}` is learned or depends on other variables, which removed weights would "
+                "still affect; choose other sites, or fit with a fixed prior."
+            )
+        if bool(ratios[site.name].isnan().any()):
+            raise ValueError(f"the guide's parameters of `{site.name}` are not finite; fit again before pruning.")
+    return ratios
+
+
+def mean_field(guide: Gaussians) -> MeanFieldGuide:
+    """The mean-field guide itself, or that of a posterior.
+
+    Args:
+        guide: A mean-field guide, or the posterior from a fit of one.
+
+    Raises:
+        ValueError: If the guide is of another kind.
+    """
+    found = guide.guide if isinstance(guide, GuidePosterior) else guide
+    _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
+    assert isinstance(found, MeanFieldGuide)
+    return found
+
+
+def count(guide: MeanFieldGuide) -> tuple[int, int]:
+    """Number of weights left, and number of weights before pruning."""
+    masks = [guide.kept(site) for site in signal_to_noise(guide)]
+    return sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+
+
+def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The ratios of each layer, ``{site: ratio}`` for the sites of one module."""
+    layers: dict[str, dict[str, Tensor]] = {}
+    for site, ratio in ratios.items():
+        layers.setdefault(site.rpartition(".")[0], {})[site] = ratio
+    return list(layers.values())
+
+
+def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
+    """Masks of all weights except the fraction with the lowest ratios; of equal ratios the first are removed first."""
+    flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
+    num_removed = math.floor(fraction * len(flat) + 0.5)
+    keep = torch.ones_like(flat, dtype=torch.bool)
+    keep[flat.argsort(stable=True)[:num_removed]] = False
+    pieces = keep.split([ratio.numel() for ratio in ratios.values()])
+    return {site: piece.view(ratio.shape) for (site, ratio), piece in zip(ratios.items(), pieces, strict=True)}

@@ -1,0 +1,172 @@
+"""The cost of removing weights: accuracy or error, and log-likelihood, by the fraction removed."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ...inference.guides import MeanFieldGuide
+from ...modelling.model import BayesianModel
+from ...scores.uncertainty import Prediction
+from ..prediction import predict, predict_point
+from ._prune import Gaussians, count, decibel, mean_field, prune, signal_to_noise
+
+FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
+
+
+@dataclass(frozen=True)
+class PruningRow:
+    """Scores with some weights removed.
+
+    Args:
+        fraction: Fraction of the weights that is removed.
+        threshold: Largest signal-to-noise ratio of a removed weight; 0 if none is removed.
+        num_weights: Number of weights left.
+        accuracy: Accuracy of the ensemble of draws; None for regression.
+        nll: Mean negative log-density of the ensemble, in nats.
+        rmse: Root mean squared error of the ensemble's mean; None for classification.
+        mean_accuracy: Accuracy at the mean weights; None for regression.
+        mean_nll: NLL at the mean weights, in nats.
+        mean_rmse: Root mean squared error at the mean weights; None for classification.
+        nll_standard_error: Standard error over the data of the ensemble's NLL; NaN for a single data point.
+        mean_nll_standard_error: The same at the mean weights.
+    """
+
+    fraction: float
+    threshold: float
+    num_weights: int
+    accuracy: float | None
+    nll: float
+    rmse: float | None
+    mean_accuracy: float | None
+    mean_nll: float
+    mean_rmse: float | None
+    nll_standard_error: float
+    mean_nll_standard_error: float
+
+
+@dataclass(frozen=True)
+class PruningReport:
+    """Result of :func:`snr_report`.
+
+    Args:
+        rows: One row per fraction of weights removed, in the order of the argument.
+        num_weights: Number of weights before pruning.
+        num_data: Number of data points scored.
+        num_samples: Number of draws in each ensemble.
+    """
+
+    rows: tuple[PruningRow, ...]
+    num_weights: int
+    num_data: int
+    num_samples: int
+
+    def __str__(self) -> str:
+        is_classes = self.rows[0].accuracy is not None
+        name = "accuracy" if is_classes else "RMSE"
+        lines = [
+            f"{self.num_weights:,} weights, {self.num_data:,} data points, ensembles of {self.num_samples} draws",
+            f"{'':>8s} {'SNR':>9s} {'weights':>11s} {'mean weights':>19s} {'ensemble':>19s}",
+            f"{'removed':>8s} {'up to, dB':>9s} {'left':>11s} {name:>10s} {'NLL':>8s} {name:>10s} {'NLL':>8s}",
+        ]
+        for row in self.rows:
+            scores = (row.mean_accuracy, row.accuracy) if is_classes else (row.mean_rmse, row.rmse)
+            shown = [f"{score:10.2%}" if is_classes else f"{score:10.4g}" for score in scores]
+            level = float(decibel(torch.tensor(row.threshold))) if row.threshold else float("-inf")
+            lines.append(
+                f"{row.fraction:8.4g} {level:9.1f} {row.num_weights:11,d} {shown[0]} {row.mean_nll:8.4f} {shown[1]} "
+                f"{row.nll:8.4f}"
+            )
+        return "\n".join(lines)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as CSV.
+
+        Args:
+            path: The file.
+        """
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(asdict(self.rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in self.rows)
+
+
+def snr_report(
+    model: BayesianModel,
+    guide: Gaussians,
+    x: Tensor,
+    y: Tensor,
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    num_samples: int = 100,
+    per_layer: bool = False,
+    where: str | Sequence[str] = "**",
+    batch_size: int = 10_000,
+    seed: int | None = 0,
+) -> PruningReport:
+    """Accuracy (or error) and NLL by fraction of weights removed, at the mean weights and for an ensemble of draws.
+
+    Every row prunes the guide in the argument, not that of the row before, and uses the same random numbers.
+
+    Args:
+        model: The model.
+        guide: Its mean-field guide, or the posterior from a fit of one.
+        x: Inputs, shape (N, ...).
+        y: Targets, shape (N, ...).
+        fractions: Fractions of the weights to remove, each from 0 to 1.
+        num_samples: Number of draws in each ensemble.
+        per_layer: Whether to remove the fraction of each layer; see :func:`prune`.
+        where: Glob or globs on site names; see :func:`prune`.
+        batch_size: Number of rows in each run of the network.
+        seed: Seed of the draws.
+
+    Raises:
+        ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
+    """
+    guide = mean_field(guide)
+    listed = fractions.reshape(-1).tolist() if isinstance(fractions, Tensor) else fractions
+    fractions = _checks.items("fractions", listed, "a list of numbers from 0 to 1")
+    fractions = [_checks.number("fractions", fraction) for fraction in fractions]
+    if not fractions:
+        raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
+    _checks.at_least("num_samples", num_samples, 1)
+    _checks.rows("x", x)
+    _checks.rows("y", y)
+    rows = []
+    for fraction in fractions:
+        posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
+        ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
+        mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
+        scores, mean_scores = ensemble.score(), mean.score()
+        pruned = mean_field(posterior)
+        rows.append(
+            PruningRow(
+                fraction=fraction,
+                threshold=_threshold(guide, pruned),
+                num_weights=count(pruned)[0],
+                accuracy=scores.get("accuracy"),
+                nll=ensemble.nll,
+                rmse=scores.get("rmse"),
+                mean_accuracy=mean_scores.get("accuracy"),
+                mean_nll=mean.nll,
+                mean_rmse=mean_scores.get("rmse"),
+                nll_standard_error=_standard_error(ensemble),
+                mean_nll_standard_error=_standard_error(mean),
+            )
+        )
+    return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
+
+
+def _standard_error(prediction: Prediction) -> float:
+    density = prediction.log_density
+    assert density is not None  # the targets were given
+    return float(density.std() / len(density) ** 0.5) if len(density) > 1 else float("nan")
+
+
+def _threshold(guide: MeanFieldGuide, pruned: MeanFieldGuide) -> float:
+    removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
+    return max((float(part.max()) for part in removed if len(part)), default=0.0)

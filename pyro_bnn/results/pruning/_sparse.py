@@ -1,0 +1,149 @@
+"""Networks in which removed weights take neither memory nor time."""
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.scope import filtered_warnings
+from ...modelling.model import BayesianModel, carried_paths
+
+MAX_DENSITY = 0.1
+"""Measured on a CPU: with a tenth of the weights left, a sparse product takes 0.6 times as long as the dense one."""
+
+
+class SparseLinear(nn.Module):
+    r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only elements that are not zero are stored, row by row.
+
+    It is for prediction: it has buffers, and no parameters to train.
+
+    Args:
+        weight: The matrix, shape (O, D), dense.
+        bias: The bias, shape (O,), or None.
+
+    Example:
+        >>> layer = SparseLinear(torch.tensor([[0.0, 2.0], [0.0, 0.0]]), None)
+        >>> layer(torch.tensor([[1.0, 3.0]])), layer.values
+        (tensor([[6., 0.]]), tensor([2.]))
+    """
+
+    row_starts: Tensor
+    columns: Tensor
+    values: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        _checks.finite("weight", _checks.real_tensor("weight", weight))
+        if weight.dim() != 2 or weight.numel() == 0:
+            raise ValueError(f"`weight` must have shape (O, D), got {_checks.shape(weight)}.")
+        self.out_features, self.in_features = weight.shape
+        if bias is not None and _checks.real_tensor("bias", bias).shape != weight.shape[:1]:
+            raise ValueError(f"`bias` must have shape ({len(weight)},), got {_checks.shape(bias)}.")
+        if bias is not None:
+            _checks.finite("bias", bias)
+        _use_up_warning()
+        rows = weight.detach().to_sparse_csr()
+        self.register_buffer("row_starts", rows.crow_indices().int())
+        self.register_buffer("columns", rows.col_indices().int())
+        self.register_buffer("values", rows.values())
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _use_up_warning()
+        super().__setstate__(state)
+
+    def _rows(self) -> Tensor:
+        shape = (self.out_features, self.in_features)
+        return torch.sparse_csr_tensor(self.row_starts, self.columns, self.values, shape, check_invariants=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix in dense form, shape (O, D), for code that reads it."""
+        return self._rows().to_dense()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the layer, shape (..., O), for x of shape (..., D)."""
+        if _checks.tensor("x", x).dim() == 0 or x.shape[-1] != self.in_features:
+            raise ValueError(f"`x` must have shape (..., {self.in_features}), got {_checks.shape(x)}.")
+        output = torch.sparse.mm(self._rows(), x.reshape(-1, self.in_features).T).T
+        output = output.reshape(*x.shape[:-1], self.out_features)
+        return output if self.bias is None else output + self.bias
+
+    def extra_repr(self) -> str:
+        """Sizes, and the fraction of elements that are not zero, for `repr`."""
+        density = len(self.values) / (self.in_features * self.out_features)
+        return f"in_features={self.in_features}, out_features={self.out_features}, density={density:.4g}"
+
+
+def sparse_network(
+    model: BayesianModel, values: Mapping[str, Tensor], *, max_density: float | None = MAX_DENSITY
+) -> nn.Module:
+    """A plain network with given weights, in which linear layers with few weights left become :class:`SparseLinear`.
+
+    Use it for the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw.
+    For an ensemble, average the outputs of one such network for each of ``posterior.draws(num_samples)``. The network
+    needs no other class of this package, and is in eval mode. Layers of other kinds stay dense.
+
+    Args:
+        model: The model; its network is copied.
+        values: A value for each random parameter, ``{site: shape (*event)}``, and perhaps values of the network's own
+            parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
+        max_density: Largest fraction of weights that are not zero in a layer that becomes sparse; with
+            None, all layers stay dense.
+
+    Returns:
+        The network, on the device and in the dtype of the model.
+
+    Raises:
+        ValueError: If a random parameter has no value, or one of another shape, or a name is unknown.
+    """
+    _checks.kind("model", model, BayesianModel, "a BayesianModel")
+    _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
+    own = dict(itertools.chain(model.network.named_parameters(), model.network.named_buffers()))
+    carried = carried_paths(model, values)
+    shapes = {name: _checks.shape(model.initial_value(name)) for name in model.site_names}
+    _checks.weights("values", values, shapes | {name: _checks.shape(own[path]) for name, path in carried.items()})
+    if max_density is not None and not (_checks.is_number(max_density) and 0 <= max_density <= 1):
+        raise ValueError(f"`max_density` must lie between 0 and 1, or be None, got {max_density!r}.")
+    net = copied(model.network)
+    with torch.no_grad():
+        copies = dict(itertools.chain(net.named_parameters(), net.named_buffers()))
+        for name, path in carried.items():
+            copies[path].copy_(values[name])
+        for path, weight in model.network_weights(values).items():
+            owner, _, leaf = path.rpartition(".")
+            module = net.get_submodule(owner)
+            if module._buffers.pop(leaf, None) is not None:  # None if done already: a module may be used twice
+                value = weight.detach().to(model.device, model.dtype, copy=True)
+                module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
+        sparse = {layer: SparseLinear(layer.weight, layer.bias) for layer in _nearly_empty(net, max_density)}
+    if net in sparse:
+        return sparse[net].eval()
+    for path, layer in list(net.named_modules(remove_duplicate=False)):
+        if layer in sparse:
+            owner, _, leaf = path.rpartition(".")
+            net.get_submodule(owner).add_module(leaf, sparse[layer])
+    return net.eval()
+
+
+def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
+    """Linear layers with few weights that are not zero; those with hooks are left out, since they do more."""
+    for layer in net.modules():
+        has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
+        if max_density is None or type(layer) is not nn.Linear or has_hooks:
+            continue
+        if int((layer.weight != 0).sum()) <= max_density * layer.weight.numel():
+            yield layer
+
+
+@functools.cache
+def _use_up_warning() -> None:
+    """Let torch say now, where nobody sees it, that its sparse matrices are a beta feature: it says so once."""
+    with filtered_warnings("ignore", "Sparse CSR"):
+        torch.ones(1, 1).to_sparse_csr()

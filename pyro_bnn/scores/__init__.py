@@ -1,0 +1,5 @@
+"""What is computed from draws of outputs: uncertainty and metrics."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["metrics", "uncertainty"])

@@ -1,0 +1,189 @@
+"""Scores of class probabilities."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ..._core import checks as _checks
+from ._inputs import Numbers, class_inputs
+
+
+def accuracy(probs: Numbers, y: Numbers) -> float:
+    """Fraction of inputs whose most probable class is the right one.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+    """
+    probs, y = class_inputs(probs, y)
+    return float((probs.argmax(-1) == y).double().mean())
+
+
+def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
+    """Mean negative log-probability of the right class, in nats; infinite where that probability is 0.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+    """
+    probs, y = class_inputs(probs, y)
+    return float(-probs.gather(-1, y[:, None]).log().mean())
+
+
+def brier_score(probs: Numbers, y: Numbers) -> float:
+    """Squared distance between probabilities and the one-hot label, averaged over the data, in [0, 2].
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+
+    References:
+        Brier (1950), in its original form, summed over all classes.
+
+    Example:
+        >>> brier_score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0]))
+        0.25
+    """
+    probs, y = class_inputs(probs, y)
+    return float((probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean())
+
+
+@dataclass(frozen=True)
+class CalibrationBins:
+    """Mean confidence and accuracy of predictions, by bin of confidence.
+
+    Args:
+        edges: Bin edges, shape (B + 1,).
+        counts: Number of inputs in each bin, shape (B,).
+        confidence: Mean confidence in each bin, NaN in empty bins, shape (B,).
+        accuracy: Accuracy in each bin, NaN in empty bins, shape (B,).
+    """
+
+    edges: Tensor
+    counts: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+    def accuracy_interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        r"""Lower and upper ends of Wilson intervals of the accuracies, NaN in empty bins, each of shape (B,).
+
+        For a count of n, an accuracy of a and the two-sided normal quantile z:
+
+        .. math::
+
+            \Big(a + \tfrac{z^2}{2n} \pm z \sqrt{\tfrac{a(1-a)}{n} + \tfrac{z^2}{4n^2}}\Big) \Big/ (1 + \tfrac{z^2}{n}).
+
+        Args:
+            level: Probability with which the interval holds the true accuracy, about, strictly between 0 and 1.
+
+        References:
+            Wilson (1927), Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 209-212.
+
+        Example:
+            >>> bins = calibration_bins([[1.0, 0.0]] * 10, [0] * 10, num_bins=1)
+            >>> [round(float(end), 4) for end in bins.accuracy_interval()]
+            [0.7225, 1.0]
+        """
+        level = _checks.between_zero_and_one("level", level)
+        z = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.double)).item()
+        wider = z**2 / self.counts
+        middle = self.accuracy + wider / 2
+        half = z * (self.accuracy * (1 - self.accuracy) / self.counts + wider / (4 * self.counts)).sqrt()
+        low, high = (middle - half) / (1 + wider), (middle + half) / (1 + wider)
+        return low.clamp(min=0), high.clamp(max=1)  # the ends are in [0, 1] but for rounding
+
+
+def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> CalibrationBins:
+    """Sort predictions into bins by the probability of the predicted class.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+        num_bins: Number of bins B; bin b holds confidences in (b / B, (b + 1) / B].
+        equal_mass: Whether the bins hold equally many inputs instead: the input of rank r, from 0, goes to bin
+            floor(r B / N). Inputs of equal confidence stay together, so some bins may be larger than others, or empty.
+
+    Example:
+        >>> probs = torch.tensor([[0.51, 0.49], [0.52, 0.48], [0.53, 0.47], [0.99, 0.01]])
+        >>> bins = calibration_bins(probs, [0, 0, 1, 0], num_bins=2, equal_mass=True)
+        >>> bins.counts.tolist(), bins.accuracy.tolist()
+        ([2.0, 2.0], [1.0, 0.5])
+    """
+    probs, y = class_inputs(probs, y)
+    confidence, label = probs.max(-1)
+    index, edges = confidence_bins(confidence, num_bins, equal_mass=equal_mass)
+    counts = torch.bincount(index, minlength=num_bins).double()
+    mean_confidence = torch.bincount(index, confidence, minlength=num_bins) / counts
+    mean_accuracy = torch.bincount(index, (label == y).double(), minlength=num_bins) / counts
+    return CalibrationBins(edges, counts, mean_confidence, mean_accuracy)
+
+
+def confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
+    """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as :func:`calibration_bins` has them."""
+    _checks.at_least("num_bins", num_bins, 1)
+    if not equal_mass:
+        edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
+        return (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1, edges
+    ordered, num_data = confidence.sort().values, len(confidence)
+    first = (torch.arange(num_bins + 1, device=confidence.device) * num_data / num_bins).ceil().long()
+    edges = ordered[first.clamp(max=num_data - 1)].double().cpu()
+    return torch.searchsorted(ordered, confidence) * num_bins // num_data, edges
+
+
+def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> float:
+    """Mean distance between confidence and accuracy over bins of the confidence, weighted by the bins' counts.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+        num_bins: Number of bins of the confidence, 15 in most of the literature.
+        equal_mass: Whether the bins hold equally many inputs, and not confidences of equal width; see
+            :func:`calibration_bins`.
+
+    References:
+        Guo et al. (2017), On Calibration of Modern Neural Networks, https://arxiv.org/abs/1706.04599.
+
+    Example:
+        >>> round(expected_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
+        0.2
+    """
+    bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
+    gap = (bins.confidence - bins.accuracy).abs().nan_to_num(0.0)
+    return float((gap * bins.counts).sum() / bins.counts.sum())
+
+
+def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:
+    r"""Mean distance between probability and frequency of every class over bins that hold equally many inputs.
+
+    .. math:: \frac1{CB} \sum_c \sum_b \Big| \frac1{|b|} \sum_{n \in b} \big(1[y_n = c] - p_{nc}\big) \Big|.
+
+    For each class c, the inputs are ordered by their probability of c and cut into B successive bins: the input of
+    rank r, from 0, goes to bin floor(r B / N). If N is not a multiple of B, the sizes of bins differ by one, and the
+    weight of a bin is its fraction of the inputs instead of 1 / B. Each of several inputs of equal probability gets the
+    mean of their labels, so the order of the rows does not matter.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        y: Labels, shape (N,).
+        num_bins: Number of bins B per class.
+
+    References:
+        Nixon et al. (2019), Measuring Calibration in Deep Learning, https://arxiv.org/abs/1904.01685.
+
+    Example:
+        >>> round(adaptive_calibration_error(torch.tensor([[0.8, 0.2]]), torch.tensor([0])), 4)
+        0.2
+    """
+    probs, y = class_inputs(probs, y)
+    _checks.at_least("num_bins", num_bins, 1)
+    num_data, num_classes = probs.shape
+    bins = torch.arange(num_data, device=probs.device) * num_bins // num_data
+    total = 0.0
+    for label in range(num_classes):
+        confidence, order = probs[:, label].sort()
+        _, tied, num_tied = confidence.unique_consecutive(return_inverse=True, return_counts=True)
+        frequency = (torch.bincount(tied, (y[order] == label).double()) / num_tied)[tied]
+        total += float(torch.bincount(bins, frequency - confidence).abs().sum()) / num_data
+    return total / num_classes

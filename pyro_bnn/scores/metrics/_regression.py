@@ -1,0 +1,122 @@
+"""Scores of predicted numbers."""
+
+import math
+
+import torch
+
+from ..._core import checks as _checks
+from ..._core.gaussian_mixture import mixture_crps
+from ._inputs import Numbers, as_tensor, number_inputs, probabilities
+
+
+def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
+    """Square root of the mean squared error, in the units of y.
+
+    Args:
+        mean: Predictive means, shape ``(N, *O)``.
+        y: Targets of the same shape.
+    """
+    mean, y = as_tensor("mean", mean), as_tensor("y", y)
+    number_inputs(y, mean=mean)
+    return math.sqrt(float((mean.double() - y.double()).square().mean()))
+
+
+def mixture_log_likelihood(log_probs: Numbers) -> float:
+    r"""Log predictive density, averaged over the data, :math:`\frac1N\sum_n \log \frac1S\sum_s p_s(y_n)`, in nats.
+
+    Args:
+        log_probs: Log-density of each target under each draw, shape (S, N); minus infinity for a density of 0.
+    """
+    log_probs = as_tensor("log_probs", log_probs)
+    if log_probs.dim() != 2 or log_probs.numel() == 0:
+        raise ValueError(f"`log_probs` must have shape (S, N) with S and N above 0, got {_checks.shape(log_probs)}.")
+    _checks.finite("log_probs", log_probs[log_probs != -math.inf])
+    return float((log_probs.double().logsumexp(0) - math.log(len(log_probs))).mean())
+
+
+def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
+    """Fraction of targets inside their predictive interval, ends included.
+
+    Args:
+        lower: Lower ends, shape ``(N, *O)``.
+        upper: Upper ends, of the same shape.
+        y: Targets, of the same shape.
+    """
+    lower, upper, y = as_tensor("lower", lower), as_tensor("upper", upper), as_tensor("y", y)
+    number_inputs(y, lower=lower, upper=upper)
+    if bool((lower > upper).any()):
+        raise ValueError(f"`lower` must not exceed `upper`, got {int((lower > upper).sum())} intervals where it does.")
+    return float(((lower <= y) & (y <= upper)).double().mean())
+
+
+def crps_from_draws(draws: Numbers, y: Numbers) -> float:
+    r"""Continuous ranked probability score, estimated from independent draws and averaged over all targets.
+
+    .. math:: \frac1S \sum_s |x_s - y| - \frac1{2S(S-1)} \sum_{st} |x_s - x_t|.
+
+    It is in the units of y; lower is better. If all draws are equal, it is the mean absolute error. This is the fair
+    estimator: for any number of draws its expectation is the score of the distribution itself, so a value may be
+    slightly below 0.
+
+    Args:
+        draws: Independent draws from the predictive distribution, shape ``(S, N, *O)``, at least two.
+        y: Targets, shape ``(N, *O)``.
+
+    References:
+        Gneiting and Raftery (2007), Strictly Proper Scoring Rules, Prediction, and Estimation. Ferro (2014), Fair
+        scores for ensemble forecasts.
+
+    Example:
+        >>> round(crps_from_draws(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0])), 4)
+        0.0
+    """
+    draws, y = as_tensor("draws", draws), as_tensor("y", y)
+    if draws.dim() != y.dim() + 1 or draws.shape[1:] != y.shape or len(draws) < 2:
+        raise ValueError(
+            f"`draws` must have shape (S, *y.shape) with at least 2 draws, got {_checks.shape(draws)} for `y` of shape "
+            f"{_checks.shape(y)}."
+        )
+    _checks.finite("y", y)
+    number_inputs(y.expand_as(draws), draws=draws)
+    num_draws = len(draws)
+    ordered = draws.double().sort(0).values
+    rank = torch.arange(num_draws, dtype=torch.double, device=draws.device).reshape(-1, *[1] * y.dim())
+    half_distance = ((2 * rank - num_draws + 1) * ordered).sum(0) / (num_draws * (num_draws - 1))
+    return float(((ordered - y.double()).abs().mean(0) - half_distance).mean())
+
+
+def crps_of_normal_mixture(weights: Numbers, loc: Numbers, scale: Numbers, y: Numbers) -> float:
+    """Continuous ranked probability score of a mixture of M Gaussians, in closed form and averaged over all targets.
+
+    It is in the units of y; lower is better. Time grows with the square of M, and memory with M.
+
+    Args:
+        weights: Probabilities of the components, shape (..., M) or (M,).
+        loc: Means of the components, shape (..., M).
+        scale: Standard deviations of the components, above 0, shape (..., M).
+        y: Targets, shape (...).
+
+    References:
+        Grimit et al. (2006), The continuous ranked probability score for circular variables and its application to
+        mesoscale forecast ensemble verification.
+
+    Example:
+        >>> one = torch.ones(1, 1)
+        >>> round(crps_of_normal_mixture(one, 0 * one, one, torch.zeros(1)), 4)  # (sqrt 2 - 1) / sqrt pi
+        0.2337
+    """
+    weights, loc, scale = as_tensor("weights", weights), as_tensor("loc", loc), as_tensor("scale", scale)
+    y = as_tensor("y", y)
+    if loc.shape[:-1] != y.shape or loc.dim() == 0:
+        raise ValueError(
+            f"`loc` must have the shape of `y` and a last axis of components, got {_checks.shape(loc)} and "
+            f"{_checks.shape(y)}."
+        )
+    weights = weights.expand_as(loc) if weights.shape == loc.shape[-1:] else weights
+    for name, value in (("loc", loc), ("y", y)):
+        _checks.finite(name, value)
+    number_inputs(loc, scale=scale, weights=weights)
+    probabilities("weights", weights)
+    if not bool((scale > 0).all()):
+        raise ValueError(f"`scale` must be above 0, got values down to {float(scale.min()):.3g}.")
+    return float(mixture_crps(weights, loc, scale, y).mean())

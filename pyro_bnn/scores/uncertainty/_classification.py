@@ -1,0 +1,162 @@
+"""Predictions of classes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ..._core.summary import counted
+from .. import metrics
+from ._frames import array, by_output, frame, named
+from ._prediction import Prediction, require_variance
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class ClassificationPrediction(Prediction):
+    """Class probabilities averaged over weight draws, and the sources of their uncertainty.
+
+    If there are several yes-or-no outputs, read ``(N, O, 2)`` for (N, C) and ``(N, O)`` for (N,).
+
+    Args:
+        num_samples: Number of weight draws, S.
+        log_density: Log-probability of the targets, in nats, shape (N,), jointly over several outputs; None if no
+            targets were given.
+        targets: Targets of `log_density`, shape (N,); None if no targets were given.
+        probs: Mean class probabilities, shape (N, C).
+        aleatoric: Expected entropy, in nats, shape (N,).
+        votes: Number of draws whose most probable class is this one, shape (N, C).
+        mutual_information: Mutual information of label and weights, in nats, shape (N,); None for a single draw.
+        variance_of_logits: Variance over draws of the logits, centred over classes and averaged over them, shape (N,);
+            None for a single draw.
+        logits: Normalised log-probabilities of each draw, shape (S, N, C); None unless `keep_draws`.
+    """
+
+    probs: Tensor
+    aleatoric: Tensor
+    votes: Tensor
+    mutual_information: Tensor | None
+    variance_of_logits: Tensor | None
+    logits: Tensor | None
+
+    @property
+    def expectation(self) -> Tensor:
+        """Mean class probabilities, shape (N, C)."""
+        return self.probs
+
+    def axes_in_words(self) -> str:
+        """Number of outputs and classes."""
+        classes = counted(self.probs.shape[-1], "class")
+        return classes if self.probs.dim() == 2 else f"outputs of shape {tuple(self.probs.shape[1:-1])}, {classes}"
+
+    def uncertainty_in_words(self) -> str:
+        """Mean entropies in nats, and the mean of the largest probabilities."""
+        entropy = f"mean entropy {float(self.total.mean()):.3g} nats"
+        if self.mutual_information is not None:
+            parts = (float(part.mean()) for part in (self.aleatoric, self.mutual_information))
+            entropy += " = aleatoric {:.3g} + epistemic {:.3g}".format(*parts)
+        return f"{entropy}; mean max_probability {float(self.max_probability.mean()):.3g}"
+
+    @property
+    def labels(self) -> Tensor:
+        """Most probable class, shape (N,)."""
+        return self.probs.argmax(-1)
+
+    @property
+    def total(self) -> Tensor:
+        """Entropy of the mean probabilities, in nats, shape (N,): aleatoric plus epistemic."""
+        return self.aleatoric if self.mutual_information is None else self.aleatoric + self.mutual_information
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Mutual information of label and weights, in nats, shape (N,); needs at least two draws."""
+        return require_variance(self.mutual_information)
+
+    @property
+    def max_probability(self) -> Tensor:
+        """Probability of the most probable class, shape (N,)."""
+        return self.probs.max(-1).values
+
+    @property
+    def logit_variance(self) -> Tensor:
+        """Variance of the centred logits over draws, averaged over classes, shape (N,); needs at least two draws."""
+        return require_variance(self.variance_of_logits)
+
+    def as_classification(self) -> "ClassificationPrediction":
+        """The same prediction."""
+        return self
+
+    def to_frame(
+        self,
+        *,
+        classes: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        index: Iterable[Any] | None = None,
+    ) -> "pandas.DataFrame":
+        """The prediction as a data frame; see :meth:`Prediction.to_frame`.
+
+        The columns are ``label``, the most probable class; ``total_nats``, ``aleatoric_nats`` and ``epistemic_nats``,
+        the entropies; and the probability of each class, such as ``prob_0``. Of several outputs each has such columns,
+        with its name or number at the end.
+
+        Args:
+            classes: Names of the classes, for labels, targets and columns; None numbers them.
+            outputs: Names of several yes-or-no outputs; None numbers them.
+            index: Labels of the rows; None numbers them.
+
+        Raises:
+            ValueError: If there are not as many names as classes, outputs or rows.
+        """
+        num_classes = self.probs.shape[-1]
+        names = None if classes is None else np.array(named("classes", classes, num_classes), object)
+
+        def of_labels(column: str, labels: Tensor) -> dict[str, np.ndarray]:
+            found = by_output(column, labels.long(), outputs)
+            return found if names is None else {name: names[values] for name, values in found.items()}
+
+        columns = of_labels("label", self.labels)
+        for name, value in (
+            ("total", self.total),
+            ("aleatoric", self.aleatoric),
+            ("epistemic", self.mutual_information),
+        ):
+            columns |= {} if value is None else by_output(f"{name}_nats", value, outputs)
+        for c, probability in enumerate(self.probs.unbind(-1)):
+            columns |= by_output(f"prob_{c if names is None else names[c]}", probability, outputs)
+        if self.targets is not None:
+            columns |= of_labels("target", self.targets)
+        if self.log_density is not None:
+            columns["log_density"] = array(self.log_density)
+        return frame(columns, len(self), index)
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """Scores of the mean probabilities against labels; each of several outputs counts as an input.
+
+        Args:
+            y: Labels, shape (N,); by default those given to `predict`.
+
+        Returns:
+            ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins). All
+            are computed from `probs` and y; `log_density` is not used.
+
+        Raises:
+            ValueError: If there are no labels, or if they do not fit the probabilities.
+        """
+        y = self._targets_for_score(y)
+        if y.shape != self.probs.shape[:-1]:
+            raise ValueError(
+                f"`y` must have shape {_checks.shape(self.probs)[:-1]}, one label per row of `probs`, got "
+                f"{_checks.shape(y)}."
+            )
+        probs, labels = self.probs.flatten(0, -2), y.flatten()
+        return {
+            "accuracy": metrics.accuracy(probs, labels),
+            "nll": metrics.negative_log_likelihood(probs, labels),
+            "brier": metrics.brier_score(probs, labels),
+            "ece": metrics.expected_calibration_error(probs, labels),
+        }

@@ -1,0 +1,215 @@
+"""Entropies of class probabilities, and their two parts."""
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+
+LOG_ZERO = -800.0
+"""Finite number used as the logarithm of 0; its exponential is 0 in double precision."""
+
+SERIES_BELOW = 0.01
+"""Below this |u| the series is used, with a relative error of 1e-9 after four terms; above, the logarithms are, with a
+relative error of 1e-11 S."""
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """Entropy over the last axis, in nats; 0 log 0 is 0.
+
+    Args:
+        probs: Probabilities, shape (..., C).
+
+    Returns:
+        Values in [0, log C], shape (...).
+
+    Example:
+        >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
+        tensor([0.0000, 0.6931])
+    """
+    _checks.finite("probs", _checks.real_tensor("probs", probs))
+    if probs.dim() == 0 or bool((probs < 0).any()):
+        raise ValueError(
+            f"`probs` must hold probabilities, shape (..., C), none below 0, got shape {_checks.shape(probs)} with a "
+            f"smallest value of {float(probs.min()):g}; turn logits into probabilities by `.softmax(-1)`."
+        )
+    return torch.special.entr(probs).sum(-1)
+
+
+def predictive_entropy(logits: Tensor) -> Tensor:
+    r"""Total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats.
+
+    Args:
+        logits: Unnormalised log-probabilities, shape (S, N, C).
+
+    Returns:
+        Values in [0, log C], shape (N,).
+    """
+    _check_logits(logits)
+    return entropy(_mean_probs(logits)).to(single_at_least(logits))
+
+
+def expected_entropy(logits: Tensor) -> Tensor:
+    r"""Aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats.
+
+    Args:
+        logits: Unnormalised log-probabilities, shape (S, N, C).
+
+    Returns:
+        Values in [0, log C], shape (N,).
+    """
+    _check_logits(logits)
+    entropies = [entropy(_probs(draw)) for draw in logits]
+    return torch.stack(entropies).mean(0).to(single_at_least(logits))
+
+
+def mutual_information(logits: Tensor) -> Tensor:
+    r"""Epistemic uncertainty of a classifier, in nats; larger means that the draws disagree more.
+
+    .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
+
+    The difference itself would have no correct digit if the draws nearly agree. So the value is computed as a sum of
+    terms that are never negative, in double precision.
+
+    Args:
+        logits: Unnormalised log-probabilities, shape (S, N, C).
+
+    Returns:
+        Values in [0, log C], shape (N,).
+
+    Raises:
+        ValueError: If S < 2, since the value of one draw is zero by construction.
+
+    References:
+        Houlsby et al. (2011), https://arxiv.org/abs/1112.5745.
+
+    Example:
+        >>> mutual_information(torch.zeros(2, 1, 2))
+        tensor([0.])
+    """
+    _check_logits(logits)
+    require_two(len(logits))
+    running = RunningEntropies()
+    for draw in logits:
+        running.add(draw.double().log_softmax(-1))
+    return running.mutual_information.to(single_at_least(logits))
+
+
+class RunningEntropies:
+    r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
+
+    The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`, which are known
+    only after the last draw. With each new draw p it grows by divergences that are known by then:
+
+    .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
+              a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
+
+    With :math:`h(p) = p \log p`, :math:`u = (p - m_{S-1}) / m_S` and :math:`g(x) = (1 + x) \log(1 + x) - x`, the two
+    divergences add up to a sum over classes of
+
+    .. math:: a\, h(p) + b\, h(m_{S-1}) - h(m_S) = m_S \big(a\, g(b u) + b\, g(-a u)\big) \ge 0.
+
+    The left-hand side is used if u is large. If u is small, its terms would cancel, and the series of g is used.
+    """
+
+    def __init__(self) -> None:
+        self.num_samples = 0
+
+    def add(self, log_probs: Tensor) -> Tensor:
+        """Take in a draw's log-probabilities, shape (..., C), normalised to their rounding; returns probabilities."""
+        probs, product = _normalised(log_probs)
+        entropy = -product.sum(-1)
+        self._merge(probs, product, entropy, torch.zeros_like(entropy), 1)
+        return probs
+
+    def add_draws(self, log_probs: Tensor) -> Tensor:
+        r"""Take in the log-probabilities of several draws, shape (S, ..., C); returns probabilities.
+
+        Their own mutual information is the mean of the sums of :math:`m\,g((p - m) / m)`.
+        """
+        probs, product = _normalised(log_probs)
+        mean = probs.mean(0)
+        floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
+        u = (probs - mean) / floor
+        cubic = u.square() * torch.addcmul(u.new_full((), 1 / 2), u, _tail(u))
+        growth = torch.where(u.abs() < SERIES_BELOW, cubic, torch.special.xlog1py(1 + u, u) - u)
+        information = (mean * growth).sum(-1).mean(0)
+        self._merge(mean, mean * floor.log(), -product.sum(-1).mean(0), information, len(probs))
+        return probs
+
+    def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
+        """Add one draw, or several with their mean probabilities, the p log p of these, and their own quantities."""
+        self.num_samples += count
+        if self.num_samples == count:
+            self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
+            self.mutual_information = information
+            return
+        weight = count / self.num_samples  # a in the formulas
+        mean = torch.lerp(self.mean, probs, weight)
+        floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
+        mean_product = mean * floor.log()
+        difference = probs - self.mean
+        u = difference / floor
+        growth = torch.where(
+            u.abs() < SERIES_BELOW,
+            difference * u * _series(u, weight),
+            torch.lerp(self._mean_product, product, weight) - mean_product,
+        )
+        mutual_information = (1 - weight) * self.mutual_information + weight * information
+        self.mutual_information = mutual_information + growth.sum(-1)
+        self.expected_entropy = torch.lerp(self.expected_entropy, entropy, weight)
+        self.mean, self._mean_product = mean, mean_product
+
+
+def _normalised(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities p in double precision, and p log p."""
+    log_probs = log_probs.double()
+    unnormalised = log_probs.exp()
+    total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
+    probs = unnormalised / total
+    return probs, probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
+
+
+def _tail(u: Tensor) -> Tensor:
+    r"""The series of :math:`g(u) / u^2` without its first term, over u: :math:`-1/6 + u/12 - u^2/20`."""
+    return torch.addcmul(u.new_full((), -1 / 6), u, torch.addcmul(u.new_full((), 1 / 12), u, u.new_full((), -1 / 20)))
+
+
+def require_two(num_samples: int) -> None:
+    """Raise unless there are at least two draws."""
+    if num_samples < 2:
+        raise ValueError(
+            f"an epistemic uncertainty needs at least 2 draws, got {num_samples}, since it is their disagreement; call "
+            "`predict` with a larger `num_samples`."
+        )
+
+
+def single_at_least(value: Tensor) -> torch.dtype:
+    """The dtype of results: that of the input, but at least single precision."""
+    return torch.promote_types(value.dtype, torch.float32)
+
+
+def _series(u: Tensor, a: float) -> Tensor:
+    r"""(a g(b u) + b g(-a u)) / u^2: the sum over k of :math:`(-u)^{k-2} (a b^k + b (-a)^k) / (k (k - 1))`."""
+    b = 1 - a
+    coefficients = ((a * b**k + b * (-a) ** k) / (k * (k - 1)) for k in (5, 4, 3, 2))
+    fifth, fourth, third, second = (u.new_full((), coefficient) for coefficient in coefficients)
+    v = -u
+    return torch.addcmul(second, v, torch.addcmul(third, v, torch.addcmul(fourth, v, fifth)))
+
+
+def _check_logits(logits: Tensor) -> None:
+    if bool(_checks.real_tensor("logits", logits).isnan().any()):  # minus infinity is a probability of 0
+        raise ValueError("`logits` must be numbers, got NaN; drop the rows that have one.")
+    if logits.dim() < 2 or logits.numel() == 0:
+        raise ValueError(f"`logits` must have shape (S, N, C), none of them 0, got {_checks.shape(logits)}.")
+
+
+def _probs(logits: Tensor) -> Tensor:
+    return logits.double().softmax(-1)
+
+
+def _mean_probs(logits: Tensor) -> Tensor:
+    mean = torch.zeros_like(logits[0], dtype=torch.double)
+    for draw in logits:
+        mean = mean + _probs(draw)
+    return mean / len(logits)

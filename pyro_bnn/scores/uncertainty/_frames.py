@@ -1,0 +1,69 @@
+"""Predictions as tables with one row per input."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+
+if TYPE_CHECKING:
+    import pandas
+
+HALF = (torch.float16, torch.bfloat16)
+"""Types that tables do not have, or not everywhere."""
+
+
+def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
+    """A data frame.
+
+    Args:
+        columns: Values by column, each of shape (N,).
+        num_rows: Number N of rows.
+        index: Labels of the rows; None numbers them.
+
+    Raises:
+        ValueError: If the index has another number of labels.
+    """
+    import pandas  # late: it takes long
+
+    labels = pandas.RangeIndex(num_rows) if index is None else pandas.Index(index)
+    if len(labels) != num_rows:
+        raise ValueError(f"`index` must have one label per row of the prediction, {num_rows}, got {len(labels)}.")
+    return pandas.DataFrame(dict(columns), index=labels)
+
+
+def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The columns of a quantity: one for each output, with the output's name or number behind that of the quantity.
+
+    Args:
+        column: Name of the quantity.
+        values: Its values, shape ``(N, *O)``.
+        outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
+
+    Raises:
+        ValueError: If there are not as many names as outputs.
+    """
+    flat = values.reshape(len(values), values.shape[1:].numel())
+    count = flat.shape[1]
+    if outputs is None:
+        names = [column] if count == 1 else [f"{column}_{'_'.join(map(str, i))}" for i in np.ndindex(*values.shape[1:])]
+    else:
+        names = [f"{column}_{name}" for name in named("outputs", outputs, count)]
+    return dict(zip(names, array(flat).T, strict=True))
+
+
+def named(argument: str, names: Sequence[str], count: int) -> list[str]:
+    """The names, after a check: there must be so many, and no two alike."""
+    found = [str(name) for name in _checks.items(argument, names, "a list of names")]
+    if len(found) != count or len(set(found)) != count:
+        raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")
+    return found
+
+
+def array(values: Tensor) -> np.ndarray:
+    """A tensor's numbers, in single precision at least."""
+    values = values.detach().cpu()
+    return (values.float() if values.dtype in HALF else values).numpy()

@@ -1,0 +1,187 @@
+"""Predictions, the results of `predict`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from typing_extensions import TypeVar
+
+from ..._core import checks as _checks
+from ..._core.summary import Shown, Summary, counted, kind_of
+from ._entropy import require_two
+from ._parameters import join_distributions, take
+
+if TYPE_CHECKING:
+    import pandas
+
+    from ._classification import ClassificationPrediction
+    from ._regression import RegressionPrediction
+
+P = TypeVar("P", bound="Prediction")
+P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
+"""Type of the predictions of a model, likelihood or running sum; code that does not say it means any."""
+
+DRAWS_FIRST = ("logits", "components", "values")
+"""Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown, ABC):
+    """Result of `predict`; the subclasses hold probabilities of classes, or moments of numbers.
+
+    ``prediction[rows]`` is the prediction for some of the inputs: `rows` is a boolean mask of shape (N,), a vector of
+    row numbers, or a slice.
+
+    Args:
+        num_samples: Number of weight draws, S.
+        log_density: Log of the mixture's density or probability at the targets, in nats, shape (N,); None if no
+            targets were given.
+        targets: Targets of `log_density`, N rows; None if no targets were given.
+    """
+
+    num_samples: int
+    log_density: Tensor | None
+    targets: Tensor | None = field(default=None, kw_only=True)
+
+    @property
+    @abstractmethod
+    def expectation(self) -> Tensor:
+        """Mean of the predictive distribution: class probabilities, shape (N, C), or means of numbers, ``(N, *O)``."""
+
+    def _summary(self) -> Summary:
+        size = f"{counted(len(self), 'input')}, {self.axes_in_words()}, {counted(self.num_samples, 'weight draw')}"
+        notes = [self.uncertainty_in_words()] if len(self) else []
+        if self.log_density is not None and len(self):
+            notes.append(f"targets: negative log-density {self.nll:.4g} nats in the mean")
+        return Summary(f"{type(self).__name__}: {size}, {kind_of(self.expectation)}", notes)
+
+    def axes_in_words(self) -> str:
+        """What one row of the prediction holds, such as "10 classes"."""
+        return f"rows of shape {tuple(self.expectation.shape[1:])}"
+
+    def uncertainty_in_words(self) -> str:
+        """The mean uncertainty of all inputs, in words."""
+        return "uncertainty unknown"
+
+    @abstractmethod
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """Scores of the prediction against targets, by name.
+
+        Args:
+            y: Targets, one row per input; by default those given to `predict`.
+
+        Raises:
+            ValueError: If there are no targets, or if they do not fit the prediction.
+        """
+
+    @abstractmethod
+    def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
+        """The prediction as a data frame with one row per input, for example to write it to a file.
+
+        Given targets, it has their column ``target``, and ``log_density`` in nats. What a single weight draw cannot
+        tell has no column.
+
+        Args:
+            index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
+
+        Raises:
+            ValueError: If the index has another number of labels.
+        """
+
+    def as_classification(self) -> "ClassificationPrediction":
+        """The same prediction with the type of a prediction of classes, for code that needs one.
+
+        Raises:
+            ValueError: If this is a prediction of numbers.
+        """
+        raise ValueError(
+            "class probabilities are needed, got a prediction of numbers; use a model with a CategoricalLikelihood or "
+            "BernoulliLikelihood."
+        )
+
+    def as_regression(self) -> "RegressionPrediction":
+        """The same prediction with the type of a prediction of numbers, for code that needs one.
+
+        Raises:
+            ValueError: If this is a prediction of classes.
+        """
+        raise ValueError(
+            "a prediction of numbers is needed, got class probabilities; use a model with a likelihood of numbers, "
+            "such as GaussianLikelihood."
+        )
+
+    @property
+    def nll(self) -> float:
+        """Negative log predictive density, in nats, averaged over the data; needs targets."""
+        if self.log_density is None:
+            raise ValueError("the NLL needs targets; call `predict(..., y=y)`.")
+        return float(-self.log_density.mean())
+
+    def __len__(self) -> int:
+        return len(self.expectation)
+
+    def __getitem__(self: P, rows: Tensor | slice) -> P:
+        index = _row_numbers(rows, len(self), self.expectation.device)
+        fields = vars(self).items()
+        return type(self)(**{name: take(value, index, int(name in DRAWS_FIRST)) for name, value in fields})
+
+    def _targets_for_score(self, y: Tensor | None) -> Tensor:
+        if y is None and self.targets is None:
+            raise ValueError("a score needs targets; call `score(y)`, or `predict(..., y=y)` first.")
+        y = self.targets if y is None else y
+        return _checks.tensor("y", y).to(self.expectation.device)
+
+
+def require_variance(variance: Tensor | None) -> Tensor:
+    """The variance, if it is not None as for a single draw.
+
+    Raises:
+        ValueError: If it is None.
+    """
+    if variance is None:
+        require_two(1)
+    assert variance is not None
+    return variance
+
+
+def concatenate(predictions: Sequence[P]) -> P:
+    """One prediction from those for successive batches of data, all with the same weight draws."""
+    first = predictions[0]
+    joined: dict[str, Any] = {"num_samples": first.num_samples}
+    for name, value in vars(first).items():
+        parts = [getattr(p, name) for p in predictions]
+        data_axis = int(name in DRAWS_FIRST)
+        if isinstance(value, Tensor):
+            joined[name] = torch.cat(parts, data_axis)
+        elif isinstance(value, Distribution):
+            joined[name] = join_distributions(parts, data_axis, torch.cat)
+        elif value is None:
+            joined[name] = None
+    return type(first)(**joined)
+
+
+def _is_forward(rows: slice) -> bool:
+    numbers = [number for number in (rows.start, rows.stop, rows.step) if number is not None]
+    return all(isinstance(number, int) for number in numbers) and (rows.step is None or rows.step > 0)
+
+
+def _row_numbers(rows: object, num_data: int, device: torch.device) -> Tensor:
+    every = torch.arange(num_data, device=device)
+    if isinstance(rows, slice) and _is_forward(rows):
+        return every[rows]
+    if isinstance(rows, Tensor) and not rows.is_meta and rows.dim() == 1:
+        if rows.dtype == torch.bool and len(rows) == num_data:
+            return every[rows.to(device)]
+        whole = not (rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex())
+        if whole and bool(((rows >= -num_data) & (rows < num_data)).all()):
+            return every[rows.to(device)]
+    got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else f"{rows!r}"
+    raise ValueError(
+        f"rows of a prediction are chosen by a boolean mask of shape ({num_data},), a vector of row numbers below "
+        f"{num_data}, or a slice of whole numbers with a step above 0, got {got}; for one row write "
+        "`prediction[i : i + 1]`."
+    )

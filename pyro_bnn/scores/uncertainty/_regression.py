@@ -1,0 +1,373 @@
+"""Predictions of numbers."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal, Poisson
+
+from ..._core import checks as _checks
+from ..._core.gaussian_mixture import BISECTIONS, mixture_cdf, mixture_icdf
+from ..._core.scope import seeded
+from ..._core.summary import counted
+from .. import metrics
+from ._frames import array, by_output, frame
+from ._parameters import in_double, take
+from ._prediction import Prediction, require_variance
+
+if TYPE_CHECKING:
+    import pandas
+
+CRPS_DRAWS = 1000
+"""Heuristic: draws for a CRPS without closed form; its error is about 3 % of a standard deviation per target."""
+
+
+@dataclass(frozen=True, repr=False)
+class RegressionPrediction(Prediction):
+    """Mean and variances of the predictive mixture, which has one component per weight draw.
+
+    Variances are in double precision for every model: squares of numbers above 1e19 are infinite in single precision.
+
+    Args:
+        num_samples: Number of weight draws, S.
+        log_density: Log-density of the targets, in nats, shape (N,); None if no targets were given.
+        targets: Targets of `log_density`, shape ``(N, *O)``; None if no targets were given.
+        mean: Predictive mean, shape ``(N, *O)``.
+        aleatoric: Mean of the components' variances, shape ``(N, *O)``.
+        variance_of_means: Unbiased variance over draws of the components' means, shape ``(N, *O)``; None for a single
+            draw.
+        components: The mixture's components, batch shape ``(S, N, *O)``; None unless `keep_draws`.
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
+    variance_of_means: Tensor | None
+    components: Distribution | None
+
+    @property
+    def expectation(self) -> Tensor:
+        """Predictive mean, shape ``(N, *O)``."""
+        return self.mean
+
+    def axes_in_words(self) -> str:
+        """Number of outputs, and whether quantiles can be computed."""
+        shape = self.mean.shape[1:]
+        outputs = counted(shape.numel(), "output") if len(shape) < 2 else f"outputs of shape {tuple(shape)}"
+        return outputs if self.components is None else f"{outputs} with quantiles"
+
+    def uncertainty_in_words(self) -> str:
+        """Root mean square of the predictive standard deviations."""
+        if self.variance_of_means is None:
+            return f"standard deviation (root mean square) {float(self.aleatoric.mean()) ** 0.5:.3g}, aleatoric only"
+        parts = (float(part.mean()) ** 0.5 for part in (self.total, self.aleatoric, self.variance_of_means))
+        return "standard deviation (root mean square) {:.3g}; aleatoric {:.3g}, epistemic {:.3g}".format(*parts)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Unbiased variance over draws of the components' means, shape ``(N, *O)``; needs at least two draws."""
+        return require_variance(self.variance_of_means)
+
+    @property
+    def total(self) -> Tensor:
+        """Variance of an observation, shape ``(N, *O)``: aleatoric plus epistemic."""
+        return self.aleatoric + self.epistemic
+
+    def as_regression(self) -> "RegressionPrediction":
+        """The same prediction."""
+        return self
+
+    def variances(self) -> dict[str, Tensor]:
+        """The predictive variance and its parts, by name, each of shape ``(N, *O)``; of a single draw only one part."""
+        if self.variance_of_means is None:
+            return {"aleatoric": self.aleatoric}
+        return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
+
+    def to_frame(
+        self,
+        *,
+        level: float | None = None,
+        outputs: Sequence[str] | None = None,
+        index: Iterable[Any] | None = None,
+    ) -> "pandas.DataFrame":
+        """The prediction as a data frame; see :meth:`Prediction.to_frame`.
+
+        The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``; given
+        a level also ``lower`` and ``upper``. Of several outputs each has such columns, with its name or number at the
+        end.
+
+        Args:
+            level: Probability of the interval from ``lower`` to ``upper``, such as 0.9, with equal probabilities below
+                and above it; needs `keep_draws`.
+            outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
+            index: Labels of the rows; None numbers them.
+
+        Raises:
+            ValueError: If the components were not kept, or there are not as many names as outputs or rows.
+        """
+        columns = by_output("mean", self.mean, outputs)
+        for name, variance in self.variances().items():
+            columns |= by_output(f"{name}_sd", variance.sqrt().to(self.mean.dtype), outputs)
+        if level is not None:
+            tail = (1 - _checks.between_zero_and_one("level", level)) / 2
+            for name, bound in zip(("lower", "upper"), self.quantile([tail, 1 - tail]), strict=True):
+                columns |= by_output(name, bound, outputs)
+        if self.targets is not None:
+            columns |= by_output("target", self.targets, outputs)
+        if self.log_density is not None:
+            columns["log_density"] = array(self.log_density)
+        return frame(columns, len(self), index)
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """Scores of the prediction against targets.
+
+        Args:
+            y: Targets, shape ``(N, *O)``; by default those given to `predict`.
+
+        Returns:
+            ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y. ``nll``, in nats per row,
+            with `keep_draws`, or if y equals the targets given to `predict`; the density of other targets cannot be
+            computed without the components.
+
+        Raises:
+            ValueError: If there are no targets, or if they are not finite or have another shape.
+        """
+        y = self._targets_for_score(y)
+        scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
+        if self.log_density is not None and self.targets is not None and torch.equal(y.to(self.targets), self.targets):
+            scores["nll"] = self.nll
+        elif self.components is not None:
+            scores["nll"] = float(-self.log_prob(y).mean())
+        if self.components is not None:
+            scores["crps"] = self.crps(y)
+        return scores
+
+    def crps(self, y: Tensor) -> float:
+        """Continuous ranked probability score, averaged over rows and outputs, in the units of y; lower is better.
+
+        It is exact if the components are Gaussians or mixtures of Gaussians; the time then grows with the square of the
+        number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed.
+
+        Args:
+            y: Targets, shape ``(N, *O)``.
+
+        Raises:
+            ValueError: If the components were not kept, or y does not fit.
+
+        References:
+            See :func:`~pyro_bnn.metrics.crps_of_normal_mixture` and :func:`~pyro_bnn.metrics.crps_from_draws`.
+        """
+        gaussians = self._gaussians()
+        _checks.tensor("y", y)
+        if gaussians is None:
+            return metrics.crps_from_draws(self.sample(CRPS_DRAWS, seed=0), y)
+        return metrics.crps_of_normal_mixture(*gaussians, y)
+
+    def _kept_components(self) -> Distribution:
+        if self.components is None:
+            raise ValueError("the mixture's components were not kept; call `predict(..., keep_draws=True)`.")
+        return self.components
+
+    def _gaussians(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Weights, means and scales of all Gaussians in the mixture, shape ``(N, *O, M)``; None for other families."""
+        components = self._kept_components()
+        if not isinstance(components, Normal):
+            return None
+        loc, scale = (value.double().movedim(0, -1) for value in (components.loc, components.scale))
+        return torch.full_like(loc, 1 / self.num_samples), loc, scale
+
+    def _aligned(self, y: Tensor) -> Tensor:
+        """The values y, broadcast to the rows and outputs; further leading axes stay."""
+        expected = f"(..., {', '.join(map(str, self.mean.shape))})"
+        if not isinstance(y, Tensor):
+            raise ValueError(f"`y` must be a tensor of shape {expected}, got {type(y).__name__}.")
+        _checks.finite("y", y)
+        if y.is_complex():
+            raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
+        try:
+            y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
+        except RuntimeError:
+            raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(y)}.") from None
+        if y.shape[y.dim() - self.mean.dim() :] != self.mean.shape:
+            raise ValueError(f"`y` must have shape {expected}, got one that broadcasts to {_checks.shape(y)}.")
+        return y
+
+    def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y: ``(..., *result)``.
+
+        The values are taken one by one, so that no leading axis meets the draws of the components, and memory does not
+        grow with these axes.
+        """
+        y = self._aligned(y)
+        lead = y.shape[: y.dim() - self.mean.dim()]
+        results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
+        shape = results[0].shape if results else function(self.mean).shape
+        return torch.stack(results).reshape(*lead, *shape) if results else self.mean.new_zeros(*lead, *shape)
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        r"""Log-density or log-probability of y under the mixture, in nats, jointly over the outputs of a row.
+
+        .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
+
+        At the targets this is `log_density`. With more leading axes y can hold, for example, a grid.
+
+        Args:
+            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
+
+        Returns:
+            Log-densities, shape ``(..., N)``.
+        """
+        components = self._kept_components()
+
+        def log_prob(values: Tensor) -> Tensor:
+            elements = components.log_prob(values)  # (S, N, *O)
+            rows = elements.flatten(2).sum(-1) if elements.dim() > 2 else elements
+            return rows.logsumexp(0) - math.log(self.num_samples)
+
+        return self._for_each(log_prob, y)
+
+    def sample(self, num_samples: int, *, seed: int | None = None) -> Tensor:
+        """Independent draws of observations: each draw takes one of the kept weight draws for all rows.
+
+        Args:
+            num_samples: Number of draws.
+            seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
+
+        Returns:
+            Observations, shape ``(num_samples, N, *O)``; all rows of one slice have the same weights.
+        """
+        components = self._kept_components()
+        _checks.at_least("num_samples", num_samples, 1)
+        device = self.mean.device
+        with seeded(seed, device):
+            index = torch.randint(self.num_samples, (num_samples,), device=device)
+            return take(components, index, 0).sample()
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Probability that an observation is no larger than y, element by element, under the mixture.
+
+        Args:
+            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
+
+        Returns:
+            Values in [0, 1], shape ``(..., N, *O)``.
+        """
+        gaussians = self._gaussians()
+        components = self._double_components()
+
+        def cdf(values: Tensor) -> Tensor:
+            below = _mean_cdf(components, values.double()) if gaussians is None else mixture_cdf(*gaussians, values)
+            return below.to(self.mean.dtype)
+
+        return self._for_each(cdf, y)
+
+    def quantile(self, q: float | Sequence[Any] | Tensor) -> Tensor:
+        """Quantiles of the mixture, element by element, by bisection between its components' quantiles.
+
+        They are computed in double precision, so probabilities close to 0 or 1 work for single-precision models too.
+
+        Args:
+            q: A probability, strictly between 0 and 1, or probabilities of any shape, which apply to every element.
+
+        Returns:
+            Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
+            least q.
+
+        Raises:
+            ValueError: If there is no probability, or one is not strictly between 0 and 1.
+        """
+        levels = _levels(q)
+        if levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
+            raise ValueError(
+                "`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got "
+                f"{q if levels.dim() == 0 else f'shape {_checks.shape(levels)} with {levels.flatten()[:3].tolist()}'}."
+            )
+        quantiles = [self._quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
+        return torch.stack(quantiles).reshape(*levels.shape, *self.mean.shape)
+
+    def _quantile(self, q: float) -> Tensor:
+        gaussians = self._gaussians()
+        if gaussians is not None:
+            return mixture_icdf(*gaussians, torch.full_like(self.mean, q, dtype=torch.double))
+        components = self._double_components()
+        low, high = _bracket(components, q)
+        counts = isinstance(components, Poisson)
+        for _ in range(BISECTIONS):
+            middle = ((low + high) / 2).floor() if counts else (low + high) / 2
+            below = _mean_cdf(components, middle) < q
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return high
+
+    def _double_components(self) -> Distribution:
+        return in_double(self._kept_components())
+
+
+@dataclass(frozen=True, repr=False)
+class MixtureDensityPrediction(RegressionPrediction):
+    r"""A prediction whose draws are themselves mixtures, so that its variance has three parts.
+
+    With components m of weight :math:`\pi_{sm}`, mean :math:`\mu_{sm}` and variance :math:`\sigma_{sm}^2` in draw s,
+    the law of total variance, applied twice, says
+
+    .. math:: \mathrm{Var}[y] =
+        \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} \sigma_{sm}^2}_\text{within components}
+        + \underbrace{\tfrac1S \sum_s \sum_m \pi_{sm} (\mu_{sm} - \bar\mu_s)^2}_\text{between components}
+        + \underbrace{\mathrm{Var}_s[\bar\mu_s]}_\text{between draws}, \qquad
+        \bar\mu_s = \sum_m \pi_{sm} \mu_{sm}.
+
+    The first two parts are `aleatoric` (noise, and several plausible values at one input), the last is `epistemic`.
+
+    Args:
+        within_components: Mean over draws of the variance within components, shape ``(N, *O)``.
+        between_components: Mean over draws of the variance between components, shape ``(N, *O)``.
+
+    References:
+        Choi et al. (2018), Uncertainty-Aware Learning from Demonstration using Mixture Density Networks with
+        Sampling-Free Variance Modeling, https://arxiv.org/abs/1709.02249, for the split of one network's variance.
+    """
+
+    within_components: Tensor
+    between_components: Tensor
+
+    def variances(self) -> dict[str, Tensor]:
+        """The predictive variance and its parts, by name, each of shape ``(N, *O)``."""
+        parts = {"within_components": self.within_components, "between_components": self.between_components}
+        return super().variances() | parts
+
+    def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
+        components = vars(self._kept_components())  # a NormalMixture, whose class is in a layer above this one
+        weights = components["logits"].double().softmax(-1) / self.num_samples
+        parts = (weights, components["loc"].double(), components["scale"].double())
+        joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)
+        return joined[0], joined[1], joined[2]
+
+
+def _levels(q: object) -> Tensor:
+    """Probabilities in double precision."""
+    try:
+        levels = torch.as_tensor(q, dtype=torch.double)
+    except (TypeError, ValueError, RuntimeError):
+        levels = None
+    if levels is None or isinstance(q, bool):
+        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {q!r}.")
+    return _checks.tensor("q", levels)
+
+
+def _mean_cdf(components: Distribution, y: Tensor) -> Tensor:
+    """Distribution function of the mixture of all draws."""
+    if isinstance(components, Poisson):
+        cdf = torch.special.gammaincc((y.floor() + 1).clamp_min(1e-30), components.rate) * (y >= 0)
+    else:
+        cdf = components.cdf(y)
+    return cdf.mean(0)
+
+
+def _bracket(components: Distribution, q: float) -> tuple[Tensor, Tensor]:
+    """A value below and a value above the quantile of the mixture."""
+    if isinstance(components, Poisson):
+        rate = components.rate.amax(0)
+        return torch.full_like(rate, -1.0), (rate + (rate * q / (1 - q)).sqrt()).ceil() + 1  # Cantelli's inequality
+    quantiles = components.icdf(torch.full_like(components.mean, q))
+    return quantiles.amin(0), quantiles.amax(0)

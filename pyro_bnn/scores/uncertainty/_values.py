@@ -1,0 +1,81 @@
+"""Predictions of a Pyro model of one's own."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from .. import metrics
+from ._frames import by_output, frame
+from ._prediction import Prediction, require_variance
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class ValuePrediction(Prediction):
+    """What a Pyro model of one's own returns, over draws of its latent variables.
+
+    A model that returns a mean has in `variance` the epistemic part only; one that returns a drawn observation has the
+    whole. There is no log-density: the model says no likelihood of single rows.
+
+    Args:
+        num_samples: Number of draws, S.
+        log_density: None.
+        targets: None.
+        mean: Mean of the values, shape ``(N, *O)``.
+        variance_of_values: Unbiased variance of the values over draws, shape ``(N, *O)``; None for a single draw.
+        values: The values of each draw, shape ``(S, N, *O)``; None unless `keep_draws`.
+    """
+
+    mean: Tensor
+    variance_of_values: Tensor | None
+    values: Tensor | None
+
+    @property
+    def expectation(self) -> Tensor:
+        """Mean of the values, shape ``(N, *O)``."""
+        return self.mean
+
+    @property
+    def variance(self) -> Tensor:
+        """Unbiased variance of the values over draws, shape ``(N, *O)``; needs at least two draws."""
+        return require_variance(self.variance_of_values)
+
+    def quantile(self, levels: list[float]) -> Tensor:
+        """Quantiles of the values over draws, which must have been kept.
+
+        Args:
+            levels: Q probabilities strictly between 0 and 1.
+
+        Returns:
+            Shape ``(Q, N, *O)``.
+
+        Raises:
+            ValueError: If the draws were not kept.
+        """
+        if self.values is None:
+            raise ValueError("quantiles need the values of all draws; call `predict(..., keep_draws=True)`.")
+        found = [_checks.between_zero_and_one("levels", level) for level in levels]
+        return torch.quantile(self.values, self.values.new_tensor(found), dim=0)
+
+    def uncertainty_in_words(self) -> str:
+        """Root mean square of the standard deviations."""
+        if self.variance_of_values is None:
+            return "one draw, so no uncertainty"
+        return f"standard deviation over draws (root mean square) {float(self.variance.mean()) ** 0.5:.3g}"
+
+    def score(self, y: Tensor | None = None) -> dict[str, float]:
+        """The root mean squared error of the mean, ``rmse``; see :meth:`Prediction.score`."""
+        return {"rmse": metrics.root_mean_squared_error(self.mean, self._targets_for_score(y))}
+
+    def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
+        """The columns ``mean`` and ``sd``; see :meth:`Prediction.to_frame`."""
+        columns = by_output("mean", self.mean, None)
+        if self.variance_of_values is not None:
+            columns |= by_output("sd", self.variance.sqrt(), None)
+        return frame(columns, len(self), index)
