@@ -141,6 +141,8 @@ def answers(name, value, pool):
     for parameter in parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             continue
+        if parameter.name == "validate_args":  # of torch.distributions, which takes any truth value
+            continue
         for what, make in WRONG.items():
             try:
                 value(**{**base, parameter.name: make()})

@@ -124,12 +124,6 @@ def finite(name: str, value: Tensor) -> None:
         )
 
 
-def same_rows(x: Tensor, y: Tensor) -> None:
-    """Raise unless x and y have the same number of rows."""
-    if x.dim() == 0 or y.dim() == 0 or len(x) != len(y):
-        raise ValueError(f"`x` and `y` must have the same number of rows, got shapes {shape(x)} and {shape(y)}.")
-
-
 def shape(value: Tensor) -> tuple[int, ...]:
     """The shape as a plain tuple, which prints short."""
     return tuple(value.shape)

@@ -26,7 +26,7 @@ def regression_problem(
         ValueError: If an argument is out of range.
     """
     _checks.at_least("num_data", num_data, 1)
-    _checks.not_negative("noise", noise)
+    noise = _checks.not_negative("noise", noise)
     generator = torch.Generator().manual_seed(_checks.seed(seed))
     if not (_checks.is_number(gap) and 0 <= gap < 1):
         raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {gap!r}.")

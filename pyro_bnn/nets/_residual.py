@@ -58,7 +58,9 @@ def resnet20(
     """
     for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
         _checks.at_least(name, value, 1)
-    _checks.function("norm", norm, "a function from a number of channels to a layer, such as nn.BatchNorm2d")
+    example = "a function from a number of channels to a layer, such as nn.BatchNorm2d"
+    _checks.function("norm", norm, example)
+    _checks.kind("norm", norm(width), nn.Module, example)
     widths = [width * 2**stage for stage in range(NUM_STAGES)]
     start = {"conv": _convolution(in_channels, width), "norm": norm(width), "relu": nn.ReLU()}
     layers = OrderedDict[str, nn.Module](start)

@@ -154,7 +154,7 @@ def fit_gauss_newton(
         evidence = Evidence((center - prior.means).square(), curvature)
         precisions = prior.precisions
         if isinstance(prior_precision, (int, float)):
-            precisions = torch.full_like(precisions, prior_precision)
+            precisions = torch.full_like(precisions, float(prior_precision))
         numbers = _numbers(layout, groups) if prior_precision == EVIDENCE else None
         precisions, log_scales = evidence.best(precisions, numbers, noise)
         penalty = float(evidence.penalty((-2 * log_scales).exp(), precisions))

@@ -92,7 +92,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
         return
     try:
         inspect.signature(model.forward if isinstance(model, nn.Module) else model).bind(*args, **kwargs)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # the latter: a class or function without a signature
         name = getattr(model, "__name__", type(model).__name__)
         raise ValueError(
             f"a Pyro model of your own must be given with the arguments of a call, as `MeanFieldGuide({name}, x, y)`, "

@@ -104,7 +104,7 @@ def fit_svi(
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
-    weight_at = kl_weight if callable(kl_weight) else constant(kl_weight)
+    weight_at = constant(kl_weight) if not callable(kl_weight) or isinstance(kl_weight, type) else kl_weight
     require_maker(optimizer)
     check_model(model, guide)
     model, guide = as_module("model", model), as_module("guide", guide)

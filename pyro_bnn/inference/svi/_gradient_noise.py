@@ -115,6 +115,8 @@ def gradient_noise(
         ('loc.net.weight', True)
     """
     _checks.at_least("num_draws", num_draws, 2)
+    _checks.kind("model", model, nn.Module, "the model of the guide")
+    x, y = _checks.rows("x", x), _checks.rows("y", y)
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, nn.Module, "a guide that is a module, or the posterior from a fit of one")
     assert isinstance(found, nn.Module)

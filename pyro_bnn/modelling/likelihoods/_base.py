@@ -51,6 +51,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     has_row_weights: bool = False
     """Whether targets come with a weight, in a last axis of two; see :meth:`with_row_weights`."""
 
+    def __init__(self) -> None:
+        super().__init__()  # without the name that a PyroModule takes
+
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a fixed number as a buffer that is exact in every dtype to which the likelihood moves.
 

@@ -112,6 +112,7 @@ def prune(
         raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
     if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
         raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
+    threshold = None if threshold is None else float(threshold)
     if model is not None:
         _checks.kind("model", model, BayesianModel, "the BayesianModel of the guide")
     every = signal_to_noise(guide)

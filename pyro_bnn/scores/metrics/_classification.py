@@ -123,6 +123,7 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
 def confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
     """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as :func:`calibration_bins` has them."""
     _checks.at_least("num_bins", num_bins, 1)
+    _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
         edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
         return (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1, edges
