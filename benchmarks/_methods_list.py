@@ -12,6 +12,7 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from torch.optim.lr_scheduler import LambdaLR
 
 import pyro_bnn as pb
+from pyro_bnn.inference.estimators import Estimator
 
 from ._methods import Fit, Method, Network, Points, PointSetting, Problem, adam, fit_point
 from ._schedules import cosine
@@ -101,7 +102,7 @@ class MeanField(Method):
     def fit(self, problem: Problem, points: Points) -> Fit:
         return self._fit(problem, None)
 
-    def _fit(self, problem: Problem, estimator: pb.Estimator | None) -> Fit:
+    def _fit(self, problem: Problem, estimator: Estimator | None) -> Fit:
         begin = time.process_time()
         model = problem.model(problem.prior)
         posterior = pb.fit_svi(

@@ -11,6 +11,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import scale_maps
+from pyro_bnn.inference.estimators import Estimator
 
 from ._regression import Budget, Fit, NetworkMethod, Problem, Setting, make_model, make_network
 
@@ -246,7 +247,7 @@ def optimise(
     steps: int | None = None,
     maker: Callable | None = None,
     elbo: type[ELBO] = Trace_ELBO,
-    estimator: pb.Estimator | None = None,
+    estimator: Estimator | None = None,
 ) -> pb.GuidePosterior:
     """Adam, or the optimizer of a maker, with a cosine decay; about as many steps for any number of rows."""
     batches, batch_size = batches_of(problem, budget)

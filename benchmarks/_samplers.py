@@ -12,6 +12,7 @@ from pyro.infer.mcmc import nuts as pyro_nuts
 from torch import Tensor
 
 import pyro_bnn as pb
+from pyro_bnn.inference import mcmc
 from pyro_bnn.inference.mcmc import Draws, Kernel, ValueAndGrad
 
 from . import _problem
@@ -64,7 +65,7 @@ class Ours(Sampler):
         return Result(_problem.functions(posterior.samples), sampler.num_steps, seconds)
 
 
-class CountingNUTS(pb.Sampler):
+class CountingNUTS(mcmc.Sampler):
     """NUTS that counts its leapfrog steps, in warm-up too.
 
     Attributes:

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 import pyro_bnn as pb
 from pyro_bnn import metrics
 from pyro_bnn.data import Images, load_images
+from pyro_bnn.modelling.priors import PosteriorPrior
 
 NUM_TASKS = 5
 NUM_UNITS = 256
@@ -168,7 +169,7 @@ class Learner:
             {name: values[name] for name in values if name in known}
             for values in (posterior.locations, posterior.scales)
         )
-        return pb.PosteriorPrior(locations, scales, otherwise=pb.NormalPrior(1.0))
+        return PosteriorPrior(locations, scales, otherwise=pb.NormalPrior(1.0))
 
     def _model(self, num_data: int, prior: pb.Prior, tasks: range) -> pb.BayesianModel:
         with torch.random.fork_rng():

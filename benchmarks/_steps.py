@@ -22,6 +22,8 @@ from torch.nn import functional as F
 
 import pyro_bnn as pb
 from pyro_bnn._core.files import read_state, write_state
+from pyro_bnn.inference.estimators import Estimator
+from pyro_bnn.inference.guides import FlatGuide
 
 KIND = "checkpoint of a fit"
 INITIAL_SCALE = 0.01
@@ -240,7 +242,7 @@ class CapturedDeterministic(Loop):
         return self._loss.detach().clone()
 
 
-MakeGuide = Callable[[pb.BayesianModel], pb.FlatGuide]
+MakeGuide = Callable[[pb.BayesianModel], FlatGuide]
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -269,7 +271,7 @@ class FitSVI:
         *,
         prior: pb.Prior | None = None,
         elbo: type[ELBO] = Trace_ELBO,
-        estimator: pb.Estimator | None = None,
+        estimator: Estimator | None = None,
         make_guide: MakeGuide = mean_field,
         optimizer: MakeOptimizer | None = None,
         in_batches: bool = False,

@@ -19,6 +19,7 @@ import torch
 
 import pyro_bnn as pb
 from pyro_bnn.app.files import write_json
+from pyro_bnn.inference.batch_norm import PinnedPosterior
 from pyro_bnn.inference.history import History
 
 from . import _residual, _residual_scores, _residual_tables
@@ -120,7 +121,7 @@ class Runs:
             sums = {key: sum(part[key] for part in parts) for key in ("cpu_seconds", "wall_seconds", "num_steps")}
             record["training"] = {**parts[0], **sums}
             record["machine"] = members[0]["machine"]
-            posterior = pb.EnsemblePosterior([pb.PinnedPosterior(problem.model, found) for problem, found in networks])
+            posterior = pb.EnsemblePosterior([PinnedPosterior(problem.model, found) for problem, found in networks])
             setting = replace(tasks[0].setting, method="ensemble")
             self._measure(name, record, setting, 0, networks[0][0], posterior, num_samples=len(tasks))
         return record

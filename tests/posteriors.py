@@ -8,6 +8,8 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
+from pyro_bnn.inference.batch_norm import PinnedPosterior
+from pyro_bnn.inference.mcmc import ChainStatistics
 from pyro_bnn.inference.scale_maps import LogVariance
 
 from .cases import small_model
@@ -63,7 +65,7 @@ def pinned(model, x, y):
         with torch.no_grad():
             model.network[1].running_mean.normal_()
             model.network[0].bias.normal_()
-        members.append(pb.PinnedPosterior(model, pb.auto_delta(model, init=pb.NormalInit(0.5))))
+        members.append(PinnedPosterior(model, pb.auto_delta(model, init=pb.NormalInit(0.5))))
     return pb.EnsemblePosterior(members)
 
 
@@ -77,7 +79,7 @@ def refreshed(model, x, y):
 
 
 def pinned_and_pruned(model, x, y):
-    return pb.PinnedPosterior(model, pruned(model, x, y))
+    return PinnedPosterior(model, pruned(model, x, y))
 
 
 def nuts(model, x, y):
@@ -87,7 +89,7 @@ def nuts(model, x, y):
 def chains(samples, **statistics):
     """Chains of any draws, with no statistics but these."""
     names = ("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass", "seconds")
-    reported = pb.ChainStatistics(**{**dict.fromkeys(names), **statistics})
+    reported = ChainStatistics(**{**dict.fromkeys(names), **statistics})
     return pb.MCMCPosterior(samples, reported, pb.Status(True, "by hand"), sampler="NUTS")
 
 

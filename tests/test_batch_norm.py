@@ -6,6 +6,7 @@ from pyro.nn.module import to_pyro_module_
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.inference.batch_norm import PinnedPosterior
 
 from .tolerances import assert_identical
 
@@ -155,7 +156,7 @@ def test_members_of_an_ensemble_keep_their_own_networks():
         point = pb.auto_delta(model)
         point.load_state_dict({f"loc.{name}": value for name, value in median.items()})
         own.append(pb.predict(model, point, x, num_samples=1).probs)
-        pinned.append((pb.PinnedPosterior(model, point), point))
+        pinned.append((PinnedPosterior(model, point), point))
     expected = torch.stack(own).mean(0)
     first = members[0][0]
     found = pb.predict(first, pb.EnsemblePosterior([member for member, _ in pinned]), x, num_samples=3)
@@ -177,7 +178,7 @@ def test_members_that_share_a_frozen_body_are_no_cause_for_a_warning():
 
 def test_later_changes_of_the_model_do_not_reach_a_pinned_posterior():
     model, guide, x = fitted(0)
-    pinned = pb.PinnedPosterior(model, guide)
+    pinned = PinnedPosterior(model, guide)
     before = pb.predict(model, pinned, x, num_samples=4, seed=0).probs
     with torch.no_grad():
         model.network[1].weight.mul_(3)
@@ -189,7 +190,7 @@ def test_later_changes_of_the_model_do_not_reach_a_pinned_posterior():
 
 def test_a_plain_network_gets_what_a_pinned_posterior_carries():
     model, guide, x = fitted(0)
-    values = pb.PinnedPosterior(model, guide).median()
+    values = PinnedPosterior(model, guide).median()
     with torch.no_grad():
         model.network[1].weight.mul_(3)
         model.network[4].running_mean.add_(1)
@@ -206,7 +207,7 @@ def test_a_plain_network_gets_what_a_pinned_posterior_carries():
 
 def test_what_draws_carry_is_no_latent_variable():
     model, guide, x = fitted(0)
-    pinned = pb.PinnedPosterior(model, guide)
+    pinned = PinnedPosterior(model, guide)
     assert {*pinned.sample(2)} == {*model.site_names, *pinned.carried}
     assert set(pinned.shapes) == set(model.site_names)
     assert set(pinned.median()) == {*model.site_names, *pinned.carried}
@@ -230,7 +231,7 @@ def test_batches_have_nearly_the_size_that_is_asked_for(batch_size, sizes):
 def test_mistakes_are_told():
     model, guide, x = problem()
     with pytest.raises(ValueError, match="must have draws that carry nothing yet, got a PinnedPosterior"):
-        pb.RefreshedPosterior(model, pb.PinnedPosterior(model, guide), x)
+        pb.RefreshedPosterior(model, PinnedPosterior(model, guide), x)
     with pytest.raises(ValueError, match="`batch_size` must be a whole number of at least 2"):
         pb.refresh_batch_norm(model, guide, x, batch_size=1)
     likelihood = pb.CategoricalLikelihood()
@@ -245,7 +246,7 @@ def test_mistakes_are_told():
 
 def test_a_median_and_a_draw_predict_with_what_they_carry():
     model, guide, x = fitted(0)
-    refreshed, pinned = pb.RefreshedPosterior(model, guide, x, batch_size=BATCH), pb.PinnedPosterior(model, guide)
+    refreshed, pinned = pb.RefreshedPosterior(model, guide, x, batch_size=BATCH), PinnedPosterior(model, guide)
     draw = next(refreshed.draws(1))
     own = [buffer.clone() for buffer in buffers_of(model)]
     found = pb.predict_point(model, draw, x).probs

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.modelling.model import Selection
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.05)
 
@@ -56,7 +57,7 @@ def test_a_layer_that_is_no_longer_the_models_is_named(change, use):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (pb.Selection, r"got the class Selection; call `layers\(...\)`"),
+        (Selection, r"got the class Selection; call `layers\(...\)`"),
         (lambda: True, r"got function that cannot be called with these three \(too many positional arguments\)"),
         (lambda name, parameter: True, "cannot be called with these three"),
         (lambda name, parameter, layer: parameter > 0, r"got a tensor of shape \(4, 3\) for `net.0.weight`"),

@@ -10,6 +10,7 @@ from pyro.infer.autoguide import AutoDelta
 from pyro.infer.autoguide.initialization import init_to_value
 
 import pyro_bnn as pb
+from pyro_bnn.inference.guides import Noise
 
 from .cases import LIKELIHOODS
 from .fits import ADAM, ELBOS, MORE_PRIORS, assert_same, fit, fit_both, problem, whole
@@ -112,7 +113,7 @@ def test_an_estimator_has_nothing_to_work_on():
     with pytest.raises(
         ValueError, match="`estimator` needs random weights, but this guide is a point; leave `estimator` out"
     ):
-        guide.flat(guide.joint(model), noise=pb.Noise.DEVIATION, closed_form=False)
+        guide.flat(guide.joint(model), noise=Noise.DEVIATION, closed_form=False)
 
 
 def test_weight_decay_like_optimizers_work_on_either_path(monkeypatch):

@@ -12,6 +12,7 @@ from pyro.nn import PyroSample
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.inference.history import History
 
 from .fits import FUSED, fit, linear, six_rows
 
@@ -182,7 +183,7 @@ def test_the_path_survives_json():
     model, guide = linear()
     data = six_rows()
     history = pb.fit_svi(model, guide, data, optimizer=SGD, num_epochs=1).history
-    assert pb.History.from_dict(history.to_dict()).path == "direct"
+    assert History.from_dict(history.to_dict()).path == "direct"
 
 
 # --- what would be wrong on either path -------------------------------------------------------------------------------

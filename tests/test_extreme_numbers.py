@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import pyro_bnn as pb
 from pyro_bnn import data, scale_maps
+from pyro_bnn.modelling.priors import PosteriorPrior
 
 ADAM = functools.partial(torch.optim.Adam, lr=1e-2)
 
@@ -16,7 +17,7 @@ ADAM = functools.partial(torch.optim.Adam, lr=1e-2)
 def posterior_prior(scale):
     shapes = {"net.weight": (1, 2), "net.bias": (1,)}
     locations = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    return pb.PosteriorPrior(locations, {name: torch.full(shape, scale) for name, shape in shapes.items()})
+    return PosteriorPrior(locations, {name: torch.full(shape, scale) for name, shape in shapes.items()})
 
 
 PRIORS = {

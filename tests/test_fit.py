@@ -9,6 +9,8 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.auto.fitting import Plateau, trend_of
+from pyro_bnn.inference.history import History
+from pyro_bnn.inference.svi import StatefulCallback
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 
@@ -168,7 +170,7 @@ def test_the_standard_error_of_the_trend_is_the_spread_of_its_rises():
 
 def run(plateau, objective):
     """The epoch after which a plateau ends a fit with these values, and the factors of the learning rate."""
-    history, factors = pb.History(100), []
+    history, factors = History(100), []
     for value in objective:
         history.add_step(value, 0.0, 1.0)
         history.end_epoch([100], 0.1, 0.0)
@@ -191,7 +193,7 @@ def test_a_fit_does_not_end_while_the_kl_weight_changes():
     """Objectives with different weights of the KL are not comparable, so a flat record of them is no plateau."""
 
     def stages(weight_at):
-        plateau, history = Plateau(), pb.History(100)
+        plateau, history = Plateau(), History(100)
         for epoch in range(3000):
             history.add_step(-100.0, 0.0, weight_at(epoch))
             history.end_epoch([100], 0.1, 0.0)
@@ -206,7 +208,7 @@ def test_a_fit_does_not_end_while_the_kl_weight_changes():
 def test_what_a_plateau_remembers_can_be_saved():
     noise = (10 * torch.randn(3000)).tolist()
     plateau, again = Plateau(), Plateau()
-    assert isinstance(plateau, pb.StatefulCallback)
+    assert isinstance(plateau, StatefulCallback)
     run(plateau, noise[:500])
     again.load_state_dict(plateau.state_dict())
     assert again.factor == plateau.factor == 0.3

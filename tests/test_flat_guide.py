@@ -8,14 +8,14 @@ from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 from pyro_bnn._core.scope import allow_local_mode, local_param
-from pyro_bnn.inference.guides import ParameterVector, lent, tree
+from pyro_bnn.inference.guides import FlatGuide, FlatState, ParameterVector, lent, tree
 from pyro_bnn.inference.joint import LOG_ROOT_TAU, find_sites
 
 from .fits import FROZEN, assert_same, fit, fit_both, problem, whole
 from .tolerances import agrees_in_mean, assert_identical
 
 
-class CommonScaleGuide(pb.FlatGuide):
+class CommonScaleGuide(FlatGuide):
     """Independent Gaussians that have one standard deviation in common."""
 
     def __init__(self, model):
@@ -60,7 +60,7 @@ class CommonScaleGuide(pb.FlatGuide):
         yield ParameterVector(self._modules["common"], ["log_scale"])
 
 
-class CommonScaleState(pb.FlatState):
+class CommonScaleState(FlatState):
     """The gradient in log s is s (g . e) - weight P, with e the noise and P the number of weights."""
 
     factor = 1.0

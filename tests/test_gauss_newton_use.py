@@ -9,6 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn.inference.batch_norm import PinnedPosterior
+from pyro_bnn.modelling.priors import PosteriorPrior
 
 from .cases import small_model
 from .test_gauss_newton import NAMES, covariance_of
@@ -86,7 +88,7 @@ def test_other_data_and_points_are_refused_with_a_remedy():
         pb.fit_gauss_newton(model, (x, y), init=pb.EnsemblePosterior([pb.GuidePosterior(pb.auto_delta(model))]))
     with pytest.raises(ValueError, match=r"lacks the latent variables"):
         pb.fit_gauss_newton(model, (x, y), init={})
-    uneven = pb.PosteriorPrior(
+    uneven = PosteriorPrior(
         {n: torch.zeros_like(model.initial_value(n)) for n in model.site_names},
         {n: torch.rand_like(model.initial_value(n)) + 0.1 for n in model.site_names},
     )
@@ -142,7 +144,7 @@ def test_a_pruned_point_is_refused_and_its_values_are_not():
 def test_a_point_that_carries_another_body_is_refused():
     models = [small_model(num_data=6, where="net.2.*") for _ in range(2)]
     (model, x, y), (other, _, _) = models
-    pinned = pb.PinnedPosterior(model, pb.auto_delta(model))
+    pinned = PinnedPosterior(model, pb.auto_delta(model))
     assert torch.isfinite(torch.tensor(pb.fit_gauss_newton(model, (x, y), init=pinned).log_evidence))
     for init in (pinned, pinned.median()):
         with pytest.raises(ValueError, match=r"got one with other values of \['net.0.weight', 'net.0.bias'\]"):

@@ -16,6 +16,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn import pruning
 from pyro_bnn.inference.joint import find_sites
+from pyro_bnn.modelling.priors import HierarchicalPrior
 
 from .cases import GUIDES, HIERARCHICAL_PRIORS, LEARNED_PRIORS, small_model
 from .tolerances import STANDARD_ERRORS, assert_identical
@@ -210,7 +211,7 @@ class DeclaresScale(pb.Prior):
         return dist.Normal(0.0 * parameter, pyro.param("scale", torch.ones(())))
 
 
-class ClashingScales(pb.HierarchicalPrior):
+class ClashingScales(HierarchicalPrior):
     name, shape = "prior.scale", ()
 
     def parents(self, name, parameter, module):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.inference.batch_norm import PinnedPosterior
 
 from .cases import small_model
 from .posteriors import chains
@@ -191,7 +192,7 @@ def test_members_of_an_ensemble_that_carry_statistics_are_linearised_with_their_
     for seed in range(2):
         with torch.no_grad():
             model.network[1].running_mean.add_(1.0)
-        members.append(pb.PinnedPosterior(model, stored_posterior(model, 4, seed)))
+        members.append(PinnedPosterior(model, stored_posterior(model, 4, seed)))
     options = {"num_samples": 4, "linearised": True}
     each = [pb.predict(model, member, x, **options).probs for member in members]
     mixture = pb.predict(model, pb.EnsemblePosterior(members), x, num_samples=8, linearised=True).probs

@@ -14,7 +14,8 @@ from pyro.infer import Trace_ELBO
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.inference.mcmc import Draws, Kernel, leapfrog
+from pyro_bnn.inference.guides import Init
+from pyro_bnn.inference.mcmc import Draws, Kernel, Sampler, leapfrog
 
 from .cases import FIXED_PRIORS, HIERARCHICAL_PRIORS, PRIORS, SAMPLERS, small_model
 from .chains import assert_from, effective, fit_briefly, hierarchy, moments_agree, quietly, z_scores
@@ -23,7 +24,7 @@ from .tolerances import STANDARD_ERRORS
 
 
 @dataclasses.dataclass(frozen=True)
-class Langevin(pb.Sampler):
+class Langevin(Sampler):
     """A sampler of one's own: trajectories of a single step."""
 
     def kernel(self, value_and_grad, z, *, compile=False):
@@ -247,7 +248,7 @@ def test_chains_start_where_they_are_told():
         pb.fit_nuts(problem.model, (problem.x, problem.y), init="prior")
 
 
-class Nowhere(pb.Init):
+class Nowhere(Init):
     def __call__(self, site):
         return torch.full_like(site.unconstrained_start, float("inf")), torch.zeros_like(site.unconstrained_start)
 

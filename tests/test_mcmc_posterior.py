@@ -15,7 +15,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import NetworkPotential
-from pyro_bnn.inference.mcmc import Diagnostics, convergence
+from pyro_bnn.inference.mcmc import ChainStatistics, Diagnostics, convergence
 
 from .cases import small_model, small_net
 from .chains import fit_briefly, quietly
@@ -250,7 +250,7 @@ def known_chains():
         "net.weight": slopes.to(torch.float64).view(2, 50, 1, 1),
         "net.bias": intercepts.to(torch.float64).view(2, 50, 1),
     }
-    nothing = pb.ChainStatistics(None, None, None, None, None, None, None, None)
+    nothing = ChainStatistics(None, None, None, None, None, None, None, None)
     return model, pb.MCMCPosterior(samples, nothing, pb.Status(True, ""), sampler="NUTS")
 
 
@@ -301,7 +301,7 @@ def test_a_single_chain_that_jumps_in_the_middle_is_seen():
 def test_chains_that_do_not_move_are_a_problem():
     values = {"w": torch.ones(2, 10, 1)}
     numbers = torch.randn(2, 10)
-    statistics = pb.ChainStatistics(
+    statistics = ChainStatistics(
         numbers, numbers, numbers, numbers > 9, numbers.long(), numbers[:, 0], numbers, seconds=1.0
     )
     report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnostics()

@@ -11,7 +11,7 @@ from pyro.poutine.runtime import _PYRO_STACK
 
 import pyro_bnn as pb
 from pyro_bnn._core.files import read_state
-from pyro_bnn.inference.mcmc import Kernel
+from pyro_bnn.inference.mcmc import Kernel, Sampler
 
 from .cases import small_model
 from .chains import hierarchy, quietly
@@ -23,10 +23,10 @@ class KilledError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Mortal(pb.Sampler):
+class Mortal(Sampler):
     """Another sampler, whose kernels end the run at a draw of choice. It has the other's name in files."""
 
-    sampler: pb.Sampler
+    sampler: Sampler
     dies_at: list = dataclasses.field(default_factory=list, repr=False)
 
     def kernel(self, value_and_grad, z, *, compile=False):
@@ -254,7 +254,7 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path):
         problem_fit(Mortal(pb.NUTS()), resume=path)
 
 
-class Plain(pb.Sampler):
+class Plain(Sampler):
     """A sampler of one's own that cannot say where its chains are."""
 
     def kernel(self, value_and_grad, z, *, compile=False):

@@ -9,6 +9,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.scale_maps import Precision
+from pyro_bnn.modelling.priors import PosteriorPrior
 
 from .cases import FIXED_PRIORS, LIKELIHOODS, small_model, small_net
 from .fits import forbid_direct
@@ -269,7 +270,7 @@ def narrow_prior_and_steep_data():
     net = torch.nn.Linear(1, 1)
     torch.nn.init.ones_(net.weight), torch.nn.init.ones_(net.bias)
     shapes = {"net.weight": (1, 1), "net.bias": (1,)}
-    prior = pb.PosteriorPrior(
+    prior = PosteriorPrior(
         {name: torch.ones(shape) for name, shape in shapes.items()},
         {name: torch.full(shape, 0.3) for name, shape in shapes.items()},
     )

@@ -10,6 +10,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning
+from pyro_bnn.inference.batch_norm import PinnedPosterior
 
 from .cases import GUIDES, LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy
@@ -230,7 +231,7 @@ def test_pinned_values_must_be_those_of_the_network():
     values = dict(ensemble.members[0].values)
     del values["net.0.bias"]
     with pytest.raises(ValueError, match=r"`values` must be of net\.0\.bias, .*, got net\.1\.bias"):
-        pb.PinnedPosterior(model, ensemble.members[0].inner, values=values)
+        PinnedPosterior(model, ensemble.members[0].inner, values=values)
 
 
 def test_infinities_that_the_model_has_too_are_allowed(tmp_path):

@@ -9,6 +9,7 @@ from pyro.infer import TraceMeanField_ELBO
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.modelling.priors import PosteriorPrior
 
 from .tolerances import STANDARD_ERRORS
 
@@ -76,7 +77,7 @@ def test_a_posterior_at_an_informed_prior_is_not_dominated_by_it(location, is_si
     net = nn.Linear(3, 1)
     moments = {"net.weight": (1, 3), "net.bias": (1,)}
     locations = {name: torch.full(shape, location) for name, shape in moments.items()}
-    prior = pb.PosteriorPrior(locations, {name: torch.full(shape, 0.1) for name, shape in moments.items()})
+    prior = PosteriorPrior(locations, {name: torch.full(shape, 0.1) for name, shape in moments.items()})
     model = pb.BayesianModel(net, prior=prior, likelihood=pb.GaussianLikelihood(NOISE), num_data=20)
     guide = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.1))
     with torch.no_grad():
@@ -157,7 +158,7 @@ def test_a_change_of_the_posterior_does_not_change_the_prior():
 )
 def test_wrong_moments_are_named(locations, scales, message):
     with pytest.raises(ValueError, match=message):
-        pb.PosteriorPrior(locations, scales)
+        PosteriorPrior(locations, scales)
 
 
 def test_chains_without_width_are_refused():

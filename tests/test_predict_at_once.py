@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.inference.mcmc import ChainStatistics
 
 from .cases import LIKELIHOODS
 from .tolerances import SINGLE, assert_identical
@@ -117,7 +118,7 @@ def test_stored_draws_and_ensembles():
         nn.Linear(4, 3), prior=pb.NormalPrior(), likelihood=pb.CategoricalLikelihood(), num_data=12
     )
     draws = {"net.weight": torch.randn(2, 40, 3, 4), "net.bias": torch.randn(2, 40, 3)}
-    empty = pb.ChainStatistics(*[None] * len(pb.ChainStatistics.__dataclass_fields__))
+    empty = ChainStatistics(*[None] * len(ChainStatistics.__dataclass_fields__))
     chains = pb.MCMCPosterior(draws, empty, pb.Status(True, ""), sampler="by hand")
     guides = [pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=s)) for s in (0.1, 0.5)]
     for posterior in (chains, pb.EnsemblePosterior([pb.GuidePosterior(guide) for guide in guides])):

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.inference.history import History
+from pyro_bnn.inference.laplace import LaplacePosterior
 from pyro_bnn.inference.mcmc import ChainStatistics
 from pyro_bnn.results.pruning import prune
 
@@ -64,7 +66,7 @@ def objects():
         "chains": chains("R-hat is 1.3.\n" * 100),
         "history": posterior.history,
         "long history": fitted(num_epochs=40)[2].history,
-        "empty history": pb.History(),
+        "empty history": History(),
         **{f"prediction of {name}": prediction(name) for name in cases.LIKELIHOODS},
         "prediction with draws": prediction("gaussian-fixed", keep_draws=True),
         "prediction of one draw": pb.predict_point(model, posterior.median(), x),
@@ -79,9 +81,9 @@ KINDS = (
     pb.LowRankGuide,
     pb.GuidePosterior,
     pb.EnsemblePosterior,
-    pb.LaplacePosterior,
+    LaplacePosterior,
     pb.MCMCPosterior,
-    pb.History,
+    History,
     pb.uncertainty.ClassificationPrediction,
     pb.uncertainty.RegressionPrediction,
 )
@@ -238,7 +240,7 @@ def test_a_prediction_shows_its_uncertainty():
 
 
 def test_a_history_shows_its_first_and_last_epochs():
-    history = pb.History(num_data=20, path="direct")
+    history = History(num_data=20, path="direct")
     for epoch in range(30):
         history.add_step(-10.0 + epoch, 5.0, 1.0)
         history.end_epoch([20], 0.125, 2.0)

@@ -10,6 +10,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 import pyro_bnn as pb
+from pyro_bnn.modelling.model import SelectionWarning
 
 from .cases import small_model, small_net
 
@@ -163,7 +164,7 @@ DOWNSAMPLING = [f"net.layer{i}.0.downsample.0.weight" for i in (2, 3, 4)]
     "glob", ["net.layer*.*.conv*.weight", "net.layer*.*.conv?.*", "net.layer*.**.conv*.weight", "**.conv*.weight"]
 )
 def test_a_glob_that_leaves_out_downsampling_convolutions_is_told(glob):
-    with pytest.warns(pb.SelectionWarning, match="leaves out net.layer2.0.downsample.0.weight, ") as caught:
+    with pytest.warns(SelectionWarning, match="leaves out net.layer2.0.downsample.0.weight, ") as caught:
         model = built(resnet(), where=glob)
     assert caught[0].filename == __file__
     assert not set(DOWNSAMPLING) & set(model.site_names)
@@ -171,13 +172,13 @@ def test_a_glob_that_leaves_out_downsampling_convolutions_is_told(glob):
 
 
 def test_an_exclusion_that_leaves_layers_of_its_kind_random_is_told():
-    with pytest.warns(pb.SelectionWarning, match="leaves random net.layer2.0.downsample.1.weight, "):
+    with pytest.warns(SelectionWarning, match="leaves random net.layer2.0.downsample.1.weight, "):
         built(resnet(), exclude="net.layer*.*.bn*.*")
 
 
 def test_a_glob_that_stops_at_the_first_level_is_told():
     net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 3)))
-    with pytest.warns(pb.SelectionWarning, match=r"'net.\*.weight' selects only a part of Linear.weight in `net` and"):
+    with pytest.warns(SelectionWarning, match=r"'net.\*.weight' selects only a part of Linear.weight in `net` and"):
         built(net, where="net.*.weight")
 
 

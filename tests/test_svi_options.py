@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn.inference.history import History
 
 from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
@@ -137,7 +138,7 @@ def test_history_survives_json():
 
     model, x, y = whole()
     history = fit(model, pb.MeanFieldGuide(model), x, y).history
-    assert pb.History.from_dict(json.loads(json.dumps(history.to_dict()))) == history
+    assert History.from_dict(json.loads(json.dumps(history.to_dict()))) == history
 
 
 def test_a_users_own_pyro_module_can_be_fitted():

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import check_gradients
+from pyro_bnn.modelling.priors import HierarchicalPrior
 
 from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
@@ -130,7 +131,7 @@ def test_a_rank_may_be_a_whole_number_of_any_kind():
     assert pb.LowRankGuide(fresh()[0], rank=2.0).factor.shape[0] == 2
 
 
-class FixedAfterAll(pb.HierarchicalPrior):
+class FixedAfterAll(HierarchicalPrior):
     def elementwise_given(self, values, name, parameter, module):
         return pb.NormalPrior(2.0).elementwise(name, parameter, module)
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
+from pyro_bnn.inference.history import History
 
 from .tolerances import STANDARD_ERRORS
 
@@ -137,7 +138,7 @@ def test_a_path_much_narrower_than_its_weights_keeps_its_width_in_single_precisi
     guide = pb.auto_delta(model)
     swag, points = pb.SWAG(guide, rank=0), []
     (parameter,) = guide.parameters()
-    history = pb.History()
+    history = History()
     for _ in range(50):
         history.epochs.append(None)
         with torch.no_grad():

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 import pyro_bnn as pb
+from pyro_bnn.inference.history import History
 
 from .cases import small_model
 
@@ -66,7 +67,7 @@ def test_each_step_can_be_written(tmp_path):
 
 
 def test_a_model_that_does_not_say_how_much_data_there_is_has_totals(tmp_path):
-    history = pb.History()
+    history = History()
     history.add_step(-8.0, 2.0, 1.0)
     history.end_epoch([3], 0.1, 1.0)
     with pb.TensorBoard(tmp_path, every_step=True) as board:
@@ -151,7 +152,7 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch, rank, expected):
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     with pb.TensorBoard(tmp_path) as board:
         for num_epochs in (1, 2):
-            so_far = pb.History(6, elbo=history.elbo[: 3 * num_epochs], epochs=history.epochs[:num_epochs])
+            so_far = History(6, elbo=history.elbo[: 3 * num_epochs], epochs=history.epochs[:num_epochs])
             board(so_far)
     assert board.state_dict() == {"num_steps": 6}  # the processes' checkpoints agree
     assert ([step for step, _ in points(tmp_path, "per_row/elbo")] if rank == 0 else [*tmp_path.iterdir()]) == expected

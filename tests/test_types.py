@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from typing_extensions import assert_type
 
 import pyro_bnn as pb
+from pyro_bnn.inference.history import History
+from pyro_bnn.inference.laplace import LaplacePosterior
 from pyro_bnn.results.pruning import prune
 from pyro_bnn.scores.uncertainty import (
     ClassificationPrediction, MixtureDensityPrediction, Prediction, RegressionPrediction, ValuePrediction
@@ -87,10 +89,10 @@ CASES = {
     "mean_probs(categorical, posterior)": "Tensor",
     "of_any(categorical, posterior)": "Tensor",
     "pb.fit_svi(gaussian, guide, (x, y), optimizer=optimizer, num_epochs=1)": "pb.GuidePosterior",
-    "pb.fit_svi(gaussian, guide, (x, y), optimizer=optimizer, num_epochs=1).history": "pb.History",
+    "pb.fit_svi(gaussian, guide, (x, y), optimizer=optimizer, num_epochs=1).history": "History",
     "pb.fit_nuts(gaussian, (x, y))": "pb.MCMCPosterior",
     "pb.fit_mcmc(gaussian, (x, y), sampler=pb.HMC())": "pb.MCMCPosterior",
-    "pb.fit_laplace(gaussian, (x, y))": "pb.LaplacePosterior",
+    "pb.fit_laplace(gaussian, (x, y))": "LaplacePosterior",
     "several.members": "tuple[pb.Posterior, ...]",
     "pb.load_posterior('posterior.pt', gaussian)": "pb.Posterior",
     "prune(guide, fraction=0.5)": "pb.GuidePosterior",

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import pyro_bnn as pb
 from pyro_bnn import nets, plotting
+from pyro_bnn.modelling.priors import WeightPrior
 
 HERE = Path(__file__).parent
 GRID = torch.linspace(-1, 1, 201)[:, None]
@@ -37,7 +38,7 @@ def truth(x: Tensor) -> Tensor:
     return 10 * torch.sin(2 * torch.pi * x)
 
 
-def sine(prior: pb.WeightPrior | None = None) -> tuple[pb.BayesianModel, Tensor, Tensor]:
+def sine(prior: WeightPrior | None = None) -> tuple[pb.BayesianModel, Tensor, Tensor]:
     """The noisy sine with a gap, and a network of 20 tanh units whose noise is known."""
     x, y = pb.data.regression_problem(gap=GAP, noise=NOISE)
     torch.manual_seed(0)

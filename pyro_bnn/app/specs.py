@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from ..inference.estimators import Estimator
+    from ..inference.guides import Init
+
 __all__ = [
     "OPTIMIZERS",
     "PRIORS",
@@ -98,7 +101,7 @@ def make_prior(spec: str) -> pb.Prior:
     return prior(*numbers_in(spec, numbers, len(names.split(",")))) if numbers else prior()
 
 
-def make_init(spec: str) -> pb.Init:
+def make_init(spec: str) -> Init:
     """The initialisation that a specification names.
 
     Raises:
@@ -188,7 +191,7 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
         ) from error
 
 
-def make_estimator(spec: str) -> pb.Estimator | None:
+def make_estimator(spec: str) -> Estimator | None:
     """The estimator of gradients that a specification names; None draws each weight once a step.
 
     Raises:

@@ -2,8 +2,8 @@
 
 import torch
 
-import pyro_bnn as pb
 from pyro_bnn import plotting, pruning
+from pyro_bnn.inference.history import History
 
 from .table import (
     NAN_ROWS,
@@ -151,9 +151,7 @@ PICTURES = [
         FileNotFoundError,
     ),
     *bad("loss_curves", plain(plotting.loss_curves), "history", NOT_AN_OBJECT, "`history` must be a History"),
-    *bad(
-        "loss_curves", plain(plotting.loss_curves), "history", {"empty": pb.History()}, "at least one epoch, got none"
-    ),
+    *bad("loss_curves", plain(plotting.loss_curves), "history", {"empty": History()}, "at least one epoch, got none"),
     *bad(
         "accuracy_curves", plain(plotting.accuracy_curves, test=[0.1]), "train", NOT_AN_OBJECT, "`train` must be a list"
     ),

@@ -106,7 +106,7 @@ class Plateau:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers; see :class:`~pyro_bnn.StatefulCallback`."""
+        """What it remembers; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         trend = None if self.trend is None else [self.trend.num_epochs, self.trend.rise, self.trend.noise]
         return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
 

@@ -40,8 +40,8 @@ class Layer:
     Args:
         op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
         input: The input, shape (N, ..., D) for linear, (N, D, ...) for convolutions.
-        weight: The weight: a tensor, or a :class:`~pyro_bnn.RandomParameter`.
-        bias: The bias: a tensor, a :class:`~pyro_bnn.RandomParameter`, or None.
+        weight: The weight: a tensor, or a :class:`~pyro_bnn.inference.guides.RandomParameter`.
+        bias: The bias: a tensor, a :class:`~pyro_bnn.inference.guides.RandomParameter`, or None.
         options: Further positional arguments of the call.
         keywords: Keyword arguments of the call.
     """

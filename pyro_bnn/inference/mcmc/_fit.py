@@ -65,7 +65,8 @@ def fit_mcmc(
         num_samples: Number of draws kept of each chain, S.
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_chains: Number of chains, K. With several, R-hat shows whether they agree.
-        init: What the chains' starts are drawn from: the prior (None), the Gaussians of an :class:`~pyro_bnn.Init`, or
+        init: What the chains' starts are drawn from: the prior (None), the Gaussians of an
+            :class:`~pyro_bnn.inference.guides.Init`, or
             another posterior, such as that of a fit.
         target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.

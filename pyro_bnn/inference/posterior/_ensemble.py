@@ -36,7 +36,8 @@ class EnsemblePosterior(Posterior):
 
     The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
     buffers are those of the model given to `predict`. So each member of networks with batch normalisation, or with
-    parameters that are not random, should be a :class:`~pyro_bnn.PinnedPosterior`. A learned noise scale is always that
+    parameters that are not random, should be a
+    :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned noise scale is always that
     of the model: noise should be fixed, latent, or an output of the network
     (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 

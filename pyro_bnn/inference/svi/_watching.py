@@ -53,7 +53,7 @@ def judge(status: Status, guide: nn.Module, model: nn.Module, history: History, 
             this function.
 
     Warns:
-        PosteriorWarning: If something is wrong; see :class:`~pyro_bnn.Diagnosis`.
+        PosteriorWarning: If something is wrong; see :class:`~pyro_bnn.inference.guides.Diagnosis`.
     """
     if len(history.elbo) < FEWEST_STEPS or not isinstance(model, BayesianModel) or not has_marginals(guide):
         return status
