@@ -140,6 +140,7 @@ class BNNEstimator(BaseEstimator, ABC):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             kl_weight=self.kl_weight,
+            chooses_prior=self.prior is None,
             num_members=_checks.at_least("num_members", self.num_members, 1),
             num_chains=_checks.at_least("num_chains", self.num_chains, 1),
             progress=bool(self.verbose),
