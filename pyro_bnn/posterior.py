@@ -35,20 +35,23 @@ class Status:
 
     Args:
         ok: Whether inference shows no sign of trouble.
-        message: Text that says what happened and, if there is trouble, what to try.
+        message: Text that says what happened and, unless there is a `remedy`, what to try.
         detail: How it was computed, as at the end of the message; a function that writes a message of its own for the
             same fit adds it.
+        remedy: Sentence that says what to try, in the arguments of the function that was called. A caller with
+            arguments of its own, such as an estimator, puts its own here.
     """
 
     ok: bool
     message: str
     detail: str = field(default="", compare=False, repr=False)
+    remedy: str = ""
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
-        return self.message
+        return f"{self.message} {self.remedy}".rstrip()
 
 
 class Posterior(Shown, ABC):
@@ -227,7 +230,7 @@ class Posterior(Shown, ABC):
         """Method, status and wall time, as they are written beside the draws; None where unknown."""
         return {
             "method": self.method,
-            "status": self.status.message,
+            "status": str(self.status),
             "status_ok": int(self.status.ok),
             "sampling_time": self.seconds,
         }
@@ -348,9 +351,11 @@ class EnsemblePosterior(Posterior):
 
 
 def _combined(statuses: list[Status]) -> Status:
-    bad = [f"member {index}: {status}" for index, status in enumerate(statuses) if not status]
+    bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if not status]
     if bad:
-        return Status(False, f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}")
+        remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
+        message = f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}"
+        return Status(False, message, remedy=" ".join(remedies))
     return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
 
 

@@ -38,7 +38,10 @@ def summed_matrices(
         parts = []
         for part in root.split(1, -1) if num_scales > 1 else [root]:
             if is_full:
-                parts.append(full_matrix(net, x, part) if layer is None else full_matrix_of_layer(layer, x, part))
+                if layer is not None and isinstance(x, Tensor):
+                    parts.append(full_matrix_of_layer(layer, x, part))
+                else:
+                    parts.append(full_matrix(net, x, part))
                 continue
             if is_by_layer is None:
                 is_by_layer = acts_by_layers(net, x)

@@ -4,6 +4,7 @@ import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 
 from .. import _checks, nets
 from .._scope import seeded
-from ..fitting import REMEDY
 from ..likelihoods import Likelihood
 from ..model import BayesianModel
 from ..posterior import Posterior
@@ -34,8 +34,8 @@ network of tanh units takes functions of about twice the targets' scale, bent se
 DTYPE = torch.float64
 """Tables are small, numpy's numbers are of this type, and Markov chains need it."""
 
-OUR_REMEDY = "raise `max_iter`, or `learning_rate` if the ELBO rises steadily"
-"""That of a fit, in the words of the estimators' arguments."""
+REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
+"""What to do about a fit without a plateau, in the estimators' arguments."""
 
 LARGEST_SEED = 2**31 - 1
 """Seeds are drawn below this number, as scikit-learn's are."""
@@ -149,8 +149,7 @@ class BNNEstimator(BaseEstimator, ABC):
         fitted = method(task)
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
-            said = str(self.posterior_.status).replace(REMEDY, OUR_REMEDY)
-            warnings.warn(said, ConvergenceWarning, stacklevel=3)
+            warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
         return self
 
     def _drawn_seed(self) -> int:
@@ -182,4 +181,5 @@ class BNNEstimator(BaseEstimator, ABC):
     def status_(self) -> str:
         """How the fit ended and, if there is trouble, what to try."""
         check_is_fitted(self)
-        return str(self.posterior_.status)
+        status = self.posterior_.status
+        return str(replace(status, remedy=REMEDY) if status.remedy else status)
