@@ -147,6 +147,15 @@ def test_residuals_of_zero_name_no_scale():
     with pytest.raises(ValueError, match="fits all targets of an output without error; name a scale"):
         pb.fit_gauss_newton(model, (X, X @ weight.T), structure="full")
     assert float(model.likelihood.noise_scale().detach()) == pytest.approx(1.0)
+    latent = linear(pb.GaussianLikelihood(LATENT))  # with a prior there is a most probable one
+    init = {"net.weight": weight}
+    found = pb.fit_gauss_newton(latent, (X, X @ weight.T), structure="full", init=init).median()["likelihood.scale"]
+
+    def of_scale(z):
+        evidence = -NUM_DATA * z - 0.5 * torch.logdet(X.T @ X * (-2 * z).exp() + torch.eye(3) / PRIOR_SCALE**2)
+        return float(evidence + LATENT.log_prob(z.exp()) + z)
+
+    assert float(found) == pytest.approx(float(maximised(of_scale, [0.0])), rel=1e-5)
 
 
 # --- the curvature of each likelihood ---------------------------------------------------------------------------------

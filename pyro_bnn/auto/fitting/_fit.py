@@ -204,7 +204,7 @@ def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
 
 
-REMEDY = "raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily"
+REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily."
 """What to do about a fit without a plateau; in the words of :func:`fit`'s arguments."""
 
 
@@ -241,7 +241,7 @@ def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping
             f"stopped after {num_epochs} epochs while the ELBO still rose: by {trend.rise:.3g} nats over "
             f"{trend.num_epochs} epochs, with a standard error of {trend.noise:.2g}"
         )
-    return Status(False, f"not converged: {reason}: {REMEDY}; {said}.")
+    return Status(False, f"not converged: {reason}; {said}.", remedy=REMEDY)
 
 
 def _noise(trend: Trend) -> str:

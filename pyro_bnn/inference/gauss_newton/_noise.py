@@ -71,7 +71,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
         rows: All rows, of which one pass is made if the scale is learned or latent.
 
     Raises:
-        ValueError: If the residuals are all 0, so that the noise has no largest evidence.
+        ValueError: If the residuals are all 0 and there is no prior, so that no scale has the largest evidence.
     """
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
@@ -91,7 +91,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
         found = [(some * weights).sum(0) for some in (of_rows, torch.ones_like(of_rows))]
         found = found if shape.numel() > 1 else [some.sum().view(1) for some in found]
         squares, counts = squares + found[0], counts + found[1]
-    if not bool((squares > 0).all()):
+    if prior is None and not bool((squares > 0).all()):
         raise ValueError(
             "the noise scale cannot be chosen by the evidence, since the point fits all targets of an output without "
             "error; name a scale, as with GaussianLikelihood(0.1)."
@@ -102,7 +102,8 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
         density: Tensor = prior.log_prob(log_scales.exp().view(shape)).sum()
         return density + log_scales.sum()
 
-    return Noise((squares / counts).log() / 2, counts, squares, None if prior is None else log_prior)
+    start = torch.where(squares > 0, (squares / counts).log() / 2, 0.0)
+    return Noise(start, counts, squares, None if prior is None else log_prior)
 
 
 @torch.no_grad()

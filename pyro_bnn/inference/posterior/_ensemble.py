@@ -140,9 +140,11 @@ class EnsemblePosterior(Posterior):
 
 
 def _combined(statuses: list[Status]) -> Status:
-    bad = [f"member {index}: {status}" for index, status in enumerate(statuses) if not status]
+    bad = [f"member {index}: {status.message}" for index, status in enumerate(statuses) if not status]
     if bad:
-        return Status(False, f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}")
+        remedies = dict.fromkeys(status.remedy for status in statuses if not status and status.remedy)
+        message = f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}"
+        return Status(False, message, remedy=" ".join(remedies))
     return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
 
 

@@ -201,7 +201,7 @@ class Posterior(Shown, ABC):
         """Method, status and wall time, as they are written beside the draws; None where unknown."""
         return {
             "method": self.method,
-            "status": self.status.message,
+            "status": str(self.status),
             "status_ok": int(self.status.ok),
             "sampling_time": self.seconds,
         }

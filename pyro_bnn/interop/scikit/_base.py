@@ -4,6 +4,7 @@ import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
-from ...auto.fitting import REMEDY
 from ...inference.posterior import Posterior
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -35,8 +35,8 @@ network of tanh units takes functions of about twice the targets' scale, bent se
 DTYPE = torch.float64
 """Tables are small, numpy's numbers are of this type, and Markov chains need it."""
 
-OUR_REMEDY = "raise `max_iter`, or `learning_rate` if the ELBO rises steadily"
-"""That of a fit, in the words of the estimators' arguments."""
+REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
+"""What to do about a fit without a plateau, in the estimators' arguments."""
 
 LARGEST_SEED = 2**31 - 1
 """Seeds are drawn below this number, as scikit-learn's are."""
@@ -141,6 +141,7 @@ class BNNEstimator(BaseEstimator, ABC):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             kl_weight=self.kl_weight,
+            chooses_prior=self.prior is None,
             num_members=_checks.at_least("num_members", self.num_members, 1),
             num_chains=_checks.at_least("num_chains", self.num_chains, 1),
             progress=bool(self.verbose),
@@ -149,8 +150,7 @@ class BNNEstimator(BaseEstimator, ABC):
         fitted = method(task)
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
-            said = str(self.posterior_.status).replace(REMEDY, OUR_REMEDY)
-            warnings.warn(said, ConvergenceWarning, stacklevel=3)
+            warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
         return self
 
     def _drawn_seed(self) -> int:
@@ -182,4 +182,5 @@ class BNNEstimator(BaseEstimator, ABC):
     def status_(self) -> str:
         """How the fit ended and, if there is trouble, what to try."""
         check_is_fitted(self)
-        return str(self.posterior_.status)
+        status = self.posterior_.status
+        return str(replace(status, remedy=REMEDY) if status.remedy else status)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ..._core import checks as _checks
 from ..._core.scope import silent_fits
 from ...auto.fitting import fit
+from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta
-from ...inference.laplace import fit_laplace
 from ...inference.mcmc import fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
+from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
 
 INIT = NetworkInit(0.02)
@@ -24,6 +25,10 @@ DRAWS = 200
 
 TREE_DEPTH = 6
 """Heuristic: largest depth of NUTS's trees, 63 leapfrog steps."""
+
+MOST_FULL = 1000
+"""Heuristic: weights up to which Laplace's method takes the covariance of all of them, whose search for the largest
+evidence factorises a matrix of this size some dozen times. In larger networks those of the last layer are random."""
 
 SEED_STEP = 1_000_003
 """Distance of the seeds of an ensemble's members: a prime number, so that seeds one apart do not share a member."""
@@ -42,6 +47,7 @@ class Task:
         batch_size: Number of rows in a batch; None is chosen.
         learning_rate: First learning rate of Adam.
         kl_weight: Weight of the KL divergence of SVI.
+        chooses_prior: Whether the width of the prior may be chosen, since the user named none.
         num_members: Number of members of an ensemble.
         num_chains: Number of chains of NUTS.
         progress: Whether to show progress bars.
@@ -56,6 +62,7 @@ class Task:
     batch_size: int | None
     learning_rate: float
     kl_weight: float
+    chooses_prior: bool
     num_members: int
     num_chains: int
     progress: bool
@@ -102,10 +109,24 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task) -> Fitted:
-    """A Gaussian with the full curvature, at the mode that point estimation finds."""
+    """A Gaussian around a point estimate, whose predictions are those of the network that is linear in its weights."""
     model = task.make_model(task.seed)
+    if isinstance(model.likelihood, MixtureDensityLikelihood):
+        raise ValueError(
+            '`likelihood` must not be a mixture for method="laplace", which needs its curvature; use another method.'
+        )
     mode = _fitted(task, model, auto_delta(model), task.seed)
-    posterior = fit_laplace(model, (task.x, task.y), init=mode.posterior, seed=task.seed)
+    num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
+    last_layer = model.site_names[-1].rpartition(".")[0]
+    posterior = fit_gauss_newton(
+        model,
+        (task.x, task.y),
+        structure="full",
+        where="**" if num_weights <= MOST_FULL else f"{last_layer}.*",
+        prior_precision="evidence" if task.chooses_prior else None,
+        init=mode.posterior,
+        seed=task.seed,
+    )
     return Fitted(model, posterior, mode.num_iterations)
 
 

@@ -29,7 +29,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Which `method`? ``"svi"`` is the default: one Gaussian for each weight, fast, for any number of rows.
     ``"nuts"`` draws from the exact posterior and predicts best, but takes time that grows with the rows: for up to some
     thousand. ``"ensemble"`` is several point estimates, good where the target is nearly without noise. ``"laplace"`` is
-    a Gaussian at one point estimate, for small networks.
+    a Gaussian around one point estimate, for any number of rows; above 1000 weights, of the last layer only. It
+    predicts with the network that is linear in its weights there, and chooses the noise, and a prior that you do not
+    name, by the evidence. It takes Gaussian priors, and all likelihoods but mixtures.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; a number is one layer.
