@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 import torch
-from pyro_bnn.scikit import standard_units
 
 import pyro_bnn as pb
+from pyro_bnn.interop.scikit import standard_units
 
 from .test_scikit import NOISE, SHORT, curve
 
