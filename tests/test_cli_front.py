@@ -169,7 +169,8 @@ IN_WORDS = {
     "net": "fully connected layers of --hidden units",
     "estimator": "weights, for tables and arrays local",
     "features": "all but the target",
-    "drop_missing": "they are refused",
+    "drop_missing": "one more input says which values are missing",
+    "split_by": "a choice at random",
     "test_fraction": "0.2",
 }
 """Defaults that are no setting of the recipe of an image set."""

@@ -241,7 +241,7 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path):
         problem_fit(Mortal(pb.NUTS(), [20]), checkpoint=pb.Checkpoint(path, minutes=0))
     with pytest.raises(ValueError, match="has num_samples=6, got 7; finish that run first"):
         problem_fit(Mortal(pb.NUTS()), num_samples=7, resume=path)
-    with pytest.raises(ValueError, match="`resume` must be the path of a file, got True"):
+    with pytest.raises(ValueError, match="`resume` must be the path of a file or folder, got True"):
         problem_fit(Mortal(pb.NUTS()), resume=True)
     with pytest.raises(FileNotFoundError, match="there is no file"):
         problem_fit(Mortal(pb.NUTS()), resume=tmp_path / "nothing")

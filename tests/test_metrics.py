@@ -93,7 +93,7 @@ def test_every_class_score_takes_probabilities_of_every_dtype(score, dtype):
 
 def test_accuracy_does_not_load_scikit_learn():
     code = "import sys, torch, pyro_bnn\n"
-    code += "assert pyro_bnn.scores.metrics.accuracy(torch.eye(2), torch.tensor([0, 0])) == 0.5\n"
+    code += "assert pyro_bnn.metrics.accuracy(torch.eye(2), torch.tensor([0, 0])) == 0.5\n"
     code += "assert 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

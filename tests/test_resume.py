@@ -202,7 +202,10 @@ def test_a_stopped_fit_stays_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        ({"data": (tensors()[0] + 1, tensors()[1])}, "its data is tensors with the digest .*; resume with the argum"),
+        (
+            {"data": lambda: (tensors()[0] + 1, tensors()[1])},
+            "its data is tensors with the digest .*; resume with the argum",
+        ),
         ({"optimizer": SGD}, "its optimizer is Adam of"),
         ({"optimizer": pb.scheduled(ADAM, ReduceLROnPlateau)}, "its schedule is none"),
         ({"elbo": Trace_ELBO(num_particles=2)}, "its bound is Trace_ELBO with 1 draw"),
@@ -217,7 +220,7 @@ def test_a_checkpoint_of_another_fit_is_refused(other, sentence, tmp_path):
     start(path)
     model, guide = make()
     options = {"optimizer": ADAM, "batch_size": 5, "num_epochs": NUM_EPOCHS, **other}
-    data = options.pop("data", tensors())
+    data = options.pop("data", tensors)()
     before = [value.clone() for value in guide.state_dict().values()]
     with pytest.raises(ValueError, match=sentence):
         pb.fit_svi(model, guide, data, resume=path, **options)

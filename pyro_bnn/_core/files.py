@@ -156,15 +156,16 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            names = file.keys()  # cloned below: on memory that is aligned otherwise, results differ by rounding
-            tensors = {name: file.get_tensor(name).clone() for name in names}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            digest = _digest(metadata, tensors)  # of what is written: a copy of a boolean is 0 or 1
+            tensors = {name: value.clone() for name, value in tensors.items()}  # results depend on the alignment
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise DamagedFileError(
             f"{path} is damaged, or is no {kind} that pyro_bnn wrote; make it anew, or take a copy of it."
         ) from error
     if metadata.get("format") != FORMAT:
         raise DamagedFileError(f"{path} is no {kind} that pyro_bnn wrote; pass one that it wrote.")
-    if metadata.get("sha256") != _digest(metadata, tensors):
+    if metadata.get("sha256") != digest:
         raise DamagedFileError(
             f"{path} is damaged: its checksum does not fit its content; make it anew, or take a copy of it."
         )

@@ -44,7 +44,6 @@ NOT_LEVELS = {
     "a list of texts": ["a"],
     "a list with None": [0.5, None],
     "empty": [],
-    "a matrix": [[0.5]],
 }
 NOT_A_NAME = {"None": None, "a number": 3, "another site": "net.9.weight"}
 Y = {**NOT_A_TENSOR, **NO_VALUES, **NAN_ROWS}

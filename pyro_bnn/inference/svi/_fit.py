@@ -112,7 +112,7 @@ def fit_svi(
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:
         made = optimizer(parameters)
-        if isinstance(made, tuple) and len(made) == 2:
+        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Optimizer):
             made, schedule = made
             schedules.append(require_schedule(schedule))
         return made

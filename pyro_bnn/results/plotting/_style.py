@@ -92,7 +92,7 @@ def style() -> Iterator[None]:
     until then other threads that want the style wait.
 
     Example:
-        >>> from pyro_bnn.plotting import new_axes
+        >>> from pyro_bnn.results.plotting import new_axes
         >>> with style():
         ...     ax = new_axes(1, 1, size=("column", 2.4))[0, 0]
         ...     _ = ax.plot([1, 2], [3, 4], label="own curve")
