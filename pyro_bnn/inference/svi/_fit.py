@@ -104,7 +104,8 @@ def fit_svi(
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
-    weight_at = constant(kl_weight) if not callable(kl_weight) or isinstance(kl_weight, type) else kl_weight
+    if isinstance(kl_weight, type) or not callable(kl_weight):
+        kl_weight = constant(kl_weight)  # type: ignore[arg-type]  # which refuses a class
     require_maker(optimizer)
     check_model(model, guide)
     model, guide = as_module("model", model), as_module("guide", guide)
@@ -136,7 +137,7 @@ def fit_svi(
             batches,
             stream,
             num_epochs=num_epochs,
-            kl_weight=weight_at,
+            kl_weight=kl_weight,
             schedules=schedules,
             callbacks=callbacks,
         )
