@@ -160,6 +160,20 @@ def select_backward(writer: Writer, node: Node, values: Values, results: Values)
     return Value(shape, at)
 
 
+def slice_backward(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+    """Zeros but for a slice; torch 2.4 has it where later versions pad."""
+    gradient, _, axis, begin, _, step = arguments(node)
+    source, result = values[gradient], writer.memory(shape_of(node, results))
+    axis = axis_of(axis, len(result.shape))
+    first = begin + result.shape[axis] if begin < 0 else begin
+    with writer.loops(result.shape) as index:
+        writer.add(f"{result.at(index)} = 0.0;")
+    with writer.loops(source.shape) as index:
+        target = [f"({first} + {step} * ({i}))" if a == axis else i for a, i in enumerate(index)]
+        writer.add(f"{result.at(target)} = {source.at(index)};")
+    return result
+
+
 def item(writer: Writer, node: Node, values: Values, results: Values) -> Value:
     value: Value = values[arguments(node)[0]][arguments(node)[1]]
     return value
