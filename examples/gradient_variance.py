@@ -21,7 +21,6 @@ from pyro.infer import TraceMeanField_ELBO
 
 from pyro_bnn import (
     BayesianModel,
-    Estimator,
     Flipout,
     HeteroscedasticGaussianLikelihood,
     LocalReparameterization,
@@ -32,6 +31,7 @@ from pyro_bnn import (
     fit_svi,
     nets,
 )
+from pyro_bnn.inference.estimators import Estimator
 from pyro_bnn.results.plotting import new_axes, save, style
 
 ESTIMATORS: dict[str, Estimator | None] = {"RT": None, "flipout": Flipout(), "LRT": LocalReparameterization()}
