@@ -174,10 +174,9 @@ def fit_laplace(
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.at_least("max_iterations", max_iterations, 1)
-    _checks.flag("progress", progress)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
-    check_fit(seed=seed)
+    check_fit(progress=progress, seed=seed)
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")

@@ -60,9 +60,9 @@ def resnet20(
         _checks.at_least(name, value, 1)
     example = "a function from a number of channels to a layer, such as nn.BatchNorm2d"
     _checks.function("norm", norm, example)
-    _checks.kind("norm", norm(width), nn.Module, example)
     widths = [width * 2**stage for stage in range(NUM_STAGES)]
     start = {"conv": _convolution(in_channels, width), "norm": norm(width), "relu": nn.ReLU()}
+    _checks.kind("norm", start["norm"], nn.Module, example)
     layers = OrderedDict[str, nn.Module](start)
     num_in = width
     for stage, num_out in enumerate(widths):

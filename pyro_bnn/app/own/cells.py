@@ -42,9 +42,6 @@ DATES = {
 
 DATE_LIKE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([ T].*)?")
 
-TRUTH = {"true": "True", "false": "False"}
-"""How truth values are written, whatever the case of their letters."""
-
 
 @dataclass(frozen=True)
 class Cells:

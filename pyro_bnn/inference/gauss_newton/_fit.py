@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..._core import checks as _checks
+from ..._core.fit_arguments import check_fit
 from ..._core.inputs import Inputs, Pair, Pairs
 from ..._core.scope import eval_mode, restored, seeded
 from ..._core.summary import counted
@@ -121,7 +122,7 @@ def fit_gauss_newton(
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _one_of("structure", structure, get_args(Structure))
     _one_of("per", per, get_args(Per))
-    _checks.flag("progress", progress)
+    check_fit(progress=progress, seed=seed)
     if isinstance(prior_precision, str) and prior_precision != EVIDENCE:
         raise ValueError(f'`prior_precision` must be a number, "evidence" or None, got {prior_precision!r}.')
     if prior_precision is not None and not isinstance(prior_precision, str):
