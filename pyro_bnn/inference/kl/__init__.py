@@ -8,6 +8,7 @@ over a batch only, such as Graves (2011), use the weight 1/M for M batches; in t
 from ._divergence import Divergence as Divergence
 from ._divergence import divergence as divergence
 from ._weights import KLWeight as KLWeight
+from ._weights import as_function as as_function
 from ._weights import blundell as blundell
 from ._weights import check_weight as check_weight
 from ._weights import constant as constant

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from ..._core import checks as _checks
 
@@ -49,6 +50,13 @@ def constant(weight: float) -> KLWeight:
         0.1
     """
     return _Constant(check_weight(weight))
+
+
+def as_function(weight: float | KLWeight) -> KLWeight:
+    """A weight as a function of the step: a number becomes :func:`constant`, a function stays what it is."""
+    if callable(weight) and not isinstance(weight, type):
+        return weight
+    return constant(cast("float", weight))  # which refuses what is no number
 
 
 def check_weight(weight: float) -> float:

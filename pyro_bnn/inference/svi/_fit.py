@@ -21,7 +21,7 @@ from ...modelling.model import BayesianModel
 from ..estimators import Estimator
 from ..guides import GuidePosterior
 from ..history import EpochRecord, History
-from ..kl import KLWeight, constant
+from ..kl import KLWeight, as_function
 from ..posterior import Status
 from ._batches import Batches, Data
 from ._direct import DirectStep
@@ -104,8 +104,7 @@ def fit_svi(
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
-    if isinstance(kl_weight, type) or not callable(kl_weight):
-        kl_weight = constant(kl_weight)  # type: ignore[arg-type]  # which refuses a class
+    weight_at = as_function(kl_weight)
     require_maker(optimizer)
     check_model(model, guide)
     model, guide = as_module("model", model), as_module("guide", guide)
@@ -137,7 +136,7 @@ def fit_svi(
             batches,
             stream,
             num_epochs=num_epochs,
-            kl_weight=kl_weight,
+            kl_weight=weight_at,
             schedules=schedules,
             callbacks=callbacks,
         )
