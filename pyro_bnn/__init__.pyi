@@ -26,6 +26,7 @@ from .inference.guides import auto_multivariate_normal as auto_multivariate_norm
 from .inference.guides import auto_normal as auto_normal
 from .inference.laplace import fit_laplace as fit_laplace
 from .inference.mcmc import HMC as HMC
+from .inference.mcmc import MCLMC as MCLMC
 from .inference.mcmc import NUTS as NUTS
 from .inference.mcmc import ConvergenceWarning as ConvergenceWarning
 from .inference.mcmc import MCMCPosterior as MCMCPosterior

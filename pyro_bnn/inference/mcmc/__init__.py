@@ -13,6 +13,7 @@ from ._kernel import Kernel as Kernel
 from ._kernel import Sampler as Sampler
 from ._kernel import ValueAndGrad as ValueAndGrad
 from ._kernel import leapfrog as leapfrog
+from ._mclmc import MCLMC as MCLMC
 from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
 from ._statistics import ChainStatistics as ChainStatistics

@@ -160,9 +160,14 @@ class Adaptation:
         self._averaging = DualAveraging(find_step(z, self.inverse_mass), self._target)
         self.step_size = self._averaging.step_size
 
-    def update(self, index: int, z: Tensor, accept: float, find_step: FindStep) -> None:
+    def apply(self, kernel: Any, chain: int) -> None:
+        """Give a kernel the step size and inverse mass of one chain."""
+        kernel.step_size[chain], kernel.inverse_mass[chain] = self.step_size, self.inverse_mass
+
+    def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
         """Learn from warm-up draw number `index`, counted from 0."""
-        self._averaging.update(accept)
+        z = draws.z[chain]
+        self._averaging.update(float(draws.accept[chain]))
         self.step_size = self._averaging.step_size
         if self._ends and self._first <= index < self._ends[-1]:
             self._welford.update(z)

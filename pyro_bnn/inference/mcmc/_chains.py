@@ -14,8 +14,8 @@ from ..._core.scope import Stream
 from ._adaptation import Adaptation
 from ._kernel import Draws, Kernel
 
-RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps")
-"""Fields of `Draws` that are kept."""
+RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
+"""What is kept of `Draws`, if the sampler has it."""
 
 
 @dataclass
@@ -44,27 +44,26 @@ class Chain:
     def take(self, draws: Draws, kernel: Kernel) -> None:
         """Learn from a draw in warm-up, and record it afterwards."""
         if self.num_drawn < self.num_warmup:
-            accept = float(draws.accept[self.index])
             find_step = functools.partial(kernel.find_step, self.index)
-            self.adaptation.update(self.num_drawn, draws.z[self.index], accept, find_step)
+            self.adaptation.update(self.num_drawn, draws, self.index, find_step)
             self.adapt(kernel)
         else:
             for name, values in self.records.items():
-                values.append(getattr(draws, name)[self.index].clone())
+                if (value := getattr(draws, name)) is not None:
+                    values.append(value[self.index].clone())
         self.num_drawn += 1
 
     def adapt(self, kernel: Kernel) -> None:
-        """Give the kernel this chain's step size and inverse mass."""
-        kernel.step_size[self.index] = self.adaptation.step_size
-        kernel.inverse_mass[self.index] = self.adaptation.inverse_mass
+        """Give the kernel what this chain has learned."""
+        self.adaptation.apply(kernel, self.index)
 
-    def recorded(self, name: str) -> Tensor:
-        """The recorded values of a field of `Draws`, shape (S, ...)."""
-        return torch.stack(self.records[name])
+    def recorded(self, name: str) -> Tensor | None:
+        """The recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
+        return torch.stack(self.records[name]) if self.records[name] else None
 
     def state(self) -> dict[str, Any]:
         """What the chain has learned and recorded, as plain data."""
-        records = {name: self.recorded(name) if values else None for name, values in self.records.items()}
+        records = {name: self.recorded(name) for name in self.records}
         return {"num_drawn": self.num_drawn, "adaptation": self.adaptation.state(), "records": records}
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
@@ -79,7 +78,7 @@ class Chain:
         for name in self.records:
             values = state["records"][name]
             self.records[name] = [] if values is None else list(values.to(device, copy=True))
-            if len(self.records[name]) != num_recorded:
+            if len(self.records[name]) not in ({num_recorded} if name == "z" else {0, num_recorded}):
                 raise ValueError(
                     f"a chain of {num_recorded} draws must have as many values of `{name}`, got "
                     f"{len(self.records[name])}; pass another file."

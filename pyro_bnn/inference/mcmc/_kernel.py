@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ._adaptation import Adaptation
+
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Function of points of shape (K, P): returns their potentials, shape (K,), and gradients, shape (K, P)."""
 
@@ -27,19 +29,28 @@ class Draws:
         finished: Which chains these are, shape (K,). The rows of the other chains mean nothing.
         z: Positions, shape (K, P).
         log_density: Minus the potential, in nats, shape (K,).
-        energy: Hamiltonian, in nats, shape (K,).
-        accept: Mean acceptance probability along the trajectory, shape (K,).
-        diverging: Whether the energy error exceeded `DIVERGENCE`, shape (K,).
-        num_steps: Number of leapfrog steps, shape (K,).
+        energy: Hamiltonian, in nats, shape (K,); None for a sampler that has none.
+        accept: Mean acceptance probability along the trajectory, shape (K,); None for a sampler that accepts all.
+        diverging: Whether the energy error exceeded `DIVERGENCE`, or was not finite, shape (K,).
+        num_steps: Number of steps, shape (K,).
+        energy_errors: Energy error of each step in nats, shape (K, T), for samplers that adapt to it; NaN for a step
+            that was not taken.
     """
 
     finished: Tensor
     z: Tensor
     log_density: Tensor
-    energy: Tensor
-    accept: Tensor
+    energy: Tensor | None
+    accept: Tensor | None
     diverging: Tensor
     num_steps: Tensor
+    energy_errors: Tensor | None = None
+
+    @property
+    def energy_error(self) -> Tensor | None:
+        """Mean squared energy error of the steps that were taken, divided by P, shape (K,)."""
+        errors = self.energy_errors
+        return None if errors is None else errors.square().nanmean(-1).nan_to_num(0.0) / self.z.shape[1]
 
 
 class Kernel(ABC):
@@ -165,6 +176,16 @@ class Sampler(ABC):
     def name(self) -> str:
         """Name of the algorithm in messages."""
         return type(self).__name__
+
+    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> Adaptation:
+        """What one chain learns during warm-up: here, a step size for an acceptance rate, and a mass matrix.
+
+        Args:
+            num_warmup: Number of warm-up draws.
+            target_accept: Acceptance rate to reach.
+            start: First point of the chain, shape (P,).
+        """
+        return Adaptation(num_warmup, target_accept, start)
 
     @abstractmethod
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:

@@ -1,4 +1,4 @@
-"""The No-U-Turn Sampler in C for small networks, compiled and loaded.
+"""Samplers in C for small networks, compiled and loaded.
 
 Compiling takes a second. What cannot be written out in C (`_operations.py`), is wide, or is on another device than the
 CPU runs in torch.
@@ -42,24 +42,28 @@ _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
 
 class Native:
-    """The sampler of one potential, compiled; it may run in several threads at a time, without Python's lock.
+    """The samplers of one potential, compiled; they may run in several threads at a time, without Python's lock.
 
     Args:
         library: The compiled text.
         data: Constants of the potential, in the order in which C reads them.
         num_scratch: Numbers of memory that the potential needs.
+        num_weights: Number of latent numbers, P.
     """
 
-    def __init__(self, library: ctypes.CDLL, data: Sequence[Tensor], num_scratch: int) -> None:
-        pointer, number = ctypes.c_void_p, ctypes.c_long
-        self._library, self._data, self.num_scratch = library, list(data), num_scratch
+    def __init__(self, library: ctypes.CDLL, data: Sequence[Tensor], num_scratch: int, num_weights: int) -> None:
+        pointer, number, real = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
+        self._library, self._data, self.num_scratch, self.num_weights = library, list(data), num_scratch, num_weights
         self._pointers = (pointer * max(len(data), 1))(*(constant.data_ptr() for constant in data))
         self._evaluate, self._advance = library.evaluate, library.advance
         self._evaluate.argtypes = (number, *[pointer] * 5)
         self._evaluate.restype = None
-        before = (pointer, ctypes.c_int, pointer, ctypes.c_double, pointer, pointer, pointer)
+        before = (pointer, ctypes.c_int, pointer, real, pointer, pointer, pointer)
         self._advance.argtypes = (*before, number, pointer, pointer, pointer)
         self._advance.restype = ctypes.c_int
+        self._walk = library.walk
+        self._walk.argtypes = (pointer, number, real, real, *[pointer] * 4)
+        self._walk.restype = None
         library.size_of_state.restype = number
         self.size_of_state = int(library.size_of_state())
 
@@ -90,14 +94,20 @@ class Native:
         )
         return bool(done)
 
+    def walk(self, point: Tensor, step: float, refreshment: float, normal: Tensor, scratch: Tensor) -> None:
+        """Take microcanonical steps; see `walk` in `_microcanonical.c`. The point ends in room for their errors."""
+        errors = point[3 * self.num_weights + 1 :]
+        setting = len(normal), step, refreshment, normal.data_ptr()
+        self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._pointers)
 
-def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
-    """The sampler of a potential, compiled.
+
+def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10) -> Native:
+    """The samplers of a potential, compiled.
 
     Args:
         value_and_grad: The potential.
         z: A point, shape (1, P).
-        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+        max_tree_depth: Draws of NUTS take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
 
     Raises:
         UnsupportedError: If it is not for C, the C compiler fails, or its function and torch's differ.
@@ -113,9 +123,10 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     folder = Path(__file__).parent
     parts = [f"#define {name} {size}L" for name, size in sizes.items()]
     parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
-    parts += [(folder / "_functions.c").read_text(), potential.text, (folder / "_trajectory.c").read_text()]
+    parts += [(folder / "_functions.c").read_text(), potential.text]
+    parts += [(folder / name).read_text() for name in ("_trajectory.c", "_microcanonical.c")]
     data = [_laid_out(constant) for constant in function.constants]
-    sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch)
+    sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch, z.shape[1])
     for point in (z, z + 0.1):
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
     return sampler

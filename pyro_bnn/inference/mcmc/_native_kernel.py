@@ -1,10 +1,11 @@
-"""Chains of the compiled No-U-Turn Sampler, each by itself: several of them draw on as many cores.
+"""Chains of compiled samplers, each by itself: several of them draw on as many cores.
 
 Each chain has random numbers of its own, so its draws do not depend on which others run at the same time, or where.
 """
 
 import ctypes
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -21,71 +22,93 @@ ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
 """Places of these numbers after a point, its gradient and its potential."""
 
 
-class _Chain:
+class NativeChain(ABC):
     """One chain between two draws.
 
     Args:
         sampler: The compiled sampler.
-        point: What `advance` of `_trajectory.c` calls so.
+        point: All numbers that a draw starts from and reports; the position, of P numbers, comes first.
     """
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
-        self._sampler, self.point = sampler, point
+        self.sampler, self.point = sampler, point
         self.generator = torch.Generator()
+        self.scratch = point.new_empty(sampler.num_scratch)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers of this chain."""
+        return torch.randn(*shape, dtype=self.point.dtype, generator=self.generator)
+
+    @abstractmethod
+    def draw(self, setting: Any) -> Tensor:
+        """The point of the next draw; may run in a thread of its own."""
+
+    def state(self) -> dict[str, Any]:
+        """All that the next draw depends on, but for what warm-up sets."""
+        return {"point": self.point, "generator": self.generator.get_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.point = state["point"].clone()
+        self.generator.set_state(state["generator"])
+
+
+class _Tree(NativeChain):
+    """One chain of NUTS; `advance` of `_trajectory.c` says what its point is."""
+
+    def __init__(self, sampler: Native, point: Tensor) -> None:
+        super().__init__(sampler, point)
         self.numbers, self.position = point.new_empty(0, 3), ctypes.c_long(0)
         self._state = torch.empty(sampler.size_of_state, dtype=torch.uint8)
-        self._scratch = point.new_empty(sampler.num_scratch)
 
-    def draw(self, step_size: float, inverse_mass: Tensor) -> Tensor:
+    def draw(self, setting: tuple[float, Tensor]) -> Tensor:
         """The point of the next draw; may run in a thread of its own."""
-        point = self.point.clone()
-        normal = torch.randn(len(inverse_mass), dtype=point.dtype, generator=self.generator)
+        point, normal = self.point.clone(), self.normal(len(setting[1]))
         is_new, is_done = True, False
         while not is_done:
             if self.position.value == len(self.numbers):
                 uniform = point.new_empty(RANDOM_BLOCK, 3).uniform_(generator=self.generator)
                 self.numbers, self.position.value = uniform.log(), 0
-            setting = step_size, inverse_mass
-            arguments = point, setting, normal, self.numbers, self.position, self._scratch
-            is_done, is_new = self._sampler.advance(self._state, is_new, *arguments), False
+            arguments = point, setting, normal, self.numbers, self.position, self.scratch
+            is_done, is_new = self.sampler.advance(self._state, is_new, *arguments), False
         return point
 
     def state(self) -> dict[str, Any]:
-        """All that the next draw depends on, but for step size and inverse mass."""
-        return {
-            "point": self.point,
-            "generator": self.generator.get_state(),
-            "numbers": self.numbers,
-            "position": self.position.value,
-        }
+        """See :meth:`NativeChain.state`."""
+        return {**super().state(), "numbers": self.numbers, "position": self.position.value}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self.point, self.numbers = state["point"].clone(), state["numbers"].clone()
-        self.generator.set_state(state["generator"])
-        self.position.value = state["position"]
+        """See :meth:`NativeChain.restore`."""
+        super().restore(state)
+        self.numbers, self.position.value = state["numbers"].clone(), state["position"]
 
 
 class NativeKernel(Kernel):
-    """NUTS in C on one potential; see :class:`~pyro_bnn.NUTS`.
+    """A sampler in C on one potential, with as many chains at a time as torch has threads.
 
     Args:
         sampler: The compiled sampler.
         z: First points, shape (K, P).
-        num_threads: Number of chains that draw at the same time.
+        chains: The chains.
     """
 
-    def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
+    def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain]) -> None:
         super().__init__(sampler.value_and_grad, z)
         self.path = "C"
-        potential, gradient = sampler.value_and_grad(z)
-        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
-        self._chains = [_Chain(sampler, point) for point in points]
+        self._chains = chains
         self._is_seeded = False
         self._drawing: dict[Future[Tensor], int] = {}
         self._before: dict[int, dict[str, Any]] = {}  # states of chains that are drawing, from before
-        num_threads = min(num_threads, len(z))
+        num_threads = min(torch.get_num_threads(), len(z))
         self._pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
+
+    @abstractmethod
+    def setting(self, chain: int) -> Any:
+        """What warm-up has set for a chain, as `NativeChain.draw` takes it."""
+
+    @abstractmethod
+    def report(self, finished: Tensor, points: Tensor) -> Draws:
+        """Draws from the points of all chains."""
 
     def draw(self) -> Draws:
         """Go on until chains finish a draw; the others go on in threads of their own."""
@@ -93,12 +116,12 @@ class NativeKernel(Kernel):
         waiting = [k for k in range(len(self._chains)) if self.is_needed[k] and k not in self._before]
         new: dict[int, Tensor] = {}
         for k in waiting:
-            setting = float(self.step_size[k]), self.inverse_mass[k].clone()
+            setting = self.setting(k)
             if self._pool is None:
-                new[k] = self._chains[k].draw(*setting)
+                new[k] = self._chains[k].draw(setting)
             else:
                 self._before[k] = self._chains[k].state()
-                self._drawing[self._pool.submit(self._chains[k].draw, *setting)] = k
+                self._drawing[self._pool.submit(self._chains[k].draw, setting)] = k
         if self._drawing:
             for future in wait(self._drawing, return_when=FIRST_COMPLETED).done:
                 k = self._drawing.pop(future)
@@ -106,14 +129,13 @@ class NativeKernel(Kernel):
                 del self._before[k]
         for k, point in new.items():
             self._chains[k].point = point
-        return self._report(new)
+        finished = torch.tensor([k in new for k in range(len(self._chains))])
+        return self.report(finished, torch.stack([chain.point for chain in self._chains]))
 
     def momentum(self, chain: int) -> Tensor:
         """Standard normal numbers, shape (P,), from the chain's own."""
         self._seed()
-        return torch.randn(
-            self.inverse_mass.shape[1], dtype=self.inverse_mass.dtype, generator=self._chains[chain].generator
-        )
+        return self._chains[chain].normal(self.inverse_mass.shape[1])
 
     def state(self) -> dict[str, Any]:
         """The chains after their last draws; see :meth:`Kernel.state`. What is being drawn will be drawn again."""
@@ -136,12 +158,25 @@ class NativeKernel(Kernel):
                 chain.generator.manual_seed(seed)
             self._is_seeded = True
 
-    def _report(self, new: Mapping[int, Tensor]) -> Draws:
+
+class NativeNUTSKernel(NativeKernel):
+    """NUTS in C on one potential; see :class:`~pyro_bnn.NUTS`."""
+
+    def __init__(self, sampler: Native, z: Tensor) -> None:
+        potential, gradient = sampler.value_and_grad(z)
+        points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
+        super().__init__(sampler, z, [_Tree(sampler, point) for point in points])
+
+    def setting(self, chain: int) -> tuple[float, Tensor]:
+        """Step size and inverse mass."""
+        return float(self.step_size[chain]), self.inverse_mass[chain].clone()
+
+    def report(self, finished: Tensor, points: Tensor) -> Draws:
+        """See :meth:`NativeKernel.report`."""
         num_weights = self.inverse_mass.shape[1]
-        points = torch.stack([chain.point for chain in self._chains])
         rest = points[:, 2 * num_weights :]
         return Draws(
-            finished=torch.tensor([k in new for k in range(len(self._chains))]),
+            finished=finished,
             z=points[:, :num_weights],
             log_density=-rest[:, 0],
             energy=rest[:, ENERGY],

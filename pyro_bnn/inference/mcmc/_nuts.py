@@ -16,7 +16,7 @@ from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ._kernel import NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, refusal
 from ._native import native
-from ._native_kernel import NativeKernel
+from ._native_kernel import NativeNUTSKernel
 from ._steps import one_by_one
 from ._traced import UnsupportedError
 from ._tree import Setting, Subtree, Tree, checkpoint_tables, empty
@@ -51,8 +51,7 @@ class NUTS(Sampler):
         not_in_c = NOT_ASKED
         if compile:
             try:
-                sampler = native(value_and_grad, z[:1], self.max_tree_depth)
-                return NativeKernel(sampler, z, num_threads=torch.get_num_threads())
+                return NativeNUTSKernel(native(value_and_grad, z[:1], self.max_tree_depth), z)
             except UnsupportedError as error:
                 not_in_c = str(error)
                 if compile is True:

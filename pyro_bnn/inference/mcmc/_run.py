@@ -16,7 +16,6 @@ from ..._core.checkpointing import Keeper
 from ..._core.files import read_state, understood
 from ..._core.scope import Stream
 from ..joint import Potential
-from ._adaptation import Adaptation
 from ._chains import RECORDED, Chain, run_chains
 from ._kernel import Compile, Kernel, Sampler
 
@@ -118,8 +117,9 @@ class Run:
     def recorded(self) -> dict[str, Tensor]:
         """The recorded fields of `Draws`, shape (K, S, ...), and the chains' step sizes and inverse masses."""
         steps = [chain.adaptation.step_size for chain in self._chains]
+        fields = {name: [chain.recorded(name) for chain in self._chains] for name in RECORDED}
         return {
-            **{name: torch.stack([chain.recorded(name) for chain in self._chains]) for name in RECORDED},
+            **{name: torch.stack(values) for name, values in fields.items() if values[0] is not None},
             "step_size": torch.tensor(steps, dtype=self._starts.dtype, device=self._starts.device),
             "inverse_mass": torch.stack([chain.adaptation.inverse_mass for chain in self._chains]),
         }
@@ -139,7 +139,7 @@ class Run:
 
     def _new_chains(self, starts: Tensor) -> list[Chain]:
         plan = self._plan
-        adaptations = [Adaptation(plan.num_warmup, plan.target_accept, start) for start in starts]
+        adaptations = [plan.sampler.adaptation(plan.num_warmup, plan.target_accept, start) for start in starts]
         return [Chain(i, plan.num_warmup, plan.num_samples, adaptation) for i, adaptation in enumerate(adaptations)]
 
     def _new_kernel(self, z: Tensor) -> Kernel:

@@ -14,6 +14,7 @@ KINDS: dict[str, tuple[torch.dtype, ...]] = {
     "log_density": FLOATS,
     "energy": FLOATS,
     "accept": FLOATS,
+    "energy_error": FLOATS,
     "diverging": (torch.bool,),
     "num_steps": WHOLE,
     "step_size": FLOATS,

@@ -1,0 +1,66 @@
+"""Microcanonical Langevin Monte Carlo."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ._kernel import NOT_ASKED, Compile, Kernel, Sampler, ValueAndGrad, refusal
+from ._mclmc_adaptation import MCLMCAdaptation
+from ._microcanonical import MCLMCKernel
+from ._native import native
+from ._native_walkers import NativeMCLMCKernel
+from ._traced import UnsupportedError
+
+
+@dataclass(frozen=True)
+class MCLMC(Sampler):
+    r"""Microcanonical Langevin Monte Carlo: an unadjusted sampler for networks, whose chains start at trained members.
+
+    A step takes two gradients. It is never rejected, so the draws have a bias; it is small where the energy error of
+    the steps is small, and the warm-up sets the step size by it. The length over which a chain forgets its direction
+    is learned as well. Warm-up and sampling are counted in draws of `steps_per_draw` steps. For a network take a
+    warm-up of many steps, 5,000 to 50,000.
+
+    The posterior of a network has many modes, and a chain stays in one. Give every chain the mode of a trained
+    network (``init=`` an :class:`~pyro_bnn.EnsemblePosterior` or :class:`~pyro_bnn.inference.mcmc.Descent`): the draws
+    of all chains are then an ensemble of explored modes with equal weights. That is not the posterior, in which modes
+    have the weights of their volumes.
+
+    Args:
+        steps_per_draw: Number of steps from one draw to the next.
+        energy_error: Mean squared energy error of a step in nats, divided by P, that the warm-up ends with. Of a
+            Gaussian posterior, the bias of the variances is proportional to its root; 5e-4 makes it small.
+        first_energy_error: The same for the beginning of the warm-up; in between it falls linearly.
+
+    References:
+        Robnik et al. (2023), https://arxiv.org/abs/2212.08549; Robnik and Seljak (2023),
+        https://arxiv.org/abs/2303.18221; for networks, Sommer et al. (2025), https://arxiv.org/abs/2502.06335.
+    """
+
+    steps_per_draw: int = 10
+    energy_error: float = 0.1
+    first_energy_error: float = 0.5
+
+    def __post_init__(self) -> None:
+        _checks.at_least("steps_per_draw", self.steps_per_draw, 1)
+        _checks.positive("energy_error", self.energy_error)
+        _checks.positive("first_energy_error", self.first_energy_error)
+
+    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> MCLMCAdaptation:
+        """What one chain learns during warm-up: step size and length; see :class:`Sampler`."""
+        return MCLMCAdaptation(num_warmup, self.steps_per_draw, (self.first_energy_error, self.energy_error), start)
+
+    def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
+        """The sampler on one potential: in C, with as many chains at a time as threads, or in torch."""
+        if z.shape[1] < 2:
+            raise ValueError("MCLMC needs a direction in space, but the model has one latent number; use NUTS().")
+        not_in_c = NOT_ASKED
+        if compile:
+            try:
+                return NativeMCLMCKernel(native(value_and_grad, z[:1]), z, self.steps_per_draw)
+            except UnsupportedError as error:
+                not_in_c = str(error)
+                if compile is True:
+                    raise refusal(not_in_c) from error
+        return MCLMCKernel(value_and_grad, z, self.steps_per_draw, not_in_c=not_in_c)

@@ -1,0 +1,140 @@
+"""Warm-up of a chain of MCLMC: the step size by the energy error, the length by the spread of the draws."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core import checks as _checks
+from ._adaptation import FindStep
+from ._kernel import Draws, Kernel
+
+MEMORY = 99 / 101
+"""Factor by which past steps count less with each step; an average over about a hundred."""
+
+TRUST = 9.0
+"""Width, in logarithms of the energy error, of the range in which a step is believed to tell the right step size."""
+
+SHRINKAGE = 0.8
+"""Factor from a step size that gave numbers which are not finite to the largest that is still tried."""
+
+FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
+"""Shares of the warm-up after which the length is set by the draws' variances, and by their autocorrelation."""
+
+FORGETTING = 0.4
+"""Length in units of the distance that a chain moves in its mean autocorrelation time."""
+
+FEWEST_DRAWS = 20
+"""Draws from which on variances and autocorrelation times are taken for the length; heuristic."""
+
+
+class MCLMCAdaptation:
+    r"""What one chain learns during warm-up.
+
+    The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
+    :math:`\xi = E^2 / (P \tau)` for a target :math:`\tau`, the step size is :math:`\langle \xi / h^6 \rangle^{-1/6}`,
+    an average over the last hundred steps with the weights :math:`\exp(-(\log \xi / 9)^2 / 2)`.
+
+    Args:
+        num_warmup: Number of warm-up draws.
+        steps_per_draw: Number of steps of a draw.
+        targets: Mean squared energy error divided by P, at the beginning and at the end of the warm-up.
+        start: First point of the chain, shape (P,).
+
+    References:
+        Robnik et al. (2023), https://arxiv.org/abs/2212.08549, section 4.
+    """
+
+    def __init__(self, num_warmup: int, steps_per_draw: int, targets: tuple[float, float], start: Tensor) -> None:
+        self._num_warmup, self._steps_per_draw, self._targets = num_warmup, steps_per_draw, targets
+        self._ends = tuple(round(share * num_warmup) for share in (FIRST_PHASE, SECOND_PHASE))
+        self._recent = start.new_empty(0, len(start))
+        self._sum, self._weight, self._largest = 0.0, 0.0, math.inf
+        self.inverse_mass = torch.ones_like(start)
+        self.length = math.sqrt(len(start))
+        self.step_size = self.length / 4
+
+    def restart(self, z: Tensor, find_step: FindStep) -> None:
+        """Nothing is learned before the first draw."""
+
+    def apply(self, kernel: Kernel, chain: int) -> None:
+        """Give a kernel the step size and length of one chain."""
+        kernel.step_size[chain] = self.step_size
+        kernel.length[chain] = self.length
+
+    def update(self, index: int, draws: Draws, chain: int, find_step: FindStep) -> None:
+        """Learn from warm-up draw number `index`, counted from 0."""
+        z, num_weights = draws.z[chain], draws.z.shape[1]
+        first, last = self._targets
+        target = num_weights * (first + (last - first) * index / max(self._num_warmup - 1, 1))
+        step = self.step_size
+        assert draws.energy_errors is not None
+        for error in draws.energy_errors[chain].tolist():
+            if math.isnan(error):
+                self._largest = min(self._largest, SHRINKAGE * step)
+                continue
+            xi = error**2 / target + 1e-8
+            weight = math.exp(-0.5 * (math.log(xi) / TRUST) ** 2)
+            self._sum = MEMORY * self._sum + weight * xi / step**6
+            self._weight = MEMORY * self._weight + weight
+        if self._weight:
+            self.step_size = min((self._sum / self._weight) ** (-1 / 6), self._largest)
+        else:
+            self.step_size = self._largest
+        self._learn_length(index + 1, z)
+
+    def _learn_length(self, num_drawn: int, z: Tensor) -> None:
+        first, second = self._ends
+        if num_drawn > first:
+            self._recent = torch.cat([self._recent, z[None]])
+        if num_drawn == second and len(self._recent) >= FEWEST_DRAWS:
+            self.length = math.sqrt(float(self._recent.var(0).sum()))
+        if num_drawn == self._num_warmup and len(self._recent) - (second - first) >= FEWEST_DRAWS:
+            steps = self._steps_per_draw * autocorrelation_time(self._recent[second - first :])
+            self.length = FORGETTING * self.step_size * steps
+        if num_drawn == self._num_warmup:
+            self._recent = self._recent[:0]
+
+    def state(self) -> dict[str, Any]:
+        """What the chain has learned, as plain data."""
+        return {
+            "step_size": self.step_size,
+            "length": self.length,
+            "sum": self._sum,
+            "weight": self._weight,
+            "largest": self._largest,
+            "recent": self._recent,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.step_size, self.length = (_checks.positive(name, state[name]) for name in ("step_size", "length"))
+        self._sum, self._weight = (_checks.number(name, state[name]) for name in ("sum", "weight"))
+        self._largest = state["largest"]
+        self._recent = state["recent"].to(self._recent, copy=True)
+
+
+def autocorrelation_time(draws: Tensor) -> float:
+    """Mean over numbers of the integrated autocorrelation time, in draws; at least 1.
+
+    Sums of pairs of neighbouring autocorrelations are added until one is negative.
+
+    Args:
+        draws: Successive draws, shape (S, P).
+
+    References:
+        Geyer (1992), Practical Markov Chain Monte Carlo, section 3.3.
+    """
+    size = len(draws)
+    centred = draws.double() - draws.double().mean(0)
+    transform = torch.fft.rfft(centred, n=2 * size, dim=0)
+    covariance = torch.fft.irfft(transform.abs() ** 2, n=2 * size, dim=0)[:size]
+    varies = covariance[0] > 0
+    if not bool(varies.any()):
+        return 1.0
+    correlation = (covariance[:, varies] / covariance[0, varies])[: size // 2 * 2]
+    pairs = correlation.unflatten(0, (-1, 2)).sum(1)
+    kept = (pairs > 0).cumprod(0)
+    return float((2 * (pairs * kept).sum(0) - 1).clamp_min(1).mean())
