@@ -16,4 +16,5 @@ from ._kernel import leapfrog as leapfrog
 from ._mclmc import MCLMC as MCLMC
 from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
+from ._start import Descent as Descent
 from ._statistics import ChainStatistics as ChainStatistics

@@ -24,7 +24,7 @@ from ._nuts import NUTS
 from ._posterior import MCMCPosterior
 from ._processes import Processes
 from ._run import KIND, Plan, Run, settings_of
-from ._start import Start, starting_points
+from ._start import Descent, Start, starting_points
 from ._statistics import ChainStatistics
 
 
@@ -201,7 +201,7 @@ class _Fit:
         self.seed = None if self.seed is None else int(self.seed)
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise ValueError(f'`compile` must be True, False or "auto", got {self.compile!r}.')
-        if self.init is not None and not isinstance(self.init, (Init, Posterior)):
+        if self.init is not None and not isinstance(self.init, (Init, Posterior, Descent)):
             got = _checks.described(self.init)
             raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
         if self.dtype not in (None, torch.float32, torch.float64):
@@ -255,7 +255,7 @@ class _Fit:
             else:
                 with stream:
                     starts = starting_points(potential, self.init, plan.num_chains)
-                run.start(starts)
+                run.start(starts, self.init if isinstance(self.init, Descent) else None)
             run.finish(keeper, progress=self.progress)
         return run
 

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -70,10 +71,19 @@ class Native:
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The potential; see `ValueAndGrad`."""
         z = z.contiguous()
-        value, gradient, scratch = z.new_empty(len(z)), torch.empty_like(z), z.new_empty(self.num_scratch)
-        arguments = (z, value, gradient, scratch)
-        self._evaluate(len(z), *(tensor.data_ptr() for tensor in arguments), self._pointers)
+        value, gradient = z.new_empty(len(z)), torch.empty_like(z)
+        num_parts = min(len(z), torch.get_num_threads())
+        parts = list(zip(*(tensor.tensor_split(num_parts) for tensor in (z, value, gradient)), strict=True))
+        if num_parts == 1:
+            self._evaluate_part(*parts[0])
+        else:
+            with ThreadPoolExecutor(num_parts) as pool:
+                list(pool.map(lambda part: self._evaluate_part(*part), parts))
         return value, gradient
+
+    def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
+        scratch = z.new_empty(self.num_scratch)
+        self._evaluate(len(z), *(t.data_ptr() for t in (z, value, gradient, scratch)), self._pointers)
 
     def advance(
         self,

@@ -18,6 +18,7 @@ from ..._core.scope import Stream
 from ..joint import Potential
 from ._chains import RECORDED, Chain, run_chains
 from ._kernel import Compile, Kernel, Sampler
+from ._start import Descent
 
 KIND = "checkpoint of chains"
 """Kind of the files, see :func:`write_state`."""
@@ -65,10 +66,12 @@ class Run:
         self.path = ""
         """How draws are computed; see :attr:`Kernel.path`."""
 
-    def start(self, starts: Tensor) -> None:
-        """Begin chains at points of shape (K, P)."""
-        self._starts, self._chains = starts, self._new_chains(starts)
+    def start(self, starts: Tensor, descent: Descent | None) -> None:
+        """Begin chains at points of shape (K, P), or where these descend to."""
         with self._stream:
+            if descent is not None:
+                starts = descent(self._new_kernel(starts).value_and_grad, starts)
+            self._starts, self._chains = starts, self._new_chains(starts)
             self._densities = self._potential.value(starts)
             self._kernel = self._new_kernel(starts)
             for chain, start in zip(self._chains, starts, strict=True):
