@@ -1,19 +1,42 @@
 """First points of chains."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
-from ..guides import Init, NetworkInit
-from ..joint import Potential
+from ..guides import Init
+from ..joint import Potential, Site
 from ..posterior import Posterior
+from ..scale_maps import Softplus
 from ._kernel import ValueAndGrad
 
 MAX_TRIALS = 100
 """Heuristic."""
+
+
+@dataclass(frozen=True)
+class FreshInit(Init):
+    """Points of networks that have just been made: Gaussian weights that keep the scale of what passes through ReLU.
+
+    Weights have the standard deviation sqrt(2 / number of inputs); all that is a vector or a number, such as biases and
+    noise scales, starts at 0 or its prior's median.
+
+    References:
+        He et al. (2015), https://arxiv.org/abs/1502.01852, section 2.2.
+    """
+
+    def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
+        """Zeros or the prior's median, and the rho of the standard deviation; see :meth:`Init.__call__`."""
+        start = site.unconstrained_start
+        if start.dim() < 2:
+            loc = torch.zeros_like(start) if site.transform is None else start
+            return loc, torch.full_like(start, -torch.inf)
+        scale = start.new_tensor(math.sqrt(2 / start[0].numel()))
+        return torch.zeros_like(start), Softplus().inverse(scale).expand_as(start)
 
 
 @dataclass(frozen=True)
@@ -26,7 +49,7 @@ class Descent:
     Args:
         num_steps: Number of steps of Adam, each on all data.
         learning_rate: The first learning rate, which falls to 0 by a cosine.
-        init: What the points are drawn from before; None is the scale of PyTorch's own initialisation.
+        init: What the points are drawn from before; None is :class:`FreshInit`.
 
     References:
         Sommer et al. (2025), https://arxiv.org/abs/2502.06335, for chains that start at the members of an ensemble.
@@ -34,12 +57,13 @@ class Descent:
 
     num_steps: int = 2000
     learning_rate: float = 0.01
-    init: Init = field(default_factory=NetworkInit)
+    init: Init | None = None
 
     def __post_init__(self) -> None:
         _checks.at_least("num_steps", self.num_steps, 1)
         _checks.positive("learning_rate", self.learning_rate)
-        _checks.kind("init", self.init, Init, "an Init")
+        if self.init is not None:
+            _checks.kind("init", self.init, Init, "an Init or None")
 
     def __call__(self, value_and_grad: ValueAndGrad, z: Tensor) -> Tensor:
         """The points at which points of shape (K, P) end; a row ends where its potential was lowest."""
@@ -88,7 +112,7 @@ def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
     if init is None:
         return potential.from_prior(num_chains)
     if isinstance(init, Descent):
-        return _draw(potential, init.init, num_chains)
+        return _draw(potential, init.init or FreshInit(), num_chains)
     if isinstance(init, Posterior):
         return _from_posterior(potential, init, num_chains)
     _checks.kind("init", init, Init, "an Init, a Descent, a Posterior or None")
