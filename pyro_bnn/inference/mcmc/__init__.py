@@ -14,7 +14,10 @@ from ._kernel import Sampler as Sampler
 from ._kernel import ValueAndGrad as ValueAndGrad
 from ._kernel import leapfrog as leapfrog
 from ._mclmc import MCLMC as MCLMC
+from ._modes import Modes as Modes
+from ._modes import modes as modes
 from ._nuts import NUTS as NUTS
 from ._posterior import MCMCPosterior as MCMCPosterior
 from ._start import Descent as Descent
+from ._start import FreshInit as FreshInit
 from ._statistics import ChainStatistics as ChainStatistics

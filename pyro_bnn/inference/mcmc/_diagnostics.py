@@ -214,8 +214,7 @@ def diagnose(
         raise ValueError("`model` and `x` go together: predictions need both.")
     lead, predictions = next(iter(samples.values())).shape[:2], None
     if model is not None and x is not None:
-        moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
-        predictions = convergence(_spaced(torch.cat(moments).unflatten(0, lead), max_quantities))
+        predictions = convergence(predicted(model, samples, x, max_quantities))
     return Diagnostics(
         num_chains=lead[0],
         num_divergences=count(statistics.diverging),
@@ -223,6 +222,12 @@ def diagnose(
         latents=convergence(_spaced(torch.cat([v.flatten(2) for v in _with_event(samples)], 2), max_quantities)),
         predictions=predictions,
     )
+
+
+def predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
+    """Predictive moments at each draw, shape (K, S, M), or evenly spaced ones of them."""
+    moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
+    return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
 
 def count(marks: Tensor | None) -> int | None:

@@ -16,7 +16,7 @@ from ..._core.scope import EXCLUSIVE, Stream
 from ...modelling.model import BayesianModel
 from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
-from ..posterior import Posterior
+from ..posterior import EnsemblePosterior, Posterior
 from ._adaptation import TARGET_ACCEPT
 from ._judge import judge
 from ._kernel import Compile, Sampler
@@ -61,13 +61,15 @@ def fit_mcmc(
         data: The pair (x, y) with all rows. x is a tensor, an array, a list of numbers or a data frame, shape (N, ...);
             for networks with several inputs a tuple or a dictionary of these. For a Pyro model of one's own, the tuple
             of its arguments, whatever they are: the model is called as ``model(*data)``.
-        sampler: The algorithm with its settings, :class:`~pyro_bnn.NUTS` or :class:`~pyro_bnn.HMC`.
+        sampler: The algorithm with its settings: :class:`~pyro_bnn.NUTS`, :class:`~pyro_bnn.HMC` or, for an ensemble of
+            modes, :class:`~pyro_bnn.MCLMC`.
         num_samples: Number of draws kept of each chain, S.
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_chains: Number of chains, K. With several, R-hat shows whether they agree.
         init: What the chains' starts are drawn from: the prior (None), the Gaussians of an
-            :class:`~pyro_bnn.inference.guides.Init`, or
-            another posterior, such as that of a fit.
+            :class:`~pyro_bnn.inference.guides.Init`, or another posterior. An :class:`~pyro_bnn.EnsemblePosterior`
+            gives each chain a member; :class:`~pyro_bnn.inference.mcmc.Descent` trains the members first, side by side.
+            Chains of these two are judged each by itself: each explores the mode where it began.
         target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
         compile: Draw in C. NUTS of a small network in float64 on a CPU, with few or many rows, is written out in C,
@@ -236,7 +238,11 @@ class _Fit:
         name = self.sampler.name
         with EXCLUSIVE:  # a network is run under Pyro's handlers
             status = processes.of_first(
-                lambda: judge(samples, statistics, name, network, data[0] if network else None, stacklevel=5)
+                lambda: judge(
+                    *(samples, statistics, name, network, data[0] if network else None),
+                    stacklevel=5,
+                    at_modes=isinstance(self.init, EnsemblePosterior | Descent) and self.num_chains > 1,
+                )
             )
         return MCMCPosterior(samples, statistics, status, sampler=name, path=run.path)
 

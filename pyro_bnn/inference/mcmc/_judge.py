@@ -1,6 +1,6 @@
 """From diagnostics to a status."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,8 @@ from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
 from ..._core.scope import warn_of_fit
 from ...modelling.model import BayesianModel
 from ..posterior import Status
-from ._diagnostics import ConvergenceWarning, count, diagnose
+from ._diagnostics import FEWEST_DRAWS, ConvergenceWarning, count, diagnose, predicted
+from ._modes import modes
 from ._statistics import ChainStatistics
 
 NUM_PREDICTION_CHECKS = 50
@@ -17,6 +18,9 @@ NUM_PREDICTION_CHECKS = 50
 
 MAX_QUANTITIES = 400
 """ArviZ takes about a millisecond for each, and should not take longer than the sampling; heuristic."""
+
+MAX_QUANTITIES_OF_MODES = 50
+"""The same for quantities that are looked at in each chain by itself."""
 
 
 def judge(
@@ -27,6 +31,7 @@ def judge(
     x: Inputs | None,
     *,
     stacklevel: int,
+    at_modes: bool = False,
 ) -> Status:
     """Status that says what the diagnostics found. Problems are also warned of.
 
@@ -38,10 +43,13 @@ def judge(
         x: Inputs of the model, shape (N, ...); some of them are used.
         stacklevel: Level of the caller to whom the warning points, counted as by `warnings.warn` in the caller of
             this function.
+        at_modes: Whether each chain began at a mode of its own. Then each is judged by itself, and not by whether it
+            agrees with the others.
 
     Warns:
         ConvergenceWarning: If there are problems.
     """
+    num_draws = next(iter(samples.values())).shape[1]
     done = _what_was_done(samples, statistics, sampler)
     if x is not None and model is not None:
         x = as_inputs("x", x, model.like)
@@ -49,15 +57,22 @@ def judge(
         chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
         x = take(x, chosen.to(leaves(x)[0].device))
     try:
+        if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
+            found = modes(predicted(model, samples, x, MAX_QUANTITIES_OF_MODES))
+            return _judged(f"{done}; {found}", found.problems, stacklevel=stacklevel + 1)
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         is_fine = statistics.diverging is None or not bool(statistics.diverging.any())
         return Status(is_fine, f"{done}; R-hat and effective sample sizes were not computed: {error}")
     what, judged = report.judged
-    message = " ".join([f"{done}; {what}: {judged}.", *map(_sentence, report.problems)])
-    if report.problems:
+    return _judged(f"{done}; {what}: {judged}", report.problems, stacklevel=stacklevel + 1)
+
+
+def _judged(finding: str, problems: Sequence[str], *, stacklevel: int) -> Status:
+    message = " ".join([f"{finding}.", *map(_sentence, problems)])
+    if problems:
         warn_of_fit(message, ConvergenceWarning, stacklevel=stacklevel + 1)
-    return Status(not report.problems, message)
+    return Status(not problems, message)
 
 
 def _what_was_done(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
