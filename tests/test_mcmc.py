@@ -61,7 +61,8 @@ class LangevinKernel(Kernel):
         return 0.5 * (r.square() * self.inverse_mass).sum(-1)
 
 
-ALL_SAMPLERS = {**SAMPLERS, "one's own": (Langevin(), 6000)}
+MICROCANONICAL = pb.MCLMC(energy_error=1e-5, first_energy_error=1e-5)
+ALL_SAMPLERS = {**SAMPLERS, "MCLMC": (MICROCANONICAL, 600), "one's own": (Langevin(), 6000)}
 
 
 def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):

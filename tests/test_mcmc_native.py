@@ -16,7 +16,7 @@ import pyro_bnn as pb
 from pyro_bnn.inference.joint import TracePotential, network_potential
 from pyro_bnn.inference.mcmc import _native
 from pyro_bnn.inference.mcmc._native import native
-from pyro_bnn.inference.mcmc._native_kernel import NativeKernel
+from pyro_bnn.inference.mcmc._native_kernel import NativeNUTSKernel
 
 from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly
@@ -146,7 +146,7 @@ START = torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3)
 
 
 def kernel_in_c(potential, *, max_tree_depth=6, num_threads=1, seed=0):
-    kernel = NativeKernel(native(potential, START[:1], max_tree_depth), START, num_threads=num_threads)
+    kernel = NativeNUTSKernel(native(potential, START[:1], max_tree_depth), START, num_threads=num_threads)
     kernel.step_size = torch.tensor(STEPS)
     torch.manual_seed(seed)
     return kernel

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
@@ -58,7 +59,8 @@ class MCLMC(Sampler):
         not_in_c = NOT_ASKED
         if compile:
             try:
-                return NativeMCLMCKernel(native(value_and_grad, z[:1]), z, self.steps_per_draw)
+                sampler = native(value_and_grad, z[:1])
+                return NativeMCLMCKernel(sampler, z, self.steps_per_draw, num_threads=torch.get_num_threads())
             except UnsupportedError as error:
                 not_in_c = str(error)
                 if compile is True:

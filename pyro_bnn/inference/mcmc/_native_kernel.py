@@ -84,22 +84,23 @@ class _Tree(NativeChain):
 
 
 class NativeKernel(Kernel):
-    """A sampler in C on one potential, with as many chains at a time as torch has threads.
+    """A sampler in C on one potential.
 
     Args:
         sampler: The compiled sampler.
         z: First points, shape (K, P).
         chains: The chains.
+        num_threads: Number of chains that draw at the same time.
     """
 
-    def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain]) -> None:
+    def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
         self.path = "C"
         self._chains = chains
         self._is_seeded = False
         self._drawing: dict[Future[Tensor], int] = {}
         self._before: dict[int, dict[str, Any]] = {}  # states of chains that are drawing, from before
-        num_threads = min(torch.get_num_threads(), len(z))
+        num_threads = min(num_threads, len(z))
         self._pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
 
     @abstractmethod
@@ -162,10 +163,10 @@ class NativeKernel(Kernel):
 class NativeNUTSKernel(NativeKernel):
     """NUTS in C on one potential; see :class:`~pyro_bnn.NUTS`."""
 
-    def __init__(self, sampler: Native, z: Tensor) -> None:
+    def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
         potential, gradient = sampler.value_and_grad(z)
         points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
-        super().__init__(sampler, z, [_Tree(sampler, point) for point in points])
+        super().__init__(sampler, z, [_Tree(sampler, point) for point in points], num_threads=num_threads)
 
     def setting(self, chain: int) -> tuple[float, Tensor]:
         """Step size and inverse mass."""

@@ -30,11 +30,11 @@ class NativeMCLMCKernel(NativeKernel):
         length: Distance over which each chain forgets its direction, shape (K,). Warm-up writes it.
     """
 
-    def __init__(self, sampler: Native, z: Tensor, steps_per_draw: int) -> None:
+    def __init__(self, sampler: Native, z: Tensor, steps_per_draw: int, *, num_threads: int = 1) -> None:
         potential, gradient = sampler.value_and_grad(z)
         rest = z.new_zeros(len(z), steps_per_draw)
         points = torch.cat([z, torch.zeros_like(z), gradient, potential[:, None], rest], -1)
-        super().__init__(sampler, z, [_Walker(sampler, point) for point in points])
+        super().__init__(sampler, z, [_Walker(sampler, point) for point in points], num_threads=num_threads)
         self.length = torch.ones_like(self.step_size)
 
     def setting(self, chain: int) -> tuple[float, float]:

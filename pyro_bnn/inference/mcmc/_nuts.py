@@ -51,7 +51,8 @@ class NUTS(Sampler):
         not_in_c = NOT_ASKED
         if compile:
             try:
-                return NativeNUTSKernel(native(value_and_grad, z[:1], self.max_tree_depth), z)
+                sampler = native(value_and_grad, z[:1], self.max_tree_depth)
+                return NativeNUTSKernel(sampler, z, num_threads=torch.get_num_threads())
             except UnsupportedError as error:
                 not_in_c = str(error)
                 if compile is True:
