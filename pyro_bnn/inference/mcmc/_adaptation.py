@@ -1,6 +1,7 @@
 """Warm-up of one chain: step size by dual averaging, mass matrix from the draws' variances."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -136,8 +137,40 @@ class Welford:
         self._mean, self._square = (state[name].to(self._mean, copy=True) for name in ("mean", "square"))
 
 
-class Adaptation:
+class AnyAdaptation(ABC):
     """What one chain learns during warm-up.
+
+    Attributes:
+        step_size: Step size.
+        inverse_mass: Diagonal of the inverse mass matrix, shape (P,).
+    """
+
+    step_size: float
+    inverse_mass: Tensor
+
+    @abstractmethod
+    def restart(self, z: Tensor, find_step: FindStep) -> None:
+        """Learn the step size from the beginning, as at the first point and with each new mass matrix."""
+
+    @abstractmethod
+    def apply(self, kernel: Any, chain: int) -> None:
+        """Give a kernel what one chain has learned."""
+
+    @abstractmethod
+    def update(self, index: int, draws: Any, chain: int, find_step: FindStep) -> None:
+        """Learn from warm-up draw number `index`, counted from 0."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What the chain has learned, as plain data."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+
+
+class Adaptation(AnyAdaptation):
+    """A step size for an acceptance rate, and a diagonal mass matrix from the draws' variances.
 
     Args:
         num_warmup: Number of warm-up draws.

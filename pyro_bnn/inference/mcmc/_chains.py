@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from ..._core import checks as _checks
 from ..._core.scope import Stream
-from ._adaptation import Adaptation
+from ._adaptation import AnyAdaptation
 from ._kernel import Draws, Kernel
 
 RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
@@ -32,7 +32,7 @@ class Chain:
     index: int
     num_warmup: int
     num_samples: int
-    adaptation: Adaptation
+    adaptation: AnyAdaptation
     num_drawn: int = 0
     records: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in RECORDED})
 

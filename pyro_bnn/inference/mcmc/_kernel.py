@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ._adaptation import Adaptation
+from ._adaptation import Adaptation, AnyAdaptation
 
 ValueAndGrad = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Function of points of shape (K, P): returns their potentials, shape (K,), and gradients, shape (K, P)."""
@@ -177,7 +177,7 @@ class Sampler(ABC):
         """Name of the algorithm in messages."""
         return type(self).__name__
 
-    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> Adaptation:
+    def adaptation(self, num_warmup: int, target_accept: float, start: Tensor) -> AnyAdaptation:
         """What one chain learns during warm-up: here, a step size for an acceptance rate, and a mass matrix.
 
         Args:

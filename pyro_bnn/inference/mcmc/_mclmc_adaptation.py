@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._adaptation import FindStep
-from ._kernel import Draws, Kernel
+from ._adaptation import AnyAdaptation, FindStep
+from ._kernel import Draws
 
 MEMORY = 99 / 101
 """Factor by which past steps count less with each step; an average over about a hundred."""
@@ -30,7 +30,7 @@ FEWEST_DRAWS = 20
 """Draws from which on variances and autocorrelation times are taken for the length; heuristic."""
 
 
-class MCLMCAdaptation:
+class MCLMCAdaptation(AnyAdaptation):
     r"""What one chain learns during warm-up.
 
     The variance of the energy error grows with the sixth power of the step size h. With the error E of a step and
@@ -59,7 +59,7 @@ class MCLMCAdaptation:
     def restart(self, z: Tensor, find_step: FindStep) -> None:
         """Nothing is learned before the first draw."""
 
-    def apply(self, kernel: Kernel, chain: int) -> None:
+    def apply(self, kernel: Any, chain: int) -> None:
         """Give a kernel the step size and length of one chain."""
         kernel.step_size[chain] = self.step_size
         kernel.length[chain] = self.length

@@ -121,8 +121,9 @@ class Run:
         """The recorded fields of `Draws`, shape (K, S, ...), and the chains' step sizes and inverse masses."""
         steps = [chain.adaptation.step_size for chain in self._chains]
         fields = {name: [chain.recorded(name) for chain in self._chains] for name in RECORDED}
+        known = {name: [value for value in values if value is not None] for name, values in fields.items()}
         return {
-            **{name: torch.stack(values) for name, values in fields.items() if values[0] is not None},
+            **{name: torch.stack(values) for name, values in known.items() if values},
             "step_size": torch.tensor(steps, dtype=self._starts.dtype, device=self._starts.device),
             "inverse_mass": torch.stack([chain.adaptation.inverse_mass for chain in self._chains]),
         }
