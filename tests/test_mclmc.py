@@ -107,6 +107,17 @@ def test_a_step_that_is_not_finite_is_not_taken(compile):
     assert not kernel.draw().diverging.any()
 
 
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_step_that_leaves_for_the_far_tails_is_not_taken(compile):
+    """Its energy is finite, and the chain would never come back."""
+    z = torch.zeros(1, NUM_WEIGHTS, dtype=torch.float64)
+    kernel = pb.MCLMC(5).kernel(bowl, z, compile=compile)
+    kernel.step_size[:], kernel.length[:] = 300.0, 1.0
+    draws = kernel.draw()
+    assert draws.diverging.all()
+    assert torch.equal(draws.z, z)
+
+
 def relative_variance(energy_error, seed):
     """Variance of the draws of a regression by that of the posterior, and its standard error, over four chains."""
     problem = Problem()

@@ -18,7 +18,8 @@ Compile = bool | Literal["auto"]
 """Whether to draw in C; see :func:`~pyro_bnn.fit_mcmc`."""
 
 DIVERGENCE = 1000.0
-"""Energy error in nats that marks a trajectory as divergent; Stan's constant."""
+"""Energy error in nats that marks a trajectory as divergent; Stan's constant. For a sampler that adapts to the energy
+error, the squared error of a step divided by P."""
 
 
 @dataclass(frozen=True)

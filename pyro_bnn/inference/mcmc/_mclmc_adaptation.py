@@ -18,7 +18,7 @@ TRUST = 9.0
 """Width, in logarithms of the energy error, of the range in which a step is believed to tell the right step size."""
 
 SHRINKAGE = 0.8
-"""Factor from a step size that gave numbers which are not finite to the largest that is still tried."""
+"""Factor from a step size whose step was not taken to the largest that is still tried."""
 
 FIRST_PHASE, SECOND_PHASE = 0.8, 0.9
 """Shares of the warm-up after which the length is set by the draws' variances, and by their autocorrelation."""

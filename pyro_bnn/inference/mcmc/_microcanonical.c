@@ -21,7 +21,7 @@ static double turn(double *direction, const double *gradient, double time) {
     return (NUM_WEIGHTS - 1) * (delta - log(2.0) + log(1.0 + along + (1.0 - along) * zeta * zeta));
 }
 
-/* Takes steps; one whose result is not finite is not taken, and its error is NaN.
+/* Takes steps; one that diverges, or whose result is not finite, is not taken, and its error is NaN.
 
    normal: standard normal numbers, num_steps x P.
    errors: the energy errors, num_steps. */
@@ -38,9 +38,9 @@ void walk(Walker *w, long num_steps, double step, double refreshment, const doub
         value_and_grad(w->z, &w->potential, w->gradient, scratch, data);
         change += turn(w->direction, w->gradient, outer);
         const double error = change + w->potential - before.potential, size = dot(w->gradient, w->gradient);
-        const int is_finite = error - error == 0.0 && size - size == 0.0;
-        if (!is_finite) *w = before;
-        errors[n] = is_finite ? error : NAN;
+        const int is_taken = error * error <= DIVERGENCE * NUM_WEIGHTS && size - size == 0.0;
+        if (!is_taken) *w = before;
+        errors[n] = is_taken ? error : NAN;
         EACH(i) w->direction[i] += refreshment * normal[n * NUM_WEIGHTS + i];
         normalise(w->direction);
     }

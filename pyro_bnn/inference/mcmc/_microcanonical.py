@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ._kernel import Draws, Kernel, ValueAndGrad, in_torch
+from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, in_torch
 from ._replayed import replayed
 from ._traced import UnsupportedError
 
@@ -75,14 +75,14 @@ class MCLMCKernel(Kernel):
         potential, gradient = self.value_and_grad(z)
         direction, last = turned(direction, gradient, OUTER * step)
         error = change + middle + last + potential - self._potential
-        is_finite = error.isfinite() & gradient.isfinite().all(-1)
-        row = is_finite[:, None]
+        is_taken = (error.square() <= DIVERGENCE * num_weights) & gradient.isfinite().all(-1)
+        row = is_taken[:, None]
         self._z, self._gradient = torch.where(row, z, self._z), torch.where(row, gradient, self._gradient)
-        self._potential = torch.where(is_finite, potential, self._potential)
+        self._potential = torch.where(is_taken, potential, self._potential)
         direction = torch.where(row, direction, self._direction)
         noise = refreshment(self.step_size, self.length, num_weights)[:, None] * torch.randn_like(z)
         self._direction = normalize(direction + noise)
-        return torch.where(is_finite, error, torch.nan)
+        return torch.where(is_taken, error, torch.nan)
 
     def state(self) -> dict[str, Any]:
         """Where the chains are; see :meth:`Kernel.state`."""
