@@ -57,14 +57,6 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
     """Make an embedding layer with a random weight return the true gradient; do nothing for other layers.
 
     A sparse gradient becomes a dense one with the same numbers, since the gradient of the prior is dense.
-
-    Args:
-        net: The network, which is changed.
-        path: Path of the random parameter.
-        name: Site of the parameter, for messages.
-
-    Raises:
-        ValueError: If the layer changes its weight in place, or scales its gradient.
     """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
@@ -88,11 +80,6 @@ def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
 
     torch gives the padding row no gradient. If the forward pass used a drawn row, the likelihood would depend on
     numbers in which it has no gradient.
-
-    Args:
-        net: The network, whose buffers hold the first values.
-        path: Path of the parameter, which is a buffer by now.
-        value: Value of the parameter, of its shape.
     """
     return _with_padding(*_owner(net, path), value)
 
@@ -223,11 +210,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
     A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
     works. Either is used only if its outputs and gradients agree with those of a plain loop, which is the last resort.
-
-    Args:
-        net: The network.
-        example: At least two draws of all random weights, by path, with the draws on the first axis.
-        x: Example inputs, shape (N, ...).
+    The example has at least two draws of all random weights.
     """
     paths = set(example)
 

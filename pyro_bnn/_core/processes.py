@@ -20,12 +20,7 @@ P = TypeVar("P", bound="Processes")
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a computation.
-
-    Args:
-        rank: Number of this process, from 0; that with number 0 writes files and shows progress.
-        count: Number of all processes.
-    """
+    """The processes of a computation."""
 
     rank: int = 0
     count: int = 1

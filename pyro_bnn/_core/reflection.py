@@ -22,11 +22,7 @@ def unwrap(distribution: Distribution) -> Distribution:
 
 
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """The distribution of single elements inside the prior of a whole parameter.
-
-    Raises:
-        ValueError: If the elements depend on each other.
-    """
+    """The distribution of single elements inside the prior of a whole parameter."""
     prior = unwrap(prior)
     if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
         raise ValueError(
@@ -68,11 +64,7 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """The prior of a scale, after a check: it must be a Pyro distribution over positive numbers, without a batch shape.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
     if not isinstance(prior, TorchDistributionMixin):
         raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     support = prior.support

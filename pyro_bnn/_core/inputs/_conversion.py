@@ -36,17 +36,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     """Inputs of a network from what people have.
 
     A tuple is several inputs, and so is a list of tensors or arrays. A list of numbers, or of lists of numbers, is one.
-
-    Args:
-        name: Name of the argument, for messages.
-        value: A tensor, an array, a list of numbers, a data frame; or a tuple, list or dictionary of these.
-        like: A tensor with the model's device and floating-point type; None is the CPU and torch's default type.
-
-    Returns:
-        The inputs in plain tuples and dictionaries. Tensors are those given, on their device.
-
-    Raises:
-        ValueError: If something is not numbers, or a tensor is of a kind with which the model cannot compute.
+    What becomes a tensor gets the device and floating-point type of `like`, or else torch's default ones.
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
@@ -68,19 +58,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
-    """Targets from what people have: one tensor.
-
-    Args:
-        name: Name of the argument, for messages.
-        value: A tensor, an array, a list or tuple of numbers, or a data frame.
-        like: A tensor with the model's device and floating-point type; None is the CPU and torch's default type.
-
-    Returns:
-        The tensor that was given, or a new one.
-
-    Raises:
-        ValueError: If something is not numbers, or a tensor is of a kind with which the model cannot compute.
-    """
+    """Targets from what people have: one tensor."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Mapping):

@@ -37,11 +37,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Number N of rows, which all tensors must have.
-
-    Raises:
-        ValueError: If there is no tensor, one has no axis of rows, or two differ in their number of rows.
-    """
+    """Number N of rows, which all tensors must have."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -65,12 +61,7 @@ def versions(x: Inputs) -> list[int]:
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some of the rows.
-
-    Args:
-        x: The inputs.
-        rows: A slice, which gives views, or indices of rows on the device of the inputs, which copy.
-    """
+    """Some of the rows: a slice gives views, indices copy."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x)
     return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # a third of the time of `leaf[rows]`
@@ -102,11 +93,7 @@ def shapes(x: Inputs) -> object:
 
 
 def call(net: nn.Module, x: Inputs) -> object:
-    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
-
-    Raises:
-        ValueError: If the network does not take so many inputs, or none of these names.
-    """
+    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
     arguments: tuple[Inputs, ...] = ()
     named: dict[str, Inputs] = {}
     if isinstance(x, Tensor):
