@@ -79,22 +79,18 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     return prior
 
 
-def tensors_of(value: object) -> Iterator[Tensor]:
-    """All tensors that a distribution holds, at any depth."""
-    return _tensors_of(value, set())
-
-
-def _tensors_of(value: object, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors in a value, without those in the objects of `seen`."""
+def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors that a distribution holds, at any depth, without those in objects whose `id` was seen before."""
+    seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Distribution, Transform)) and id(value) not in seen:
         seen.add(id(value))  # a transform and its inverse hold each other once one was asked for
         for part in vars(value).values():
-            yield from _tensors_of(part, seen)
+            yield from tensors_of(part, seen)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors_of(part, seen)
+            yield from tensors_of(part, seen)
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:
