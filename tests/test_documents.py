@@ -32,7 +32,7 @@ EXAMPLES = {
         r"(?s)epistemic sd: NUTS [1-9].*mean-field [0-2]\.\d.*digits stand in.*AUROC 0\.[89]",
     ),
     "nuts_comparison.py": (
-        ["--draws", "50", "--steps", "1500"],
+        ["--draws", "50", "--steps", "1000", "--compile"],
         r"in the gap, mean-field has 0\.[1-7]\d* ± 0\.0\d* times the epistemic sd of NUTS",
     ),
     "mixture_density.py": (
@@ -56,7 +56,7 @@ EXAMPLES = {
         r"(?s)MAP .*mean-field .*NUTS .*better than that of one point: .*NUTS",
     ),
     "gradient_variance.py": (
-        ["--pairs", "100", "--epochs", "10"],
+        ["--pairs", "60", "--epochs", "4"],
         r"LRT has [1-3]?\d\.\d% of the variance of RT, ([5-9]|\d\d)\.\d standard errors less",
     ),
 }
