@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .. import checks as _checks
 from ._tree import Inputs
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
@@ -75,12 +76,7 @@ def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
 
 def _checked(name: str, value: Tensor) -> Tensor:
     """The tensor, if it is one with which a model can compute."""
-    if value.is_nested:
-        raise ValueError(f"`{name}` must not be nested; call `torch.nested.to_padded_tensor`.")
-    if value.layout != torch.strided:
-        raise ValueError(f"`{name}` must be a dense tensor, got {value.layout}; call `{name}.to_dense()`.")
-    if value.is_meta:
-        raise ValueError(f"`{name}` must have values, got a tensor on the meta device, which has none; load the data.")
+    _checks.tensor(name, value)
     if value.is_quantized:
         raise ValueError(f"`{name}` must not be quantized, got {value.dtype}; call `{name}.dequantize()`.")
     if value.is_complex():
