@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,9 +15,6 @@ LONG = 2**16
 """Heuristic: number of elements from which on a tensor is sent by itself."""
 
 
-P = TypeVar("P", bound="Processes")
-
-
 @dataclass(frozen=True)
 class Processes:
     """The processes of a computation."""
@@ -26,7 +23,7 @@ class Processes:
     count: int = 1
 
     @classmethod
-    def present(cls: type[P]) -> P:
+    def present(cls) -> "Processes":
         """Those of the process group that `torch.distributed` has; a single one if there is none."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
