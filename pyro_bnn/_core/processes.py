@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
 """Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that they are far apart."""
@@ -23,7 +24,7 @@ class Processes:
     count: int = 1
 
     @classmethod
-    def present(cls) -> "Processes":
+    def present(cls) -> Self:
         """Those of the process group that `torch.distributed` has; a single one if there is none."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
