@@ -11,7 +11,6 @@ from ._paths import own_paths as own_paths
 from ._paths import random_paths as random_paths
 from ._response import Interceptor as Interceptor
 from ._selection import SITE_PREFIX as SITE_PREFIX
-from ._selection import ByName as ByName
 from ._selection import Owned as Owned
 from ._selection import Rules as Rules
 from ._selection import Selection as Selection
