@@ -100,7 +100,7 @@ class StoredPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the inference method from which the draws are."""
+        """See :attr:`Posterior.method`."""
         return self._method
 
     @property
@@ -129,11 +129,7 @@ class StoredPosterior(Posterior):
         return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws, each at most once; see :meth:`Posterior.draws`.
-
-        Raises:
-            ValueError: If fewer draws are stored than are asked for.
-        """
+        """Evenly spaced draws, each at most once, and so no more than are stored; see :meth:`Posterior.draws`."""
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
 
     def to_record(self) -> dict[str, Any]:

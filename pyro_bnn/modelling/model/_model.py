@@ -94,17 +94,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def observation(self, x: Inputs) -> TorchDistributionMixin:
-        """Draw the weights, run the network, and return the elementwise distribution of the targets.
-
-        Args:
-            x: Inputs, shape (N, ...).
-
-        Returns:
-            A distribution of batch shape ``(*draws, N, ...)``.
-
-        Raises:
-            ValueError: If x does not have the device, dtype or shape that the network expects.
-        """
+        """The distribution of the targets under weights that are drawn now; see :meth:`observation_given`."""
         return self._observe(x).distribution
 
     def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
@@ -137,9 +127,6 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
         Returns:
             The sum over the batch times ``num_data / B``, differentiable in the values.
-
-        Raises:
-            ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
         require_values(values, self.latent_names)
         response = self._respond(self._likelihood_given(values), values, x)
@@ -170,7 +157,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood at least.
+            values: A value, shape ``(*draws, *event)``, of every latent variable of the likelihood at least.
         """
         return self._likelihood_given(values)(output)
 

@@ -28,15 +28,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Paths of those of a draw's values that are no latent variables, by name.
-
-    Args:
-        model: The model.
-        values: Names of the values, an argument called `values` of the caller.
-
-    Raises:
-        ValueError: If a name is unknown.
-    """
+    """Paths of those of a draw's values that are no latent variables, by name; an unknown name is an error."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]
