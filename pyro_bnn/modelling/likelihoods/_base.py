@@ -84,13 +84,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super().__init__()  # without the name that a PyroModule takes
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a fixed number as a buffer that is exact in every dtype to which the likelihood moves.
+        """Register a number in double precision as a buffer that is exact in every dtype to which the likelihood moves.
 
         A buffer that went through single precision stays rounded in double precision; this one does not.
-
-        Args:
-            name: Name of the buffer.
-            value: The number or numbers in double precision; None registers an empty buffer.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -119,29 +115,19 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
         Returns:
             A distribution whose batch shape is ``draws`` followed by the shape of the targets.
-
-        Raises:
-            ValueError: If the output does not have the shape that this likelihood needs.
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs are of a kind that this likelihood does not expect; called where targets are checked.
-
-        Args:
-            output: Network output, of at least one row.
-        """
+        """Warn if outputs, of at least one row, are of a kind that this likelihood does not expect."""
         return
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise if a target has a wrong dtype or an impossible value; the model has checked the shape.
+        """Raise a `ValueError` if a target has a wrong dtype or an impossible value; the model has checked the shape.
 
         Args:
             output: Network output, of at least one row.
             y: Targets without weights, shape (N, ...).
-
-        Raises:
-            ValueError: If a target cannot be observed.
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -220,28 +206,20 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """The distribution of the observations with log-densities as a fit weights them, given the targets y."""
+        """The distribution of the observations with log-densities as a fit weights them."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """This likelihood with fixed values of its own latent variables, whose calls are free of Pyro.
+        """A twin with the same parameters and fixed values of its own latent variables, whose calls are free of Pyro.
 
         Args:
             values: A value, shape ``(*draws, *event)``, for every latent variable, by the name of the attribute.
-
-        Returns:
-            A twin with the same parameters.
         """
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """The prior of a latent variable of the likelihood, without Pyro; a tensor is the value itself.
-
-        Args:
-            name: Name of the attribute.
-            values: Values of other variables of the likelihood on which it may depend.
-        """
+        """The prior of a latent variable, without Pyro, given others on which it may depend; or a tensor, its value."""
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
         assert isinstance(prior, (TorchDistributionMixin, Tensor))

@@ -24,29 +24,27 @@ def make_random(
     Returns the selected sites, in the order of the network, with all paths of each site's parameter. The buffers of
     `declared`, which are random in any case, come last.
     """
-    paths = _select(net, where, exclude, list(declared), stacklevel + 1)
-    for name, path in ((name, path) for name, its_paths in paths.items() for path in its_paths):
-        _functional.prepare_embedding(net, path, name)
-        _functional.parameter_to_buffer(net, path)
-    rest_frozen(net, [path for its_paths in paths.values() for path in its_paths])
-    return paths
-
-
-def _select(
-    net: nn.Module, where: object, exclude: object, declared: list[str], stacklevel: int
-) -> dict[str, list[str]]:
-    """The selected sites with their paths."""
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
     first = {id(places[path]): index for index, path in enumerate(declared)}
     others = [(path, value) for path, value in places.items() if id(value) in first]
     fixed = owned(net, sorted(others, key=lambda pair: first[id(pair[1])]))
+    chosen = _chosen(parameters, fixed, where, exclude, stacklevel + 1)
+    paths: dict[str, list[str]] = {}
+    for parameter in (*(one for one in parameters if one.site in chosen), *fixed):
+        path = parameter.name.partition(".")[2]
+        paths.setdefault(parameter.site, []).append(path)
+        _functional.prepare_embedding(net, path, parameter.site)
+        _functional.parameter_to_buffer(net, path)
+    rest_frozen(net, [path for its_paths in paths.values() for path in its_paths])
+    return paths
+
+
+def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object, stacklevel: int) -> set[str]:
+    """The sites of those parameters that `where` selects and `exclude` does not; it may not select fixed ones."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
-        raise ValueError(
-            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network "
-            "with weights."
-        )
+        raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
     chosen = {site for rule in rules for site in rule.sites([*parameters, *fixed], "where")}
     if not chosen and not fixed:
         problem = "selects no parameter" if rules else "is empty and selects no parameter"
@@ -65,10 +63,7 @@ def _select(
     ):
         for glob in (rule.glob for rule in given if rule.glob is not None):
             _warn_of_a_part(argument, glob, parameters, inside, outside, stacklevel + 1)
-    paths: dict[str, list[str]] = {}
-    for parameter in (*(one for one in parameters if one.site in chosen - excluded), *fixed):
-        paths.setdefault(parameter.site, []).append(parameter.name.partition(".")[2])
-    return paths
+    return chosen - excluded
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:

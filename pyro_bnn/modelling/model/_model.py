@@ -150,7 +150,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
     def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """The output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
-        return self._respond(self._likelihood, values, x, is_lazy=True).output
+        return self._respond(self._likelihood, values, x).output
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
@@ -178,7 +178,8 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             weights = {name: self.initial_value(name) for name in self._paths}
             first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
             response = self._respond(self._likelihood.drawn(), weights, first)
-        check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
+            observed = num_rows(x), *response.target_shape[1:]
+        check_shapes(self._likelihood, observed, x, y)
         self._likelihood.check_output(response.output)
         self._likelihood.check_targets(response.output, y)
 
@@ -189,15 +190,15 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
+        response = respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
+        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
+        return response
 
-    def _respond(
-        self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs, is_lazy: bool = False
-    ) -> Response:
+    def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
         check_input(x, self.like)
         weights = {name: values[name] for name in self._paths}
-        return respond(self.network, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
+        return respond(self.network, likelihood, self._paths, weights, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""
