@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._core import checks as _checks
 from .._core.records import plain, record
-from .._core.saved_tensors import check_finite, check_tensor
+from .._core.saved_tensors import check_tensors
 from ..modelling.model import network_values
 from .guides import GuidePosterior
 from .posterior import Draw, Posterior, Status, Target, check_samples, spaced
@@ -152,9 +152,9 @@ class StoredPosterior(Posterior):
                 f"its draws carry {unknown}, which the network does not have; pass the model of the draws."
             )
         count = len(next(iter(saved.samples.values())))
-        for name, value in saved.values.items():
-            check_tensor(f"{name}` of the draws", value, (count, *own[name].shape), own[name].dtype)
-            check_finite(f"{name}` of the draws", value)
+        check_tensors(
+            "the draws", saved.values, {name: own[name].expand(count, *own[name].shape) for name in saved.values}
+        )
         samples, carried = ({n: v.to(target.device) for n, v in d.items()} for d in (saved.samples, saved.values))
         return cls(samples, carried, method=saved.method, status=saved.status, seconds=saved.seconds)
 

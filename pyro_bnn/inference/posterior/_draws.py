@@ -11,6 +11,7 @@ from ..._core.saved_tensors import check_finite, check_tensor, require_no_more
 from ..joint import Site
 
 Draw = dict[str, Tensor]
+"""One value of each latent variable, by site."""
 
 BOUNDS = (
     constraints.greater_than,

@@ -4,11 +4,11 @@ from ._choice import SelectionWarning as SelectionWarning
 from ._choice import sites_among as sites_among
 from ._latents import LatentVariables as LatentVariables
 from ._model import BayesianModel as BayesianModel
+from ._model import carried_paths as carried_paths
+from ._model import network_values as network_values
+from ._model import own_paths as own_paths
+from ._model import random_paths as random_paths
 from ._network import rest_frozen as rest_frozen
-from ._paths import carried_paths as carried_paths
-from ._paths import network_values as network_values
-from ._paths import own_paths as own_paths
-from ._paths import random_paths as random_paths
 from ._response import Interceptor as Interceptor
 from ._selection import SITE_PREFIX as SITE_PREFIX
 from ._selection import Owned as Owned
