@@ -34,8 +34,8 @@ class Moments(NamedTuple):
 class Posterior(Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    Every posterior answers the same questions; `docs/understand/posteriors.md` has a table of the answers. A subclass
-    sets `status`, implements :meth:`draws`, and answers further questions where its method knows more.
+    Every posterior answers the same questions; the page "What a posterior can answer" has a table. A subclass sets
+    `status`, implements :meth:`draws`, and answers further questions where its method knows more.
     """
 
     status: Status
