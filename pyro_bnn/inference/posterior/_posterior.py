@@ -134,7 +134,8 @@ class Posterior(Shown, ABC):
             num_samples: Number S of draws.
             seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
         """
-        return self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed))
+        count = _checks.at_least("num_samples", num_samples, 1)
+        return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
         """Draws one after the other inside a context each; None is 1000, or all of a posterior that stores fewer."""
