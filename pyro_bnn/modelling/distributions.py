@@ -261,17 +261,14 @@ def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
         raise ValueError(f"`{name}` must be {expected}, got {value.flatten()[:3].tolist()}.")
 
 
-def _broadcast(**arguments: object) -> tuple[Tensor, ...]:
+def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
     """Arguments as tensors of one shape."""
     for name, value in arguments.items():
         if not isinstance(value, Tensor):
-            _checks.number(name, value)  # type: ignore[arg-type]
-    shapes = [value.shape for value in arguments.values() if isinstance(value, Tensor)]
+            _checks.number(name, value)
     try:
-        torch.broadcast_shapes(*shapes)
+        return tuple(broadcast_all(*arguments.values()))
     except RuntimeError:
         names = ", ".join(f"`{name}`" for name in arguments)
-        shown = [tuple(shape) for shape in shapes]
+        shown = [tuple(value.shape) for value in arguments.values() if isinstance(value, Tensor)]
         raise ValueError(f"{names} must have shapes that fit each other, got {shown}.") from None
-    found: tuple[Tensor, ...] = tuple(broadcast_all(*arguments.values()))  # type: ignore[arg-type]
-    return found

@@ -36,8 +36,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     ELBO is that of the whole data set. No indices are drawn. The weights may have leading draw axes, as in
     `Predictive(parallel=True)` and `vectorize_particles=True`.
 
-    A prior may depend on latent variables of its own, such as a scale
-    (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
+    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
     sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
 
     A network with several inputs gets them in a tuple, as ``net(*x)``, or in a dictionary, as ``net(**x)``; all have N

@@ -213,7 +213,7 @@ def predict_point(
             raises it.
     """
     values = values.median() if isinstance(values, Posterior) else values
-    _checks.kind("values", values, Mapping, "a posterior with a median, or a dict of values by site")
+    _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     carried = carried_paths(model, values)
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
