@@ -111,7 +111,7 @@ class CarryingPosterior(Posterior):
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
         self.inner: Posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-        self.status = self.inner.status
+        self.status, self.history, self.log_evidence = self.inner.status, self.inner.history, self.inner.log_evidence
         if self.inner.carried:
             got = type(self.inner).__name__
             raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
@@ -145,6 +145,14 @@ class CarryingPosterior(Posterior):
     def pruned_sites(self) -> frozenset[str]:
         """See :attr:`Posterior.pruned_sites`."""
         return self.inner.pruned_sites
+
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """See :meth:`Posterior.marginals`."""
+        return self.inner.marginals()
+
+    def diagnose(self, model: BayesianModel | None = None) -> Any:
+        """See :meth:`Posterior.diagnose`."""
+        return self.inner.diagnose(model)
 
     @torch.no_grad()
     def median(self) -> Draw:

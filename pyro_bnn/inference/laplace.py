@@ -94,12 +94,19 @@ class LaplacePosterior(Posterior):
             noise = torch.randn_like(self.mode)[:, None]
             yield self._values(self.mode + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
 
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Those of the variables without constraints; see :meth:`Posterior.marginals`."""
+        median = self.median()
+        scales = self._coordinates.layout.views(torch.cholesky_inverse(self._factor).diagonal().sqrt())
+        free = [site.name for site in self._coordinates.sites if site.transform is None]
+        return {name: (median[name], scales[name].to(self._dtype)) for name in free}
+
     def median(self) -> Draw:
         """The values at the mode, ``{site: shape (*event)}``: the MAP estimate, and the marginal medians."""
         return self._values(self.mode)
 
     @property
-    def log_evidence(self) -> float:
+    def log_evidence(self) -> float:  # type: ignore[override]  # the base class has an attribute
         r"""Laplace's estimate of the log evidence, in nats.
 
         .. math:: \log p(y) \approx -U(z^*) + \tfrac P2 \log 2\pi - \tfrac12 \log \det H.

@@ -45,6 +45,8 @@ class GaussNewtonPosterior(Posterior):
         seconds: Wall time of the fit.
     """
 
+    log_evidence: float
+
     def __init__(
         self,
         mode: Mapping[str, Tensor],
@@ -90,9 +92,10 @@ class GaussNewtonPosterior(Posterior):
         """True, unless only the weights of a last layer are random, in which the network is linear anyway."""
         return self._is_linearised
 
-    def scales(self) -> dict[str, Tensor]:
-        """The standard deviation of each random weight, ``{site: shape (*event)}``."""
-        return self._layout.views(self.covariance.variances().sqrt())
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Those of all variables, of width 0 where they are held at the point; see :meth:`Posterior.marginals`."""
+        scales = self._layout.views(self.covariance.variances().sqrt())
+        return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Independent draws; see :meth:`Posterior.draws`."""

@@ -41,37 +41,12 @@ def _require_tensors(name: str, x: object) -> None:
         _require_tensors(f"{name}[{key!r}]", part)
 
 
-def require_site(name: str, sites: Mapping[str, object]) -> None:
-    """Raise unless a name is that of a site of the network."""
-    if not isinstance(name, str) or name not in sites:
-        raise ValueError(f"`name` must be a site of the network, one of {list(sites)}, got {name!r}.")
-
-
 def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
     """Raise unless there is a value for every name."""
     _checks.kind("values", values, Mapping, "a dict of values by site")
     missing = [name for name in names if name not in values]
     if missing:
         raise ValueError(f"`values` must have all sites of the network, got none for {missing}; add them.")
-
-
-def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor]) -> None:
-    """Raise unless every latent variable has a value: a finite tensor of the shape that `shapes` has for it."""
-    _checks.kind("values", values, Mapping, "a dict of values by site")
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
-    for name, shape in shapes.items():
-        value = _checks.tensor(f"values[{name!r}]", values[name])
-        if value.shape != torch.Size(shape):
-            raise ValueError(
-                f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: it belongs "
-                "to another model; pass its own model."
-            )
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError(
-                f"the posterior's `{name}` must be finite, got NaN or infinity; fit again with a lower learning rate."
-            )
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:

@@ -64,16 +64,10 @@ class Interception:
 
 @dataclass(frozen=True)
 class Response:
-    """What a model answers to inputs.
+    """What a model answers to inputs."""
 
-    Args:
-        output: Output of the network, shape ``(*draws, N, ...)``.
-        num_lead: Number of draw axes.
-        likelihood: The likelihood.
-    """
-
-    output: Tensor
-    num_lead: int
+    output: Tensor  # of the network, shape (*draws, N, ...)
+    num_lead: int  # number of draw axes
     likelihood: Likelihood
 
     @cached_property
@@ -88,16 +82,7 @@ class Response:
         return tuple(self.distribution.batch_shape[self.num_lead :])
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take.
-
-        Args:
-            x: The inputs, shape (N, ...).
-            y: The targets, shape (N, ...).
-            num_data: Number of rows of the whole data set.
-
-        Raises:
-            ValueError: If y has a wrong shape, device or value, or more than `num_data` rows.
-        """
+        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         check_size(len(y), num_data)
         if not reads_wait(y.device):  # `fit_svi` checks once
@@ -113,23 +98,8 @@ def respond(
     weights: Mapping[str, Tensor],
     x: Inputs,
     interception: Interception,
-    *,
-    is_lazy: bool = False,
 ) -> Response:
-    """Run a network with given weights, and a likelihood on its output.
-
-    Args:
-        net: The network, in which random parameters are buffers.
-        likelihood: The likelihood.
-        paths: Names in the network of each site's parameter.
-        weights: A value of every site, ``{site: shape (*draws, *event)}``.
-        x: Inputs, shape (N, ...).
-        interception: What enters the call of the network.
-        is_lazy: Whether the distribution is made only when it is asked for, by a likelihood free of Pyro.
-
-    Raises:
-        ValueError: If the network cannot take x, or does not return one row per input.
-    """
+    """Run a network, in which random parameters are buffers, with given weights, and a likelihood on its output."""
     num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     interceptor, memory = interception.interceptor, interception.memory
@@ -146,7 +116,4 @@ def respond(
     noise_draws = likelihood.draw_shape()
     if len(noise_draws) > num_lead:  # the noise has more draws than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
-    response = Response(output, num_lead, likelihood)
-    if not is_lazy:
-        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
-    return response
+    return Response(output, num_lead, likelihood)

@@ -189,18 +189,18 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
 
 def predict_point(
     model: BayesianModel[P],
-    values: Mapping[str, Tensor],
+    values: Mapping[str, Tensor] | Posterior,
     x: Inputs | Iterable,
     *,
     y: Tensor | None = None,
     batch_size: int = 10_000,
 ) -> P:
-    """The prediction of a single setting of the latent variables, such as the mean weights ``guide.median()``.
+    """The prediction of a single setting of the latent variables, such as the mean weights of a posterior.
 
     Args:
         model: The model.
         values: A value for every latent variable, ``{site: shape (*event)}``; also, as in draws that carry them, values
-            of the network's own parameters and buffers, ``{"net.PATH": value}``.
+            of the network's own parameters and buffers, ``{"net.PATH": value}``. A posterior stands for its `median()`.
         x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
         y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
         batch_size: Number of rows in each run of the network.
@@ -212,7 +212,8 @@ def predict_point(
         ValueError: If a latent variable has no value, a name is unknown, or for any reason for which :func:`predict`
             raises it.
     """
-    _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
+    values = values.median() if isinstance(values, Posterior) else values
+    _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     carried = carried_paths(model, values)
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import nn
 
 from ...inference.guides import MeanFieldGuide
-from ...modelling.model import BayesianModel, ByName, Owned, Rules, owned, rules_of
+from ...modelling.model import BayesianModel, Owned, Rules, owned, rules_of
 
 
 def select(
@@ -28,7 +28,7 @@ def select(
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
         rules = rules_of(argument, value)
-        if model is None and not all(isinstance(rule, ByName) for rule in rules):
+        if model is None and not all(rule.glob is not None for rule in rules):
             raise ValueError(
                 f"`{argument}` must be globs, unless `model` is given, got {rules}: a guide has no layers; pass its "
                 "model, `prune(..., model=model)`."
