@@ -22,9 +22,8 @@ from .accuracy import AccuracyCurve
 from .building import build, rebuild
 from .config import RunConfig
 from .datasets import Dataset, Facts
-from .exchange import CHECKPOINT
 from .folders import Folder, creating, find_run
-from .manifest import Manifest, has_manifest, verified
+from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .tracking import AccuracyTracker
@@ -104,15 +103,13 @@ def fit(
     """
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
-    checkpoint = folder.claim(CHECKPOINT)
+    checkpoint = folder.path / CHECKPOINT
     is_resumed = checkpoint.is_file()
     if is_resumed:
         _check_data(folder.path, folder.place.shown, config, data)
     else:
         folder.write_json(CONFIG, config.to_dict())
         folder.write_json(DATA, plain(data.facts))
-        folder.record()  # so that another process can go on from here
-        folder.claim(CHECKPOINT)
     model.to(device)
     guide.to(device)
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
@@ -215,7 +212,7 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
         FileExistsError: If it is, even where a link leads there.
     """
     real = out.resolve()
-    if has_manifest(real.parent) and Manifest.read(real.parent).lists(real.name):
+    if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
     code = [Path(config.net.rpartition(":")[0])] if config.net != "mlp" else []
     for path in (*inputs, Path(config.dataset), *code):
