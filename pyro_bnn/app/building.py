@@ -22,20 +22,12 @@ CHECKED_ROWS = 2
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """The untrained model and guide of a run; the same seed gives the same start.
-
-    Raises:
-        ValueError: If a setting is wrong, or does not fit the network or the data.
-    """
+    """The untrained model and guide of a run; the same seed gives the same start."""
     return _build(config, data.facts, data.x_train, len(data.x_train))
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
-    """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded.
-
-    Raises:
-        ValueError: As for :func:`build`.
-    """
+    """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
     return _build(config, facts, stand_in, facts.num_train)

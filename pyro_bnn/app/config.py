@@ -10,13 +10,13 @@ from typing import Annotated, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from .own.specs import TABLES, parts_of
 from .setting import KINDS, Setting
 from .specs import (
     LARGEST,
     OPTIMIZERS,
     PRIOR_CHOICES,
     PRIORS,
+    TABLES,
     make_estimator,
     make_init,
     make_inputs,
@@ -24,6 +24,7 @@ from .specs import (
     make_optimizer,
     make_prior,
     numbers_in,
+    parts_of,
 )
 from .validation import STRICT, checked, parsed
 
@@ -40,11 +41,7 @@ NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your
 
 
 def kind_of(dataset: str) -> str:
-    """What a data set is, by its name: ``images``, ``table`` or ``arrays``.
-
-    Raises:
-        ValueError: If it is neither the name of an image set nor a file of a known kind.
-    """
+    """What a data set is, by its name: ``images``, ``table`` or ``arrays``."""
     from ..data import GREY_SETS  # late: loads torch
 
     ending = Path(dataset).suffix.lower()
@@ -299,11 +296,7 @@ class RunConfig:
         return kind_of(self.dataset)
 
     def check(self) -> None:
-        """Raise if a setting is wrong.
-
-        Raises:
-            ValueError: If so; the message names all settings that are.
-        """
+        """Raise if a setting is wrong."""
         checked(RunConfig, asdict(self))
         problems = self._disagreements()
         if problems:
@@ -342,11 +335,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "RunConfig":
-        """Settings from the JSON of :meth:`to_dict`, read from a file.
-
-        Raises:
-            ValueError: If a setting is missing, unknown or wrong; the message names all that are.
-        """
+        """Settings from the JSON of :meth:`to_dict`, read from a file."""
         values = parsed(text)
         if not isinstance(values, dict):
             raise ValueError(f"a configuration must be an object with settings by name, got {type(values).__name__}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyro_bnn as pb
@@ -23,6 +24,7 @@ __all__ = [
     "OPTIMIZERS",
     "PRIORS",
     "PRIOR_CHOICES",
+    "TABLES",
     "make_estimator",
     "make_init",
     "make_inputs",
@@ -31,7 +33,12 @@ __all__ = [
     "make_prior",
     "make_scale_map",
     "numbers_in",
+    "parts_of",
+    "stored",
 ]
+
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+"""Endings of the files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
@@ -57,11 +64,7 @@ SMALLEST, LARGEST = 1e-18, 1e18
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
-    """Numbers from a part of a specification, separated by commas.
-
-    Raises:
-        ValueError: If they are not so many numbers, or one is neither 0 nor of a size that single precision can square.
-    """
+    """Numbers from a part of a specification, separated by commas."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -75,9 +78,6 @@ def numbers_in(spec: str, text: str, count: int) -> list[float]:
 
 def make_prior(spec: str) -> pb.Prior:
     """The prior that a specification names.
-
-    Raises:
-        ValueError: If there is no such prior or a number is out of range.
 
     Example:
         >>> make_prior("mixture:0.5,1,0.0025")
@@ -103,9 +103,6 @@ def make_prior(spec: str) -> pb.Prior:
 
 def make_init(spec: str) -> Init:
     """The initialisation that a specification names.
-
-    Raises:
-        ValueError: If there is no such initialisation.
 
     Example:
         >>> make_init("network:0.3*prior").prior_fraction, make_init("network:0.1*weight").weight_fraction
@@ -165,9 +162,6 @@ def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
 def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
     """The KL weight that a specification names.
 
-    Raises:
-        ValueError: If there is no such weight.
-
     Example:
         >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
         (0.5, 0.1)
@@ -192,11 +186,7 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """The estimator of gradients that a specification names; None draws each weight once a step.
-
-    Raises:
-        ValueError: If there is no such estimator.
-    """
+    """The estimator of gradients that a specification names; None draws each weight once a step."""
     if spec not in ("weights", "local", "flipout"):
         raise ValueError(f"unknown estimator {spec!r}; choose weights, local or flipout.")
     if spec == "weights":
@@ -209,15 +199,6 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
     `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
     the learning rate is divided by that number; the steps of the others do not depend on the scale of the loss.
-
-    Args:
-        spec: ``adam``, ``sgd``, ``natural``, or ``natural:DECAY,CLIP`` with `hessian_decay` and `clip` of
-            :func:`~pyro_bnn.natural_gradient`.
-        lr: Learning rate as in :class:`~pyro_bnn.app.config.RunConfig`.
-        num_batches: Number of batches in an epoch.
-
-    Raises:
-        ValueError: If there is no such optimizer or a number is out of range.
     """
     import torch  # late: it takes long
 
@@ -242,3 +223,22 @@ def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
         (Softplus(), Precision())
     """
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()
+
+
+def parts_of(spec: str) -> tuple[str, str]:
+    """The file or module, and the function, that a text names.
+
+    Example:
+        >>> parts_of("nets/lenet.py:make")
+        ('nets/lenet.py', 'make')
+    """
+    place, colon, function = spec.rpartition(":")
+    if not colon or not place or not function.isidentifier():
+        raise ValueError(f"`net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got {spec!r}.")
+    return place, function
+
+
+def stored(spec: str) -> str:
+    """The name of a function as a run's configuration has it: a file with its full path."""
+    place, function = parts_of(spec)
+    return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import recipes, sources
 from .config import RunConfig, kind_of
-from .own.specs import stored
+from .specs import stored
 
 __all__ = ["OWN", "new_config"]
 
@@ -39,20 +39,7 @@ OWN = RunConfig(
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run.
-
-    Args:
-        dataset: Name of an image set, or path of a file of one's own.
-        recipe: Name of a recipe for an image set; None is ``default``.
-        given: Settings that the user gave.
-
-    Returns:
-        The settings, and sentences on what was guessed.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a setting is wrong.
-    """
+    """The settings of a new run, with what the user gave, and sentences on what was guessed."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -80,17 +67,17 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     config.check()
     if not path.exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
-    look = sources.first_look(config)
+    likelihood, reason, num_rows, has_test_rows = sources.first_look(config)
     notes = []
-    if look.has_test_rows:
+    if has_test_rows:
         given = [f"--{name.replace('_', '-')}" for name in ("test_fraction", "split_seed") if name in settings]
         if given:
             raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(given)}.")
         config = replace(config, test_fraction=0.0)
     if "likelihood" not in settings:
-        config = replace(config, likelihood=look.likelihood)
-        notes.append(look.reason)
-    num_train = max(round(look.num_rows * (1 - config.test_fraction)), 1)
+        config = replace(config, likelihood=likelihood)
+        notes.append(reason)
+    num_train = max(round(num_rows * (1 - config.test_fraction)), 1)
     if "batch_size" not in settings:
         num_batches = math.ceil(num_train / LARGEST_BATCH)
         config = replace(config, batch_size=math.ceil(num_train / num_batches))

@@ -78,11 +78,7 @@ Recipe = Annotated[
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each setting of a run; None leaves a setting as the recipe has it.
-
-    Args:
-        command: Function that takes the settings as keyword arguments, beside options of its own.
-    """
+    """The command with an option for each setting of a run; None leaves a setting as the recipe has it."""
     hints = get_type_hints(RunConfig, include_extras=True)
     found = []
     for name, setting in settings().items():
@@ -109,14 +105,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given, where lists are typed with commas.
-
-    Args:
-        typed: What was typed for each setting; None for one that was not given.
-
-    Raises:
-        ValueError: If a list of numbers holds something else.
-    """
+    """The settings that were given, where lists are typed with commas."""
     hints = get_type_hints(RunConfig)
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():
@@ -190,16 +179,7 @@ Number = TypeVar("Number", int, float)
 
 
 def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]:
-    """Numbers from a text such as ``400,400``.
-
-    Args:
-        kind: `int` or `float`.
-        text: The numbers, separated by commas; may be empty.
-        name: Name of the option, for the error.
-
-    Raises:
-        ValueError: If a part of the text is no such number.
-    """
+    """Numbers from a text such as ``400,400``."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
@@ -213,21 +193,13 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def check_draws(num_samples: int) -> None:
-    """Check a number of weight draws.
-
-    Raises:
-        ValueError: If it is below 2.
-    """
+    """Check a number of weight draws."""
     if num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
 
 
 def check_file(out: Path, *, force: bool) -> None:
-    """Check, before anything is computed, that a file can be written.
-
-    Raises:
-        OSError: If it is a folder, lies in no folder, or is there and `force` is not given.
-    """
+    """Check, before anything is computed, that a file can be written."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:
@@ -237,11 +209,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, unchanged.
-
-    Raises:
-        ValueError: If there is no such device here.
-    """
+    """The name of a device, unchanged."""
     import torch  # late: it takes long
 
     try:
@@ -256,11 +224,7 @@ def check_device(name: str) -> str:
 
 
 def check_format(name: str) -> str:
-    """The name of a format of pictures, unchanged.
-
-    Raises:
-        ValueError: If there is no such format.
-    """
+    """The name of a format of pictures, unchanged."""
     if name not in FORMATS:
         raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
     return name

@@ -88,15 +88,7 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts.
-
-        Args:
-            preferred: How they are written if that is possible; a key of `NUMBERS`, or empty for as in 1234.5.
-
-        Raises:
-            ValueError: If a number is infinite, if most cells are numbers and some are not, or if it is not clear what
-                a comma means.
-        """
+        """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts."""
         present = self.present
         plain = pd.to_numeric(pd.Series(present, dtype=object), errors="coerce").to_numpy(dtype=float)
         read = {"": plain} if not np.isnan(plain).any() else {}
@@ -146,14 +138,7 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as days since 1970, NaN for missing ones, and how dates are written; None if they are no dates.
-
-        Args:
-            preferred: How they are written if that is possible; a key of `DATES`.
-
-        Raises:
-            ValueError: If most cells are dates, and some are not, or it is not clear what is the month.
-        """
+        """The cells as days since 1970, NaN for missing ones, and how dates are written; None if they are no dates."""
         present = self.present
         if sum(map(bool, map(DATE_LIKE.fullmatch, present))) <= MOSTLY * len(present):
             return None if present else (self._filled(np.empty(0)), preferred)

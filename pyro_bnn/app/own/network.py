@@ -17,24 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.scope import eval_mode
-from .specs import parts_of
+from ..specs import parts_of
 
 __all__ = ["OwnCodeError", "check_network", "make_network", "own_code"]
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
-    """The network that a function of the user returns.
-
-    Args:
-        spec: The function, as ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``. Modules are found in the current folder and
-            where Python finds its own. The function gets `input_shape` and `num_outputs` by keyword, as far as it has
-            arguments of these names.
-        input_shape: Shape of one row of the inputs.
-        num_outputs: Number of outputs that the likelihood needs.
-
-    Raises:
-        ValueError: If the function cannot be imported or called, or returns no module.
-    """
+    """The network that a function of the user returns."""
     place, name = parts_of(spec)
     module = _imported(spec, place)
     function = getattr(module, name, None)
@@ -87,15 +76,7 @@ class OwnCodeError(ValueError):
 
 @contextmanager
 def own_code(spec: str, doing: str = "") -> Iterator[None]:
-    """A context in which code of the user runs: it ends in the same current folder, and an error names its line.
-
-    Args:
-        spec: Name of the function, as typed; ``mlp`` stands for no code of the user.
-        doing: What the code was asked for, for the message.
-
-    Raises:
-        OwnCodeError: If the user's code raised an error, or called `sys.exit`.
-    """
+    """A context in which code of the user runs: it ends in the same current folder, and an error names its line."""
     here = Path.cwd()
     try:
         yield
@@ -166,18 +147,7 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Check that a network gives one row of outputs for each row of inputs.
-
-    Args:
-        spec: Name of its function.
-        net: The network.
-        x: Some inputs, shape (N, ...).
-        num_outputs: Number of outputs that it must have.
-        reason: What they are for, such as ``3 classes``.
-
-    Raises:
-        ValueError: If it cannot take the inputs, or its output has another shape.
-    """
+    """Check that a network gives one row of outputs for each row of inputs."""
     try:
         with own_code(spec, f" on inputs of shape {tuple(x.shape)}"), torch.no_grad(), eval_mode(net):
             output = net(x)
