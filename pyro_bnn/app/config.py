@@ -4,13 +4,13 @@ The option of the command line, its help, the checks, `config.json` and the tabl
 help shows the settings; so torch is loaded where settings are checked, and not before.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from .setting import KINDS, Setting
 from .specs import (
     LARGEST,
     OPTIMIZERS,
@@ -28,13 +28,46 @@ from .specs import (
 )
 from .validation import STRICT, checked, parsed
 
-__all__ = ["RunConfig", "kind_of", "settings"]
-
 VERSION = 2
 """Version of configurations in files; one of a later version is refused."""
 
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
 """Headings in the help of the command line."""
+
+KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
+"""What data may be, and several of them in words."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line and the checks have to know of a setting.
+
+    Args:
+        help: What the setting is, for the help.
+        panel: Heading in the help.
+        choices: What may be typed, for completion; texts that end with a colon are beginnings.
+        default: What the help says of the default; None for what the recipes have, an empty text for nothing.
+        kinds: The data that have this setting; for others it has its default.
+        check: Function that raises ValueError if a value is wrong.
+    """
+
+    help: str
+    panel: str
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    kinds: tuple[str, ...] = tuple(KINDS)
+    check: Callable[[Any], object] | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Adds the check to those that pydantic makes of the annotation."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: Any) -> Any:
+        if self.check is not None:
+            self.check(value)
+        return value
 
 
 # --- checks of texts --------------------------------------------------------------------------------------------------

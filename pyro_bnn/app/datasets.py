@@ -12,8 +12,6 @@ from .own.arrays import ArrayEncoding
 from .own.encoding import TableEncoding
 from .own.targets import Target
 
-__all__ = ["Dataset", "Facts", "check_same"]
-
 
 @dataclass(frozen=True)
 class Facts:

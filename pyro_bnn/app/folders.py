@@ -17,8 +17,6 @@ from .._core.files import DamagedFileError, synchronise
 from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, has_manifest
 from .places import Place, locked, told
 
-__all__ = ["Folder", "creating", "find_run", "is_resumable", "resuming", "updating"]
-
 
 class Folder:
     """A folder that this process writes to. Each file appears whole, and the manifest lists it.

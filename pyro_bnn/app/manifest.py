@@ -11,8 +11,6 @@ from pydantic import Field
 from .._core.files import DamagedFileError, write_atomically
 from .validation import STRICT, checked, parsed
 
-__all__ = ["CHECKPOINT", "MANIFEST", "PART", "PROGRESS", "Manifest", "checksum", "has_manifest", "verified"]
-
 MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
 """Files of an unfinished folder: the state from which training goes on, and how far it has come."""

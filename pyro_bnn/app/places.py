@@ -14,8 +14,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Place", "locked", "told"]
-
 
 @dataclass(frozen=True)
 class Place:

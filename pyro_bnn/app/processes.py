@@ -14,8 +14,6 @@ from .folders import Folder, creating, is_resumable, resuming
 from .manifest import Manifest
 from .places import Place
 
-__all__ = ["Follower", "going_on", "joined", "shared"]
-
 
 class Follower(Folder):
     """The folder as processes other than the first see it: they know its path, and write nothing."""

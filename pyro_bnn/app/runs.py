@@ -33,25 +33,6 @@ from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .validation import checked, parsed
 
-__all__ = [
-    "ACCURACY",
-    "CONFIG",
-    "DATA",
-    "HISTORY",
-    "POSTERIOR",
-    "begun_facts",
-    "build",
-    "check_foreign",
-    "fit",
-    "load_accuracy",
-    "load_config",
-    "load_run",
-    "load_trained",
-    "read_config",
-    "read_facts",
-    "train",
-]
-
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
 """Files of each run: settings, what is to be known of the data, record of the fit, and posterior."""
 

@@ -18,8 +18,6 @@ from .own.reading import Table, read_table
 from .own.splitting import last_rows, split_rows
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 
-__all__ = ["Sample", "first_look", "load", "read_sample", "trained_on"]
-
 
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None

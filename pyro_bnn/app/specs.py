@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from ..inference.estimators import Estimator
     from ..inference.guides import Init
 
-__all__ = [
-    "OPTIMIZERS",
-    "PRIORS",
-    "PRIOR_CHOICES",
-    "TABLES",
-    "make_estimator",
-    "make_init",
-    "make_inputs",
-    "make_kl_weight",
-    "make_optimizer",
-    "make_prior",
-    "make_scale_map",
-    "numbers_in",
-    "parts_of",
-    "stored",
-]
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 """Endings of the files that are read as tables."""

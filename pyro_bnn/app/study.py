@@ -24,8 +24,6 @@ from ..results.comparison import Comparison, compare
 from .folders import Folder
 from .reports.pictures import save_picture
 
-__all__ = ["RegressionStudy"]
-
 Fit = Posterior | tuple[BayesianModel, Posterior]
 
 GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.5, 2.0, 20, 2.0

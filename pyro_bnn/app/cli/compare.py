@@ -33,7 +33,6 @@ def compare(
     The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior where
     there are data, in the gap and outside, and writes a table and a picture. Takes some minutes.
     """
-    options.check_format(picture_format)
     with loading():
         from ..._core.scope import silent_fits
         from ..folders import creating

@@ -2,8 +2,6 @@
 
 import sys
 
-__all__ = ["explained"]
-
 MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 

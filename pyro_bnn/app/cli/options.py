@@ -20,6 +20,18 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def _check_format(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
+    return name
+
+
+def _check_draws(num_samples: int) -> int:
+    if num_samples < 2:
+        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    return num_samples
+
+
 # --- of several commands ----------------------------------------------------------------------------------------------
 
 FORMATS = ("png", "pdf", "svg")
@@ -39,7 +51,13 @@ Force = Annotated[
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 Format = Annotated[
-    str, typer.Option("--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS))
+    str,
+    typer.Option(
+        "--format",
+        help="Format of pictures: png, pdf or svg.",
+        autocompletion=one_of(*FORMATS),
+        callback=_check_format,
+    ),
 ]
 Json = Annotated[
     bool,
@@ -127,7 +145,7 @@ Unknown = Annotated[
         autocompletion=one_of(*recipes.DATA_SETS),
     ),
 ]
-EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.")]
+EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.", callback=_check_draws)]
 
 # --- of `compare` -----------------------------------------------------------------------------------------------------
 
@@ -192,12 +210,6 @@ def read_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def check_draws(num_samples: int) -> None:
-    """Check a number of weight draws."""
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
-
-
 def check_file(out: Path, *, force: bool) -> None:
     """Check, before anything is computed, that a file can be written."""
     if out.is_dir():
@@ -220,11 +232,4 @@ def check_device(name: str) -> str:
         raise ValueError(f"unknown device {name!r}; choose cpu or cuda.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name} needs a GPU that torch can use, and there is none here; choose cpu.")
-    return name
-
-
-def check_format(name: str) -> str:
-    """The name of a format of pictures, unchanged."""
-    if name not in FORMATS:
-        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
     return name

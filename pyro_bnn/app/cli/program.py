@@ -16,8 +16,6 @@ from .faults import explained
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
 
-__all__ = ["COMMANDS", "program", "run"]
-
 COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (demo.demo, demo.EXAMPLES),
     (train.train, train.EXAMPLES),

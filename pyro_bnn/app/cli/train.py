@@ -48,7 +48,6 @@ def train(
     are in the units of the target.
     """
     given = options.read_settings(settings)
-    options.check_format(picture_format)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
             "--resume takes the settings of the unfinished run; leave out all but "

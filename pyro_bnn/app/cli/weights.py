@@ -28,7 +28,6 @@ def weights(
 
     A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
     """
-    options.check_format(picture_format)
     place = options.read_numbers(int, index, "--index")
     with loading():
         from .. import images, runs

@@ -14,17 +14,6 @@ from .cells import Cells, listed
 from .encoding import LARGEST
 from .reading import MISSING
 
-__all__ = [
-    "ArrayEncoding",
-    "Pair",
-    "array_checksum",
-    "array_labels",
-    "learned_arrays",
-    "numeric_targets",
-    "pairs_of",
-    "read_arrays",
-]
-
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 Pair = tuple[np.ndarray, np.ndarray]

@@ -9,8 +9,6 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-__all__ = ["Cells", "listed", "training_without"]
-
 MOSTLY = 0.5
 """Heuristic: with this share of numbers or dates, the other cells of a column are taken for mistakes."""
 

@@ -11,16 +11,6 @@ from torch import Tensor
 from .cells import Cells, listed, training_without
 from .reading import Table
 
-__all__ = [
-    "LARGEST",
-    "MOST_CATEGORIES",
-    "TableEncoding",
-    "checksum",
-    "complete_rows",
-    "feature_names",
-    "learned_encoding",
-]
-
 MOST_CATEGORIES = 100
 """Heuristic: texts with more different values become numbers by their letters."""
 

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from ..._core.scope import eval_mode
 from ..specs import parts_of
 
-__all__ = ["OwnCodeError", "check_network", "make_network", "own_code"]
-
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
     """The network that a function of the user returns."""

@@ -9,8 +9,6 @@ import pandas as pd
 
 from .cells import Cells, listed
 
-__all__ = ["Table", "read_table"]
-
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 """Cells that hold no value, in lower case."""

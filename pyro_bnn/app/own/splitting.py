@@ -7,8 +7,6 @@ import torch
 
 from .cells import Cells
 
-__all__ = ["last_rows", "split_rows"]
-
 
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None

@@ -11,16 +11,6 @@ from torch import Tensor
 from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES
 
-__all__ = [
-    "MOST_GUESSED_CLASSES",
-    "Target",
-    "guessed",
-    "learned_classes",
-    "learned_numbers",
-    "target_labels",
-    "target_numbers",
-]
-
 MOST_GUESSED_CLASSES = 10
 """Heuristic: whole numbers with more different values are taken for numbers, and with fewer for classes."""
 

@@ -8,8 +8,6 @@ from ...interop import scikit
 from ...scores.uncertainty import RegressionPrediction
 from .targets import Target
 
-__all__ = ["in_units"]
-
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
     """A prediction of standardised targets, in the target's own units and in double precision.
