@@ -110,14 +110,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """The modules that a specification of inputs puts before the network: none or one.
-
-    Args:
-        spec: ``raw``, ``standardized``, or ``scaled:FACTOR``, whose factor may be a fraction.
-        x: Training inputs, shape (N, D).
-
-    Raises:
-        ValueError: If there is no such scaling.
+    """The modules that a specification puts before the network, none or one; `x` are training inputs, shape (N, D).
 
     Example:
         >>> import torch
@@ -200,22 +193,12 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
-    """The scale map of a mean-field guide that the optimizer of a specification can fit.
-
-    Example:
-        >>> make_scale_map("adam"), make_scale_map("natural:0.999,1")
-        (Softplus(), Precision())
-    """
+    """The scale map of a mean-field guide that the optimizer of a specification can fit."""
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()
 
 
 def parts_of(spec: str) -> tuple[str, str]:
-    """The file or module, and the function, that a text names.
-
-    Example:
-        >>> parts_of("nets/lenet.py:make")
-        ('nets/lenet.py', 'make')
-    """
+    """The file or module, and the function, that a text names."""
     place, colon, function = spec.rpartition(":")
     if not colon or not place or not function.isidentifier():
         raise ValueError(f"`net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got {spec!r}.")
