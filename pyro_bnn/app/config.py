@@ -17,7 +17,6 @@ from .specs import (
     PRIOR_CHOICES,
     PRIORS,
     TABLES,
-    make_estimator,
     make_init,
     make_inputs,
     make_kl_weight,
@@ -197,11 +196,7 @@ class RunConfig:
     ]
     hold_out: Annotated[
         tuple[Whole, ...],
-        Setting(
-            'Classes kept out of training, as the unknown, such as 7,8,9; "" for none.',
-            NETWORK,
-            kinds=IMAGES,
-        ),
+        Setting('Classes kept out of training, as the unknown, such as 7,8,9; "" for none.', NETWORK, kinds=IMAGES),
     ] = ()
     validation: Annotated[
         Whole,
@@ -254,14 +249,12 @@ class RunConfig:
         ),
     ] = "mlp"
     estimator: Annotated[
-        str,
+        Literal["weights", "local", "flipout"],
         Setting(
             "Estimator of gradients: weights (draws each weight once a step), local (draws outputs of linear layers "
             "instead) or flipout.",
             FIT,
-            choices=("weights", "local", "flipout"),
             default="weights, for tables and arrays local",
-            check=make_estimator,
         ),
     ] = "weights"
     target: Annotated[str, Setting("Column of a table to predict.", OWN, default="", kinds=TABLE)] = ""

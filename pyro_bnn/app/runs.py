@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from pyro.infer import Trace_ELBO
@@ -32,6 +32,8 @@ from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
 from .validation import checked, parsed
+
+T = TypeVar("T")
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
 """Files of each run: settings, what is to be known of the data, record of the fit, and posterior."""
@@ -168,11 +170,34 @@ def load_config(run: str | Path) -> RunConfig:
 
 def read_config(folder: Path) -> RunConfig:
     """The configuration in a folder, of a finished run or of one that is being made."""
-    path = verified(folder, CONFIG)
+    return _read(folder, CONFIG, RunConfig.from_json)
+
+
+def read_facts(folder: Path) -> Facts:
+    """What a folder says of a run's data; the folder is that of a finished run or of one that is being made."""
+    return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
+
+
+def begun_facts(folder: Folder) -> Facts | None:
+    """What a folder that is being made says of its data; None if its training has not begun."""
+    return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
+
+
+def load_accuracy(run: str | Path) -> AccuracyCurve | None:
+    """The accuracies that a run recorded during training, or None if it recorded none."""
+    folder = find_run(run)
+    if ACCURACY not in Manifest.read(folder).files:
+        return None
+    return _read(folder, ACCURACY, lambda text: checked(AccuracyCurve, parsed(text)))
+
+
+def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
+    """What a file of a run holds."""
+    path = verified(folder, name)
     try:
-        return RunConfig.from_json(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is no configuration of this version of pyro-bnn: {error}") from error
+        return make(path.read_bytes())
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
@@ -204,34 +229,5 @@ def load_trained(run: str | Path, *, device: str = "cpu") -> tuple[BayesianModel
         if config.net == "mlp":
             raise
         raise ValueError(f"the network of {config.net} has changed since {run} was trained: {error}") from error
-    path = verified(run, HISTORY)
-    try:
-        history = History.from_dict(parsed(path.read_bytes()))
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} is no history of this version of pyro-bnn; train the run anew.") from error
+    history = _read(Path(run), HISTORY, lambda text: History.from_dict(parsed(text)))
     return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
-
-
-def read_facts(folder: Path) -> Facts:
-    """What a folder says of a run's data; the folder is that of a finished run or of one that is being made."""
-    path = verified(folder, DATA)
-    try:
-        return record(Facts, parsed(path.read_bytes()), "data")
-    except ValueError as error:
-        raise ValueError(f"{path} is not of this version of pyro-bnn: {error}") from error
-
-
-def begun_facts(folder: Folder) -> Facts | None:
-    """What a folder that is being made says of its data; None if its training has not begun."""
-    return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
-
-
-def load_accuracy(run: str | Path) -> AccuracyCurve | None:
-    """The accuracies that a run recorded during training, or None if it recorded none."""
-    if ACCURACY not in Manifest.read(find_run(run)).files:
-        return None
-    path = verified(run, ACCURACY)
-    try:
-        return checked(AccuracyCurve, parsed(path.read_bytes()))
-    except ValueError as error:
-        raise DamagedFileError(f"{path} is not of this version of pyro-bnn: {error}") from error

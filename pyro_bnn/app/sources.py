@@ -22,14 +22,9 @@ from .own.targets import Target, guessed, learned_classes, learned_numbers, targ
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """The data of a run.
+    """The data of a run, from where they are now if `root` says so.
 
-    Args:
-        config: The run.
-        root: Of an image set the folder, as for :func:`~pyro_bnn.data.load_images`; of a table or of arrays the file,
-            if it is not where it was.
-        download: Whether to fetch missing files of an image set.
-        facts: What the run's folder says of the data; None for a new run, which learns means, scales and categories.
+    `facts` are what the run's folder says of the data; a new run has none, and learns means, scales and categories.
     """
     if config.kind == "images":
         return images.load_data(config, root=root, download=download)[0]

@@ -53,15 +53,11 @@ DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 Format = Annotated[
     str,
     typer.Option(
-        "--format",
-        help="Format of pictures: png, pdf or svg.",
-        autocompletion=one_of(*FORMATS),
-        callback=_check_format,
+        "--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS), callback=_check_format
     ),
 ]
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print results as one JSON document; words for people go to standard error."),
+    bool, typer.Option("--json", help="Print results as one JSON document; words for people go to standard error.")
 ]
 
 # --- of `demo` --------------------------------------------------------------------------------------------------------

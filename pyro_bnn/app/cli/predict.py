@@ -45,10 +45,7 @@ AllowUnseen = Annotated[
         "--allow-unseen", help="Predict rows with categories that training did not have, as none of those it had."
     ),
 ]
-DropRows = Annotated[
-    bool,
-    typer.Option("--drop-missing", help="Leave out rows that lack a value to predict from."),
-]
+DropRows = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows that lack a value to predict from.")]
 ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace the file of predictions if it is there.")]
 
 
