@@ -119,7 +119,7 @@ def a_damaged_manifest(base):
     [
         (a_file, "run", "run is a file; choose another --out"),
         (a_dangling_link, "run", "run is a link to nowhere, which is not there; remove the link"),
-        (a_circle, "run", "run cannot be followed"),
+        (a_circle, "run", "run is a link to .*run, which is not there; remove the link"),
         (somebody_elses_folder, "run", "run was not made by pyro-bnn"),
         (a_file_above, "above/run", r"above/run cannot be written \(.*above.*\); choose another"),
         (a_hidden_folder_in_the_way, "run", r"\.run\.part is in the way"),

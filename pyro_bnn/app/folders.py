@@ -150,10 +150,9 @@ def updating(run: str | Path, *, command: str, writes: Sequence[str] = ()) -> It
     """A context in which files are added to a finished folder, or replaced in it; `writes` are their names."""
     place = Place.of(find_run(run))
     with locked(place, command):
-        with told(place):
-            if not _is_writable(place.real):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place.real))
         folder = Folder(place.real, place, Manifest.read(place.real))
+        with told(place):
+            folder.manifest.write(place.real)  # which shows that it can be written
         folder.check_free(*writes)
         yield folder
 
@@ -251,10 +250,6 @@ def _progress(place: Place) -> str:
     return "its training has begun"
 
 
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
 # --- before anything is computed --------------------------------------------------------------------------------------
 
 
@@ -297,7 +292,7 @@ def _make_room(place: Place, force: bool) -> None:
                 f"{shown / MANIFEST} is damaged, and it is not known which files in {shown} are pyro-bnn's; move that "
                 "folder away."
             ) from error
-        if not _is_writable(place.real):
+        if not os.access(place.real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(f"{shown} cannot be replaced: permission denied; choose another --out.")
     if manifest.is_finished:
         raise FileExistsError(f"{part} holds a finished run that could not be moved to its place; move it away.")

@@ -50,13 +50,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """The manifest of a folder.
-
-        Raises:
-            FileNotFoundError: If the folder has none.
-            DamagedFileError: If it is damaged.
-            ValueError: If it is of a later version.
-        """
+        """The manifest of a folder."""
         path = folder / MANIFEST
         try:
             content = parsed(path.read_bytes())
@@ -91,12 +85,7 @@ def has_manifest(folder: Path) -> bool:
 
 
 def verified(folder: str | Path, name: str) -> Path:
-    """The path of a file of a folder, after its checksum was verified.
-
-    Raises:
-        FileNotFoundError: If the folder has no manifest.
-        DamagedFileError: If the file is missing, damaged or was edited.
-    """
+    """The path of a file of a folder; it is an error if the file is missing, damaged or was edited."""
     path = Path(folder) / name
     expected = Manifest.read(Path(folder)).files.get(name)
     if expected is None or not path.is_file():

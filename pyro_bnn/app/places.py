@@ -32,14 +32,9 @@ class Place:
         """The place that a path names; a link to a folder is followed."""
         shown = Path(folder)
         check_name(shown)
-        try:
-            real = shown.resolve()
-            is_dangling = shown.is_symlink() and not shown.exists()
-        except (RuntimeError, OSError) as error:  # RuntimeError: a circle, before Python 3.13
-            raise FileNotFoundError(f"{shown} cannot be followed: {error}; choose another folder.") from error
-        if is_dangling:
+        if shown.is_symlink() and not shown.exists():
             raise FileNotFoundError(f"{shown} is a link to {os.readlink(shown)}, which is not there; remove the link.")
-        return cls(shown, real)
+        return cls(shown, shown.resolve())
 
     @property
     def part(self) -> Path:
