@@ -66,30 +66,6 @@ DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights,
 
 # --- of `train` -------------------------------------------------------------------------------------------------------
 
-Dataset = Annotated[
-    str | None,
-    typer.Argument(help=settings()["dataset"].help, show_default=False, autocompletion=one_of(*recipes.DATA_SETS)),
-]
-TrainOut = Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)]
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        help="Go on with the unfinished run of this folder; only --data, --download, --device, "
-        "--format and --json go with it.",
-        show_default=False,
-    ),
-]
-Recipe = Annotated[
-    str | None,
-    typer.Option(
-        help="The settings that are not given: default; or article: mixture prior, KL weight 1, 20 epochs, after "
-        "Blundell et al. (2015); or tutorial, tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's "
-        "config.json shows all settings. Defaults below are those of the recipe default.",
-        show_default="default",
-        autocompletion=one_of(*recipes.NAMES),
-    ),
-]
-
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for each setting of a run; None leaves a setting as the recipe has it."""
@@ -143,15 +119,6 @@ Unknown = Annotated[
 ]
 EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.", callback=_check_draws)]
 
-# --- of `compare` -----------------------------------------------------------------------------------------------------
-
-ChainDraws = Annotated[
-    int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
-]
-Steps = Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)]
-Compile = Annotated[bool, typer.Option("--compile", help="Draw in C: needs a C compiler.")]
-CompareSeed = Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")]
-
 # --- of `prune` -------------------------------------------------------------------------------------------------------
 
 Fractions = Annotated[
@@ -171,23 +138,6 @@ Keep = Annotated[
 ]
 PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)]
 PruneDraws = Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)]
-
-# --- of `weights` -----------------------------------------------------------------------------------------------------
-
-SiteName = Annotated[
-    str | None,
-    typer.Option(
-        help="Site of the weight shown, such as net.1.weight; a wrong name lists all sites.",
-        show_default="the first site",
-    ),
-]
-Index = Annotated[
-    str,
-    typer.Option(
-        help="Index of the weight in its site, such as 3,100.",
-        show_default="the weight of highest signal-to-noise ratio",
-    ),
-]
 
 Number = TypeVar("Number", int, float)
 
