@@ -21,14 +21,14 @@ CHECKED_ROWS = 2
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
     """The untrained model and guide of a run; the same seed gives the same start."""
-    return _build(config, data.facts, data.x_train)
+    return _build(config, data.facts, data.x_train, len(data.x_train))
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
     """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
-    return _build(config, facts, stand_in)
+    return _build(config, facts, stand_in, facts.num_train)
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
@@ -44,13 +44,13 @@ def unused_globs(config: RunConfig, data: Dataset) -> str:
     return f"{' and '.join(unused)} of the prior chooses none of the parameters {', '.join(names)}"
 
 
-def _build(config: RunConfig, facts: Facts, x: Tensor) -> tuple[BayesianModel, nn.Module]:
+def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[BayesianModel, nn.Module]:
     config.check()
     likelihood = _likelihood(config.likelihood, facts.target)
     num_outputs = likelihood.num_outputs(facts.target.size)
     with seeded(config.seed):
         net = _mlp(config, x, num_outputs) if config.net == "mlp" else _own(config, facts, x, num_outputs)
-        model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=facts.num_train)
+        model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=num_data)
         init = make_init(config.init)
         if config.guide == "auto-normal":
             return model, auto_normal(model, init=init)
