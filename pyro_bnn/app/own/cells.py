@@ -86,7 +86,10 @@ class Cells:
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts."""
+        """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts.
+
+        They are read as in `preferred`, a key of `NUMBERS`, if that is possible.
+        """
         present = self.present
         plain = pd.to_numeric(pd.Series(present, dtype=object), errors="coerce").to_numpy(dtype=float)
         read = {"": plain} if not np.isnan(plain).any() else {}
@@ -136,7 +139,10 @@ class Cells:
         )
 
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
-        """The cells as days since 1970, NaN for missing ones, and how dates are written; None if they are no dates."""
+        """The cells as days since 1970, NaN for missing ones, and how dates are written; None if they are no dates.
+
+        They are read as in `preferred`, a key of `DATES`, if that is possible.
+        """
         present = self.present
         if sum(map(bool, map(DATE_LIKE.fullmatch, present))) <= MOSTLY * len(present):
             return None if present else (self._filled(np.empty(0)), preferred)

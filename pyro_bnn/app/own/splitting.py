@@ -11,7 +11,10 @@ from .cells import Cells
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random into training rows and test rows, each in their first order."""
+    """Numbers of training rows and of test rows, divided at random, each in their first order.
+
+    With `labels`, the share of the test rows is taken of each class, and one row of it stays for training.
+    """
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
     groups: dict[Hashable, list[int]] = {}
@@ -29,7 +32,7 @@ def split_rows(
 
 
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
-    """Divide rows into earlier ones to train on and the latest ones to test on, each in their first order."""
+    """Numbers of the earlier rows, to train on, and of the latest, to test on, each in their first order."""
     _check_enough(len(cells))
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():
