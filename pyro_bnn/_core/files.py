@@ -58,7 +58,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         ):  # a full disk: the system names no file
             error.filename = str(target)
         raise
-    _synchronise(target.parent)
+    synchronise(target.parent)
 
 
 def check_name(path: str | Path) -> None:
@@ -98,7 +98,7 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _synchronise(folder: Path) -> None:
+def synchronise(folder: Path) -> None:
     """Make a renaming last through a loss of power, where the system lets folders be opened."""
     if os.name == "nt":
         return

@@ -31,8 +31,6 @@ def evaluate(
 
     Results are printed; metrics and pictures are written into the run's folder.
     """
-    options.check_draws(num_samples)
-    options.check_format(picture_format)
     with loading():
         from .. import images, runs, sources
         from ..folders import updating
