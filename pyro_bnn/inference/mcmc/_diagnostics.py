@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs
+from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
+from ..._core.scope import outer_stacklevel, warn_of_fit
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
+from ..posterior import Status
 from ._statistics import ChainStatistics
 
 LARGEST_R_HAT = 1.01
@@ -21,6 +23,12 @@ SMALLEST_ESS_PER_CHAIN = 100
 
 FEWEST_DRAWS = 4
 """Draws that each of two chains, or each half of a single one, must have for R-hat and effective sample sizes."""
+
+NUM_PREDICTION_CHECKS = 50
+"""Number of inputs at which the chains' predictions are compared; heuristic."""
+
+MAX_QUANTITIES = 400
+"""ArviZ takes about a millisecond for each, and should not take longer than the sampling; heuristic."""
 
 SMALLEST_BFMI = 0.3
 """Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
@@ -201,15 +209,7 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """Diagnostics of chains; see :meth:`MCMCPosterior.diagnostics`.
-
-    Args:
-        samples: The chains, ``{site: shape (K, S, *event)}``.
-        statistics: What the sampler reported.
-        model: The model that was sampled.
-        x: Inputs at which predictions are compared, shape (N, ...).
-        max_quantities: Largest number of latent and of predicted quantities to look at, evenly spaced; all without it.
-    """
+    """See :meth:`MCMCPosterior.diagnose`; of each kind, at most so many evenly spaced quantities are looked at."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
     lead, predictions = next(iter(samples.values())).shape[:2], None
@@ -220,7 +220,7 @@ def diagnose(
         num_chains=lead[0],
         num_divergences=count(statistics.diverging),
         bfmi=None if statistics.energy is None else _bfmi(statistics.energy),
-        latents=convergence(_spaced(torch.cat([v.flatten(2) for v in _with_event(samples)], 2), max_quantities)),
+        latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
         predictions=predictions,
     )
 
@@ -241,5 +241,46 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
     return values[..., torch.linspace(0, count - 1, at_most).long().to(values.device)]
 
 
-def _with_event(samples: Mapping[str, Tensor]) -> list[Tensor]:
-    return [value if value.dim() > 2 else value.unsqueeze(-1) for value in samples.values()]
+def judge(
+    samples: Mapping[str, Tensor],
+    statistics: ChainStatistics,
+    sampler: str,
+    model: BayesianModel | None,
+    x: Inputs | None,
+) -> Status:
+    """Status that says what the diagnostics found. Problems are also warned of.
+
+    Args:
+        samples: The chains, ``{site: shape (K, S, *event)}``.
+        statistics: What the sampler reported.
+        sampler: Name of the algorithm.
+        model: The model, if its predictions at some of the inputs are to be judged rather than its latent variables.
+        x: Inputs of the model, shape (N, ...).
+    """
+    done = _what_was_done(samples, statistics, sampler)
+    if x is not None and model is not None:
+        x = as_inputs("x", x, model.like)
+        rows = num_rows(x)
+        chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
+        x = take(x, chosen.to(leaves(x)[0].device))
+    try:
+        report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
+    except ImportError as error:
+        is_fine = statistics.diverging is None or not bool(statistics.diverging.any())
+        return Status(is_fine, f"{done}; R-hat and effective sample sizes were not computed: {error}")
+    what, judged = report.judged
+    message = " ".join(
+        [f"{done}; {what}: {judged}.", *(problem[0].upper() + problem[1:] for problem in report.problems)]
+    )
+    if report.problems:
+        warn_of_fit(message, ConvergenceWarning, stacklevel=outer_stacklevel())
+    return Status(not report.problems, message)
+
+
+def _what_was_done(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
+    num_chains, num_draws = next(iter(samples.values())).shape[:2]
+    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''}"
+    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
+    num_divergences = count(statistics.diverging)
+    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
+    return f"{sampler}: {chains} of {num_draws} draws{seconds}, {divergences}"

@@ -16,11 +16,8 @@ from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
 from ..inference_data import check_data, inference_data
 from ..posterior import Draw, Posterior, Status, Target, check_samples, spaced
-from ._diagnostics import Diagnostics, diagnose
-from ._judge import judge
-from ._pyro import read_samples, read_statistics
-from ._saved import ChainsRecord, check_statistics
-from ._statistics import ChainStatistics
+from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
+from ._statistics import ChainsRecord, ChainStatistics, check_statistics
 
 
 class MCMCPosterior(Posterior):
@@ -63,7 +60,7 @@ class MCMCPosterior(Posterior):
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. Its draws are not copied.
             model: The model that was sampled, for a status that judges predictions. Without it the status judges the
-                latent variables; weights of a network rarely pass, see :meth:`diagnostics`.
+                latent variables; weights of a network rarely pass, see :meth:`diagnose`.
             x: The model's inputs, shape (N, ...); the predictions at some of them are judged.
             seconds: Wall time of the run, if it was measured.
 
@@ -74,9 +71,9 @@ class MCMCPosterior(Posterior):
         Warns:
             ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
         """
-        samples, sampler = read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
-        statistics = read_statistics(mcmc, seconds)
-        status = judge(samples, statistics, sampler, model, x, stacklevel=2)
+        samples, sampler = _read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
+        statistics = _read_statistics(mcmc, seconds)
+        status = judge(samples, statistics, sampler, model, x)
         return cls(samples, statistics, status, sampler=sampler, path="pyro")
 
     @property
@@ -122,7 +119,7 @@ class MCMCPosterior(Posterior):
         flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
         yield from spaced(flat, num_samples, remedy="sample longer")
 
-    def diagnostics(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
+    def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
         Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
@@ -211,3 +208,45 @@ def _check_samples(samples: object) -> None:
     leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}
     if len(set(leads.values())) > 1 or len(next(iter(leads.values()))) < 2:
         raise ValueError(f"`samples` must have the same leading axes (K, S) at every site, got {leads}.")
+
+
+def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
+    """Draws of a run of Pyro's own, ``{site: shape (K, S, *event)}``."""
+    _checks.kind("mcmc", mcmc, MCMC, "a pyro.infer.MCMC")
+    samples = mcmc.get_samples(group_by_chain=True)  # None before the run
+    if not samples:
+        raise ValueError("`mcmc` holds no draws; call `mcmc.run(x, y)` first, on a model with latent variables.")
+    for name, values in samples.items():
+        if not values.is_floating_point():
+            raise ValueError(
+                f"`{name}` is discrete ({values.dtype}); chains are judged and predict with continuous latent "
+                "variables only. Sum it out of the model, as in a mixture likelihood."
+            )
+        if values.shape[1] < FEWEST_DRAWS:
+            raise ValueError(
+                f"`mcmc` holds {values.shape[1]} draws of each chain, but R-hat needs at least {FEWEST_DRAWS}; set its "
+                "`num_samples`."
+            )
+    return {name: values.detach() for name, values in samples.items()}
+
+
+def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
+    """What Pyro reports of a run, which is the draws that diverged, for samplers that can diverge."""
+    samples = mcmc.get_samples(group_by_chain=True)
+    like = next(iter(samples.values()))
+    divergences = mcmc.diagnostics().get("divergences")
+    diverging = None
+    if divergences is not None:
+        diverging = torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device)
+        for chain in range(len(diverging)):
+            diverging[chain, divergences[f"chain {chain}"]] = True
+    return ChainStatistics(
+        log_density=None,
+        energy=None,
+        accept=None,  # Pyro's "acceptance rate" of NUTS is the fraction of draws that moved
+        diverging=diverging,
+        num_steps=None,
+        step_size=None,  # the kernel has the step size of the last chain only
+        inverse_mass=None,
+        seconds=seconds,
+    )

@@ -1,8 +1,8 @@
 """Potentials recorded as operations that torch runs one after the other, without Python and autograd in between.
 
-Small tensors take less time to compute than Python takes to ask for them. No compiler is needed. A leapfrog step of NUTS
-of 61, 481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds in place of 425, 593 and 558 with
-one chain, and 268, 418 and 512 in place of 605, 780 and 949 with four.
+Small tensors take less time to compute than Python takes to ask for them. No compiler is needed. A leapfrog step of
+NUTS of 61, 481 and 1021 weights (100 rows, one thread) takes 175, 237 and 254 microseconds in place of 425, 593 and 558
+with one chain, and 268, 418 and 512 in place of 605, 780 and 949 with four.
 """
 
 from typing import Any

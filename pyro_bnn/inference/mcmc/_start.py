@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..._core import checks as _checks
 from ..guides import Init
 from ..joint import Potential
 from ..posterior import Posterior
@@ -16,16 +15,7 @@ Start = Init | Posterior | None
 
 
 def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Points with a finite potential and gradient, shape (K, P). Other points are drawn again.
-
-    Args:
-        potential: The potential.
-        init: What the points are drawn from: the prior (None), the Gaussians of an Init, or a posterior.
-        num_chains: Number of points, K.
-
-    Raises:
-        ValueError: If none is found, or `init` does not fit the model.
-    """
+    """Points with a finite potential and gradient, shape (K, P); `init` None is the prior. Others are drawn again."""
     z = _draw(potential, init, num_chains)
     for _ in range(MAX_TRIALS):
         value, gradient = potential.value_and_grad(z)
@@ -43,17 +33,12 @@ def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
     if init is None:
         return potential.from_prior(num_chains)
     if isinstance(init, Posterior):
-        return _from_posterior(potential, init, num_chains)
-    _checks.kind("init", init, Init, "an Init, a Posterior or None")
+        if init.num_stored is not None and init.num_stored < num_chains:
+            raise ValueError(f"`init` holds {init.num_stored} draws, but there are {num_chains} chains to start.")
+        draws = list(init.draws(num_chains))
+        return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
     rows = []
     for _ in range(num_chains):  # an Init may itself be random
         pairs = [init(site) for site in potential.sites]
         rows.append(torch.cat([(loc + softplus(rho) * torch.randn_like(loc)).reshape(-1) for loc, rho in pairs]))
     return torch.stack(rows)
-
-
-def _from_posterior(potential: Potential, posterior: Posterior, num_chains: int) -> Tensor:
-    if posterior.num_stored is not None and posterior.num_stored < num_chains:
-        raise ValueError(f"`init` holds {posterior.num_stored} draws, but there are {num_chains} chains to start.")
-    draws = list(posterior.draws(num_chains))
-    return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})

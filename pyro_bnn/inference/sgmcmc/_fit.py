@@ -150,7 +150,7 @@ def fit_sgmcmc(
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
     statistics = ChainStatistics(None, None, None, None, None, None, None, seconds=seconds)
     name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
-    status = judge(samples, statistics, name, model, x, stacklevel=2)
+    status = judge(samples, statistics, name, model, x)
     return MCMCPosterior(samples, statistics, status, sampler=name)
 
 
