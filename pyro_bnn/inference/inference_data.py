@@ -1,12 +1,12 @@
 """Draws of any posterior as ArviZ's `InferenceData`."""
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import __version__
 from .._core import checks as _checks
 from .._core.extras import optional
 from .._core.inputs import Inputs, as_inputs, as_targets
@@ -36,7 +36,7 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """An `InferenceData`.
+    """An `InferenceData`; see :meth:`Posterior.to_arviz`.
 
     Args:
         samples: Draws, ``{site: shape (K, S, *event)}``.
@@ -46,20 +46,17 @@ def inference_data(
         x: Inputs, shape (N, ...).
         y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
         stream: Random numbers of the predictive draws.
-
-    Raises:
-        ImportError: If ArviZ is not installed.
-        ValueError: If the data do not fit the model.
     """
     arviz = _require_arviz()
-    groups: dict[str, Any] = {"posterior": {name: _array(value) for name, value in samples.items()}}
-    if statistics:
-        groups["sample_stats"] = {name: _array(value) for name, value in statistics.items()}
+    parts = {"posterior": samples, "sample_stats": statistics}
+    groups: dict[str, Any] = {
+        part: {name: _array(value) for name, value in values.items()} for part, values in parts.items() if values
+    }
     if model is not None and x is not None:
         groups |= _predictive_groups(samples, model, x, y, stream)
     data = arviz.from_dict(**groups)
     said = {name: value for name, value in attributes.items() if value is not None}
-    data.posterior.attrs.update(said, inference_library="pyro_bnn", inference_library_version=_package_version())
+    data.posterior.attrs.update(said, inference_library="pyro_bnn", inference_library_version=__version__)
     return data
 
 
@@ -93,10 +90,3 @@ def _predictive_groups(
 def _array(value: Tensor) -> Any:
     value = value.detach().cpu()
     return (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).numpy()
-
-
-def _package_version() -> str:
-    try:
-        return version("pyro-bnn")
-    except PackageNotFoundError:  # a checkout that is not installed
-        return "unknown"

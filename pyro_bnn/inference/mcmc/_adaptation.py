@@ -59,10 +59,6 @@ class DualAveraging:
 
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
 
-    Args:
-        step_size: First step size.
-        target: Acceptance rate to reach.
-
     References:
         Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, whose constants these are.
     """
@@ -137,13 +133,7 @@ class Welford:
 
 
 class Adaptation:
-    """What one chain learns during warm-up.
-
-    Args:
-        num_warmup: Number of warm-up draws.
-        target: Acceptance rate to reach.
-        start: First point of the chain, shape (P,).
-    """
+    """What one chain learns during warm-up, from its first point, shape (P,)."""
 
     def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
         self._num_warmup, self._target = num_warmup, target

@@ -47,21 +47,13 @@ def packet(node: Node) -> Any:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The parts of a recorded function.
-
-    Args:
-        num_rows: Number of rows N.
-        before: Operations on the weights alone.
-        inside: Operations on rows, each of which needs no other row.
-        sums: Those of them that sum over the rows.
-        after: What is made of the sums.
-    """
+    """The parts of a recorded function."""
 
     num_rows: int
-    before: list[Node]
-    inside: list[Node]
-    sums: set[Node]
-    after: list[Node]
+    before: list[Node]  # operations on the weights alone
+    inside: list[Node]  # operations on rows, each of which needs no other row
+    sums: set[Node]  # those of them that sum over the rows
+    after: list[Node]  # what is made of the sums
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
         """First row, number of rows and number of blocks: of the equal ones, and of what remains."""

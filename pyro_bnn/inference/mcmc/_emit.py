@@ -23,19 +23,12 @@ Index = Sequence[str]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in C.
-
-    Args:
-        shape: Its shape.
-        at: Function of one expression per axis that returns the expression of the element.
-        is_stored: Whether the element is only read from memory, so that it may be used any number of times.
-        example: The tensor for the example, once it is known.
-    """
+    """A tensor in C."""
 
     shape: tuple[int, ...]
-    at: Callable[[Index], str]
-    is_stored: bool = False
-    example: Tensor | None = None
+    at: Callable[[Index], str]  # from one expression per axis to the expression of the element
+    is_stored: bool = False  # whether the element is only read from memory, and may be used any number of times
+    example: Tensor | None = None  # the tensor for the example, once it is known
 
     @property
     def size(self) -> int:
@@ -201,19 +194,12 @@ class _Recorder(Interpreter):
 
 @dataclass(frozen=True)
 class Emitted:
-    """A function in C.
+    """A function in C."""
 
-    Args:
-        text: Its definition.
-        num_scratch: Numbers of memory that it needs.
-        num_products: Number of multiplications in its matrix products; if it has blocks, of one and of what remains.
-        has_blocks: Whether it goes through the rows of data block by block.
-    """
-
-    text: str
-    num_scratch: int
-    num_products: int
-    has_blocks: bool
+    text: str  # its definition
+    num_scratch: int  # numbers of memory that it needs
+    num_products: int  # multiplications in its matrix products; if it has blocks, those of one and of what remains
+    has_blocks: bool  # whether it goes through the rows of data block by block
 
 
 Values = dict[Node, Any]
@@ -247,13 +233,10 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     inputs = zip(placeholders, arrays, example, strict=True)
     values: Values = {node: replace(in_memory(name, 0, value.shape), example=value) for node, name, value in inputs}
     blocks = blocks_of(nodes, results)
-    body = _Body(writer, operations)
-    if blocks is None:
-        body.write(rest, values, results)
-    else:
-        body.write(blocks.before, values, results)
-        body.write_blocks(blocks, values, results)
-        body.write(blocks.after, values, results)
+    _write(writer, operations, rest if blocks is None else blocks.before, values, results)
+    if blocks is not None:
+        _write_blocks(writer, operations, blocks, values, results)
+        _write(writer, operations, blocks.after, values, results)
     number, gradient = (values[node] for node in output.args[0])
     writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
     with writer.loops(gradient.shape) as index:
@@ -264,44 +247,42 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     return Emitted(text, writer.num_scratch, writer.num_products, blocks is not None)
 
 
-class _Body:
-    """Writes operations one after the other."""
+def _write(
+    writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
+) -> None:
+    """Write operations one after the other, and add their values to those that there are."""
+    for node in nodes:
+        try:
+            arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like
+            value = operations[packet(node)](writer, results[node], *arguments)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{node.target} {error}") from error
+        if isinstance(value, Value):
+            is_shared = _num_uses(node) > 1 or value.size == 1
+            value = replace(writer.stored(value) if is_shared else value, example=results[node])
+        values[node] = value
 
-    def __init__(self, writer: Writer, operations: Mapping[Any, Operation]) -> None:
-        self._writer, self._operations = writer, operations
 
-    def write(self, nodes: Sequence[Node], values: Values, results: Results) -> None:
-        """Write operations, and add their values to those that there are."""
-        for node in nodes:
-            try:
-                arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like
-                value = self._operations[packet(node)](self._writer, results[node], *arguments)
-            except UnsupportedError as error:
-                raise UnsupportedError(f"{node.target} {error}") from error
-            if isinstance(value, Value):
-                is_shared = _num_uses(node) > 1 or value.size == 1
-                value = replace(self._writer.stored(value) if is_shared else value, example=results[node])
-            values[node] = value
-
-    def write_blocks(self, blocks: Blocks, values: Values, results: Results) -> None:
-        """Write operations on rows as a loop over blocks of them and one pass over what remains; add their sums."""
-        writer = self._writer
-        totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
-        for total in totals.values():
-            with writer.loops(total.shape) as index:
-                writer.add(f"{total.at(index)} = 0.0;")
-        for begin, size, count in blocks.passes():
-            first = writer.name("first")
-            own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}
-            cut = {node: _cut(result, blocks.num_rows, size) for node, result in results.items()}
-            writer.add(f"for (long {first} = {begin}; {first} < {begin + size * count}; {first} += {size}) {{")
-            for node in blocks.inside:
-                self.write([node], own, cut)
-                if node in totals:
-                    with writer.loops(totals[node].shape) as index:
-                        writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
-            writer.add("}")
-        values.update(totals)
+def _write_blocks(
+    writer: Writer, operations: Mapping[Any, Operation], blocks: Blocks, values: Values, results: Results
+) -> None:
+    """Write operations on rows as a loop over blocks of them and one pass over what remains; add their sums."""
+    totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
+    for total in totals.values():
+        with writer.loops(total.shape) as index:
+            writer.add(f"{total.at(index)} = 0.0;")
+    for begin, size, count in blocks.passes():
+        first = writer.name("first")
+        own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}
+        cut = {node: _cut(result, blocks.num_rows, size) for node, result in results.items()}
+        writer.add(f"for (long {first} = {begin}; {first} < {begin + size * count}; {first} += {size}) {{")
+        for node in blocks.inside:
+            _write(writer, operations, [node], own, cut)
+            if node in totals:
+                with writer.loops(totals[node].shape) as index:
+                    writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
+        writer.add("}")
+    values.update(totals)
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:

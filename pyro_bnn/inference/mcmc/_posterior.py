@@ -14,7 +14,6 @@ from ..._core.records import plain, record
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
-from ..inference_data import check_data, inference_data
 from ..posterior import Draw, Posterior, Status, Target, check_samples, spaced
 from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
 from ._statistics import ChainsRecord, ChainStatistics, check_statistics
@@ -132,56 +131,16 @@ class MCMCPosterior(Posterior):
         Raises:
             ImportError: If ArviZ is not installed.
         """
-        _check_model(model)
+        if model is not None:
+            _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
         return diagnose(self.samples, self.statistics, model, x)
 
-    def to_arviz(
-        self,
-        *,
-        num_samples: int | None = None,
-        model: BayesianModel | None = None,
-        x: Inputs | None = None,
-        y: Tensor | None = None,
-        seed: int = 0,
-    ) -> Any:
-        """The chains as ArviZ's `InferenceData`: posterior and sample statistics and, given a model, predictions.
-
-        Args:
-            num_samples: None gives all draws, as K chains, and what the sampler reported of each. With a number, so
-                many evenly spaced draws are one chain, without these statistics.
-            model: The model that was sampled; with x it gives the group ``posterior_predictive``.
-            x: Inputs, shape (N, ...).
-            y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the predictive draws.
-
-        Raises:
-            ImportError: If ArviZ is not installed.
-            ValueError: If x or y is given without a model.
-        """
+    def _chains(
+        self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """All draws, and the statistics that the sampler reported; so many draws of all chains, without them."""
         if num_samples is not None:
-            return super().to_arviz(num_samples=num_samples, model=model, x=x, y=y, seed=seed)
-        check_data(model, x, y)
-        stream = Stream(_checks.seed(seed), None if model is None else model.device)
-        statistics = self._statistics_by_arviz_name()
-        return inference_data(self.samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
-
-    def to_record(self) -> dict[str, Any]:
-        """The chains and their statistics; see :meth:`Posterior.to_record`."""
-        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
-
-    @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
-        """See :meth:`Posterior.from_record`."""
-        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
-        lead = check_samples(saved.samples, sites, target.dtype)
-        check_statistics(
-            saved.statistics, lead, None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
-        )
-        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
-        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
-
-    def _statistics_by_arviz_name(self) -> dict[str, Tensor]:
-        """Those that the sampler reported."""
+            return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
         step_size = statistics.step_size
         named = {
@@ -192,17 +151,25 @@ class MCMCPosterior(Posterior):
             "n_steps": statistics.num_steps,
             "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return self.samples, {name: value for name, value in named.items() if value is not None}
+
+    def to_record(self) -> dict[str, Any]:
+        """The chains and their statistics; see :meth:`Posterior.to_record`."""
+        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
+        lead = check_samples(saved.samples, sites, target.dtype)
+        size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
+        check_statistics(saved.statistics, lead, size)
+        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
+        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
 
 
-def _check_model(model: object) -> None:
-    if model is not None:
-        _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
-
-
-def _check_samples(samples: object) -> None:
+def _check_samples(samples: Mapping[str, Tensor]) -> None:
     _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
-    assert isinstance(samples, Mapping)
     if not samples:
         raise ValueError("`samples` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
     leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}

@@ -144,7 +144,8 @@ class Posterior(Shown, ABC):
         sample sizes of them say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer. Of Markov chains, None
+                is all draws, as K chains, with what the sampler reported in ``sample_stats``.
             model: The model; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
@@ -157,17 +158,22 @@ class Posterior(Shown, ABC):
         check_data(model, x, y)
         if self.carried and model is not None:
             raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
-        if num_samples is None:
-            num_samples = min(ARVIZ_DRAWS, self.num_stored or ARVIZ_DRAWS)
-        _checks.at_least("num_samples", num_samples, 1)
         stream = Stream(_checks.seed(seed))
         arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
-        source, draws = self.draws(num_samples, *arguments), []
+        samples, statistics = self._chains(num_samples, arguments, stream)
+        return inference_data(samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def _chains(
+        self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and what a sampler reported, by ArviZ's names."""
+        if num_samples is None:
+            num_samples = min(ARVIZ_DRAWS, self.num_stored or ARVIZ_DRAWS)
+        source, draws = self.draws(_checks.at_least("num_samples", num_samples, 1), *arguments), []
         for _ in range(num_samples):
             with stream, torch.no_grad():
                 draws.append(next(source))
-        samples = {name: torch.stack([draw[name] for draw in draws])[None] for name in draws[0]}
-        return inference_data(samples, {}, self.attributes(), model=model, x=x, y=y, stream=stream)
+        return {name: torch.stack([draw[name] for draw in draws])[None] for name in draws[0]}, {}
 
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
