@@ -15,13 +15,7 @@ from ._store import Store
 
 @dataclass(frozen=True)
 class ChainState:
-    """What a checkpoint says of a chain's draws.
-
-    Args:
-        run: Identifier of the run.
-        num_samples: Number of draws that the chain keeps, S.
-        draws: Those so far, ``{site: shape (number so far, *event)}``; empty before the first.
-    """
+    """What a checkpoint says of a chain that keeps S draws: those so far, ``{site: shape (number so far, *event)}``."""
 
     run: str
     num_samples: int
@@ -29,16 +23,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Numbers of the steps after which a draw is kept, evenly spaced over those at which a chain samples.
-
-    Args:
-        steps: Plan of the step sizes.
-        num_steps: Number of steps of the chain.
-        num_samples: Number of draws to keep.
-
-    Raises:
-        ValueError: If the chain samples at fewer steps.
-    """
+    """Numbers of the steps after which a draw is kept, evenly spaced over those at which a chain samples."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -49,17 +34,7 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain.
-
-    It is a callback of a fit with a state, so that checkpoints hold the draws.
-
-    Args:
-        point: The point of the chain.
-        store: Where the draws of all chains are written.
-        chain: Number of the chain.
-        layout: How the point is laid out in a row of the store.
-        kept_steps: Numbers of the steps after which a draw is kept, S of them; see :func:`kept_steps`.
-    """
+    """The draws of one chain; it is a callback of a fit with a state, so that checkpoints hold the draws."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
@@ -82,17 +57,12 @@ class Record:
 
     def state_dict(self) -> dict[str, Any]:
         """The draws so far, and what run they are of."""
-        kept = (
-            {name: draws[: self._num_kept].clone() for name, draws in self._draws().items()} if self._num_kept else {}
-        )
+        draws = self._draws() if self._num_kept else {}
+        kept = {name: values[: self._num_kept].clone() for name, values in draws.items()}
         return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned.
-
-        Raises:
-            ValueError: If it is of a run with another number of draws, or of another run than the store.
-        """
+        """Go on from what :meth:`state_dict` returned."""
         state = record(ChainState, state_dict, "draws of a chain")
         if state.num_samples != len(self._kept):
             raise ValueError(

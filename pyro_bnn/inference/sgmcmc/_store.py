@@ -3,7 +3,7 @@
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -38,18 +38,7 @@ class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a file that is mapped into memory.
 
     The file is one of safetensors, with a header that holds the identifier of the run. It is made, or opened for
-    writing, when the first draw is kept: by then every other check has passed.
-
-    Args:
-        path: The file; None is memory.
-        shape: Numbers of chains, of draws of each, and of latent numbers.
-        like: Tensor with the dtype of the draws, and in memory the device.
-        is_resumed: Whether the run goes on from a checkpoint. Then the file may exist, if it is of this run.
-
-    Raises:
-        FileExistsError: If the file exists and the run is new.
-        FileNotFoundError: If its folder does not exist.
-        ValueError: If the file exists but holds something else than such draws.
+    writing, when the first draw is kept: by then every other check has passed. Only a resumed run may find it there.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -83,11 +72,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Go on with the run of a checkpoint.
-
-        Raises:
-            ValueError: If the file, or a chain before this one, is of another run.
-        """
+        """Go on with the run of a checkpoint, which must be that of the file and of the chains before this one."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -135,21 +120,14 @@ class Store:
             raise
 
 
-def require_other_file(store: str | Path | None, name: str, paths: Iterable[Path | None]) -> None:
-    """Raise if the file of draws is one of those that another argument names."""
-    if store is None:
-        return
-    for path in paths:
-        if path is not None and path.resolve() == _checks.path("store", store).resolve():
-            raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
+def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
+    """Raise if the file of draws is that which another argument names."""
+    if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
+        raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
 
 def read_header(path: Path) -> Header:
-    """What a file of draws says of itself; the file is opened for reading only.
-
-    Raises:
-        ValueError: If it is no such file, or has another length than its header says.
-    """
+    """What a file of draws says of itself, after a check of its length."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
