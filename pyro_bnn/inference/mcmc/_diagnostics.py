@@ -155,18 +155,13 @@ class Diagnostics:
         return found
 
 
-def require_arviz() -> Any:
-    """ArviZ, or an error that says how to get it."""
-    return optional("arviz", "ArviZ", "mcmc")
-
-
 def convergence(values: Tensor) -> Convergence:
     """R-hat and effective sample sizes of scalar quantities.
 
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M).
     """
-    arviz = require_arviz()
+    arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)  # all three are NaN for constants
     columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
@@ -176,11 +171,8 @@ def convergence(values: Tensor) -> Convergence:
         chains = values[..., varies].numpy()
         datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
         with np.errstate(divide="ignore", invalid="ignore"):  # of chains that never moved R-hat is infinite
-            results = (
-                arviz.rhat(datasets[0]),
-                arviz.ess(datasets[1], method="bulk"),
-                arviz.ess(datasets[1], method="tail"),
-            )
+            sizes = (arviz.ess(datasets[1], method=method) for method in ("bulk", "tail"))
+            results = arviz.rhat(datasets[0]), *sizes
         columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
     r_hat, ess_bulk, ess_tail = columns
     return Convergence(r_hat, ess_bulk, ess_tail, is_known)
@@ -212,26 +204,24 @@ def diagnose(
     """See :meth:`MCMCPosterior.diagnose`; of each kind, at most so many evenly spaced quantities are looked at."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
+    arviz = optional("arviz", "ArviZ", "mcmc")
     lead, predictions = next(iter(samples.values())).shape[:2], None
+    energy = statistics.energy
     if model is not None and x is not None:
         moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
         predictions = convergence(_spaced(torch.cat(moments).unflatten(0, lead), max_quantities))
     return Diagnostics(
         num_chains=lead[0],
-        num_divergences=count(statistics.diverging),
-        bfmi=None if statistics.energy is None else _bfmi(statistics.energy),
+        num_divergences=_count(statistics.diverging),
+        bfmi=None if energy is None else torch.as_tensor(arviz.bfmi(energy.double().cpu().numpy())),
         latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
         predictions=predictions,
     )
 
 
-def count(marks: Tensor | None) -> int | None:
+def _count(marks: Tensor | None) -> int | None:
     """Number of marked draws; None if not reported."""
     return None if marks is None else int(marks.sum())
-
-
-def _bfmi(energy: Tensor) -> Tensor:
-    return torch.as_tensor(require_arviz().bfmi(energy.double().cpu().numpy()))
 
 
 def _spaced(values: Tensor, at_most: int | None) -> Tensor:
@@ -281,6 +271,6 @@ def _what_was_done(samples: Mapping[str, Tensor], statistics: ChainStatistics, s
     num_chains, num_draws = next(iter(samples.values())).shape[:2]
     chains = f"{num_chains} chain{'s' if num_chains > 1 else ''}"
     seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
-    num_divergences = count(statistics.diverging)
+    num_divergences = _count(statistics.diverging)
     divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
     return f"{sampler}: {chains} of {num_draws} draws{seconds}, {divergences}"

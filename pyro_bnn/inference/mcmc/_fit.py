@@ -69,15 +69,12 @@ def fit_mcmc(
             another posterior, such as that of a fit.
         target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
-        compile: Draw in C. NUTS of a small network in float64 on a CPU, with few or many rows, is written out in C,
-            compiled in about a second, and runs as many chains at a time as torch has threads
-            (`torch.set_num_threads`), on which the draws do not depend. It is compiled once in a process for each
-            network, kind of prior and likelihood, and number of rows: other data, prior scales, seeds and numbers of
-            draws and chains start at once. True raises an error where there is no C compiler or the sampler cannot be
-            written in C, and says why. ``"auto"`` draws in torch then, as False always does. Chains in C have other
-            random numbers than those in torch, so with ``"auto"`` draws depend on the machine. In torch, the
-            operations of a step are recorded and replayed on a CPU where they can be, which gives the same draws
-            without a compiler. ``posterior.path`` says what was done, and why not the faster way.
+        compile: Draw in C: NUTS of a small network in float64 on a CPU, compiled in about a second, once in a process
+            for each network, kind of prior and likelihood, and number of rows. It runs as many chains at a time as
+            torch has threads (`torch.set_num_threads`), on which the draws do not depend. Where that cannot be, True
+            raises an error that says why, and ``"auto"`` draws in torch, as False always does. Chains in C have other
+            random numbers than those in torch, so with ``"auto"`` draws depend on the machine. ``posterior.path`` says
+            what was done, and why not the faster way.
         progress: Show a progress bar.
         checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
             end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
