@@ -40,11 +40,6 @@ RESHAPING = {aten.view, aten._unsafe_view}
 SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv}
 
 
-def packet(node: Node) -> Any:
-    """The operation of a node, whichever overload it is."""
-    return getattr(node.target, "overloadpacket", node.target)
-
-
 @dataclass(frozen=True)
 class Blocks:
     """The parts of a recorded function."""
@@ -66,7 +61,8 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """The parts of a recorded function; None if it has few rows, or some operation is not known to need one row only.
 
-    The first node is the point. An axis is that of the rows if it has their number, which no other axis may have.
+    The first node is the point; each has its operation in its `meta`. An axis is that of the rows if it has their
+    number, which no other axis may have.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -98,14 +94,14 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
         if node.op == "placeholder":
             with_rows |= {node} if has_rows else set()
             continue
-        sources = [] if packet(node) in VALUELESS else node.all_input_nodes
+        sources = [] if node.meta["packet"] in VALUELESS else node.all_input_nodes
         reads_rows, is_late = any(s in with_rows for s in sources), any(s in late for s in sources)
         if not has_rows and not reads_rows:
             (after if is_late else before).append(node)
             late |= {node} if is_late else set()
             continue
         if is_late or not (
-            _is_rowwise(node, results, num_rows, reads_rows, axes) if has_rows else packet(node) in SUMMING
+            _is_rowwise(node, results, num_rows, reads_rows, axes) if has_rows else node.meta["packet"] in SUMMING
         ):
             return None
         inside.append(node)
@@ -121,7 +117,7 @@ def _is_rowwise(
     node: Node, results: Mapping[Node, Any], num_rows: int, reads_rows: bool, axes: Sequence[int | None]
 ) -> bool:
     """Whether an operation whose results have rows makes each of them from the same row of its arguments."""
-    operation = packet(node)
+    operation = node.meta["packet"]
     if operation in VALUELESS or operation == aten.expand:
         return True
     if not reads_rows or operation in PICKING:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from ._blocks import VALUELESS, VIEWS, Blocks, blocks_of, packet, row_axis
+from ._blocks import VALUELESS, VIEWS, Blocks, blocks_of, row_axis
 from ._traced import UnsupportedError
 
 Index = Sequence[str]
@@ -226,8 +226,10 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
+    for node in graph.graph.nodes:
+        node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # whichever overload it is
     for node in rest:
-        if node.op != "call_function" or packet(node) not in operations:
+        if node.op != "call_function" or node.meta["packet"] not in operations:
             raise UnsupportedError(str(node.target))
     arrays = ["z", *(f"data[{number}]" for number in range(len(example) - 1))]
     inputs = zip(placeholders, arrays, example, strict=True)
@@ -254,7 +256,7 @@ def _write(
     for node in nodes:
         try:
             arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like
-            value = operations[packet(node)](writer, results[node], *arguments)
+            value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error
         if isinstance(value, Value):
@@ -292,9 +294,9 @@ def _arguments(node: Node) -> tuple[Any, ...]:
         return node.args
     if schema.is_mutable:
         source: Any = node.args[0]
-        if source.op != "call_function" or packet(source) in VIEWS or len(source.users) > 1:
+        if source.op != "call_function" or source.meta["packet"] in VIEWS or len(source.users) > 1:
             raise UnsupportedError("of what is read elsewhere")
-    if node.kwargs and packet(node) not in VIEWS | VALUELESS:
+    if node.kwargs and node.meta["packet"] not in VIEWS | VALUELESS:
         raise UnsupportedError(f"with {node.kwargs}")
     missing = schema.arguments[len(node.args) :]
     return (*node.args, *(argument.default_value for argument in missing if not argument.kwarg_only))
@@ -319,4 +321,4 @@ def _cut(result: Any, num_rows: int, size: int) -> Any:
 
 def _num_uses(node: Node) -> int:
     """Number of operations that read a result, itself or a view of it."""
-    return sum(max(1, _num_uses(user)) if packet(user) in VIEWS else 1 for user in node.users)
+    return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

@@ -14,11 +14,6 @@ from ._emit import Index, Value, Writer, broadcast, without
 from ._traced import UnsupportedError
 
 
-def axis_of(axis: int, num_axes: int) -> int:
-    """The number of an axis, which may have been counted from the end."""
-    return axis % num_axes
-
-
 def moved(index: Index, axis: int, text: str) -> list[str]:
     """The index with another text for one axis."""
     return [*index[:axis], text, *index[axis + 1 :]]
@@ -46,12 +41,12 @@ def same(index: Index, shape: Sequence[int], *_: Any) -> Index:
 
 
 def unsqueezed(index: Index, shape: Sequence[int], axis: int) -> Index:
-    axis = axis_of(axis, len(shape) + 1)
+    axis = axis % (len(shape) + 1)
     return [*index[:axis], *index[axis + 1 :]]
 
 
 def transposed(index: Index, shape: Sequence[int], first: int = 0, second: int = -1) -> Index:
-    a, b = axis_of(first, len(shape)), axis_of(second, len(shape))
+    a, b = first % len(shape), second % len(shape)
     result = list(index)
     result[a], result[b] = result[b], result[a]
     return result
@@ -60,18 +55,18 @@ def transposed(index: Index, shape: Sequence[int], first: int = 0, second: int =
 def permuted(index: Index, shape: Sequence[int], axes: Sequence[int]) -> Index:
     result = ["0"] * len(shape)
     for axis, i in zip(axes, index, strict=True):
-        result[axis_of(axis, len(shape))] = i
+        result[axis % len(shape)] = i
     return result
 
 
 def sliced(index: Index, shape: Sequence[int], axis: int, begin: int | None, _: Any, step: int) -> Index:
-    axis, begin = axis_of(axis, len(shape)), begin or 0
+    axis, begin = axis % len(shape), begin or 0
     first = begin + shape[axis] if begin < 0 else begin
     return moved(index, axis, f"({first} + {step} * ({index[axis]}))") if shape[axis] > 1 else index
 
 
 def selected(index: Index, shape: Sequence[int], axis: int, number: int) -> Index:
-    axis = axis_of(axis, len(shape))
+    axis = axis % len(shape)
     return inserted(axis, number % shape[axis])(index)
 
 
@@ -81,7 +76,7 @@ def expand(writer: Writer, result: Tensor, source: Value, *_: Any) -> Value:
 
 def squeeze(writer: Writer, result: Tensor, source: Value, axes: Any = None) -> Value:
     given = range(len(source.shape)) if axes is None else axes if isinstance(axes, Sequence) else [axes]
-    numbers = [axis_of(axis, len(source.shape)) for axis in given]
+    numbers = [axis % len(source.shape) for axis in given]
     return without(source, [axis for axis in numbers if source.shape[axis] == 1])
 
 
@@ -113,7 +108,7 @@ def reshape(writer: Writer, result: Tensor, source: Value, *_: Any) -> Value:
 
 def split(writer: Writer, result: Sequence[Tensor], source: Value, _: Any, axis: int) -> list[Value]:
     """Parts of a value along one axis."""
-    axis, parts, begin = axis_of(axis, len(source.shape)), [], 0
+    axis, parts, begin = axis % len(source.shape), [], 0
     for part in result:
         parts.append(source.read_at(part.shape, shifted(axis, begin)))
         begin += part.shape[axis]
@@ -137,14 +132,14 @@ def copy(writer: Writer, source: Value, result: Value, target: Callable[[Index],
 
 def stack(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Value:
     """Values beside each other along a new axis."""
-    memory, axis = writer.memory(result.shape), axis_of(axis, result.dim())
+    memory, axis = writer.memory(result.shape), axis % result.dim()
     for number, part in enumerate(parts):
         copy(writer, part, memory, inserted(axis, number))
     return memory
 
 
 def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Value:
-    memory, axis, begin = writer.memory(result.shape), axis_of(axis, result.dim()), 0
+    memory, axis, begin = writer.memory(result.shape), axis % result.dim(), 0
     for part in parts:
         copy(writer, part, memory, shifted(axis, begin))
         begin += part.shape[axis]
@@ -153,7 +148,7 @@ def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Va
 
 def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
     """Zeros but for one slice."""
-    shape, axis = tuple(result.shape), axis_of(axis, result.dim())
+    shape, axis = tuple(result.shape), axis % result.dim()
 
     def at(index: Index) -> str:
         inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -166,7 +161,7 @@ def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
     """Zeros but for a slice; torch 2.4 has it where later versions pad."""
-    memory, axis = writer.memory(result.shape), axis_of(axis, result.dim())
+    memory, axis = writer.memory(result.shape), axis % result.dim()
     first = begin + result.shape[axis] if begin < 0 else begin
     with writer.loops(memory.shape) as index:
         writer.add(f"{memory.at(index)} = 0.0;")
@@ -175,13 +170,13 @@ def slice_backward(
 
 
 def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Value, *_: Any) -> Value:
-    source, axis = writer.stored(source), axis_of(axis, len(source.shape))
+    source, axis = writer.stored(source), axis % len(source.shape)
     return Value(tuple(result.shape), lambda index: source.at(moved(index, axis, f"(long){which.at(index)}")))
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
     """Where one number per row goes to one of its elements."""
-    shape, axis = tuple(result.shape), axis_of(axis, result.dim())
+    shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from ._blocks import VALUELESS
 from ._emit import Operation, Value, Writer, broadcast, constant, order, without
 from ._indexing import (
-    axis_of,
     cat,
     expand,
     gather,
@@ -167,26 +166,26 @@ def _sum(writer: Writer, result: Tensor, value: Value, axes: Any = None, keeps: 
     if not result.is_floating_point():
         raise UnsupportedError(f"of {result.dtype}")
     num_axes = len(value.shape)
-    return writer.sum(value, [axis_of(axis, num_axes) for axis in axes or range(num_axes)], keeps)
+    return writer.sum(value, [axis % num_axes for axis in axes or range(num_axes)], keeps)
 
 
 def _logsumexp(writer: Writer, result: Tensor, value: Value, axes: Sequence[int], keeps: bool) -> Value:
     if len(axes) != 1:
         raise UnsupportedError(f"over {list(axes)}")
-    axis = axis_of(axes[0], len(value.shape))
+    axis = axes[0] % len(value.shape)
     total = _log_total(writer, writer.stored(value), axis)
     return total if keeps else without(total, [axis])
 
 
 def _log_softmax(writer: Writer, result: Tensor, value: Value, axis: int, _: bool) -> Value:
     value = writer.stored(value)
-    total = broadcast(_log_total(writer, value, axis_of(axis, result.dim())), value.shape)
+    total = broadcast(_log_total(writer, value, axis % result.dim()), value.shape)
     return Value(value.shape, lambda index: f"({value.at(index)} - {total.at(index)})")
 
 
 def _log_softmax_backward(writer: Writer, result: Tensor, gradient: Value, output: Value, axis: int, _: Any) -> Value:
     gradient, output = writer.stored(gradient), writer.stored(output)
-    total = broadcast(writer.sum(gradient, [axis_of(axis, result.dim())], keeps=True), output.shape)
+    total = broadcast(writer.sum(gradient, [axis % result.dim()], keeps=True), output.shape)
     return writer.stored(
         Value(output.shape, lambda index: f"({gradient.at(index)} - exp_({output.at(index)}) * {total.at(index)})")
     )

@@ -228,7 +228,7 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
     binary n // 2. An odd leaf completes as many balanced subtrees as its binary form ends in ones, and their first
     leaves are the last ones stored.
 
-    Both tables have a row per leaf of the largest tree's last subtree, ``2 ** (max_depth - 1)``, and a column per level.
+    Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)
