@@ -123,7 +123,8 @@ def _is_rowwise(
     if not reads_rows or operation in PICKING:
         return False
     if operation in ALONG:
-        return int(node.args[ALONG[operation]]) % results[node].dim() != axes[0]  # type: ignore[call-overload]
+        axis: Any = node.args[ALONG[operation]]
+        return bool(axis % results[node].dim() != axes[0])
     if operation in RESHAPING:
         before = results[node.all_input_nodes[0]].shape
         return math.prod(before[: row_axis(before, num_rows)]) == math.prod(results[node].shape[: axes[0]])

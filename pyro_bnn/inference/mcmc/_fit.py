@@ -110,20 +110,21 @@ def fit_mcmc(
         target_accept=_checks.between_zero_and_one("target_accept", target_accept),
         compile=compile,
     )
-    potential: Potential
-    if network is not None:
-        x, y = data = _pair(data, network)
-        device: torch.device | None = network.device
-    else:
+    x: Inputs | None = None
+    if network is None:
         data = _arguments(data)
-        x, device = None, next((part.device for part in data if isinstance(part, Tensor)), None)
+        device = next((part.device for part in data if isinstance(part, Tensor)), None)
+    else:
+        data, device = _pair(data, network), network.device
+        x = data[0]
     stream = Stream(processes.own_seed(seed), device)
     with torch.no_grad():
         with stream:
-            if network is not None:
-                potential = network_potential(network, x, y, dtype, stacklevel=outer_stacklevel())
-            else:
-                potential = TracePotential(model, data)
+            potential: Potential = (
+                TracePotential(model, data)
+                if network is None
+                else network_potential(network, data[0], data[1], dtype, stacklevel=outer_stacklevel())
+            )
         settings = settings_of(plan, potential, data, num_chains=num_chains, seed=None if seed is None else int(seed))
         processes.require_same_arguments(settings)
         run = Run(plan, potential, stream, settings)
