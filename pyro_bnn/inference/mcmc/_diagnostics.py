@@ -1,5 +1,6 @@
 """Convergence of chains, by ArviZ."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,24 +63,26 @@ class Convergence:
     def __str__(self) -> str:
         if not self.is_known:
             return "too few draws for R-hat"
-        r_hat = self.r_hat[~self.r_hat.isnan()]
-        if not len(r_hat):
+        if bool(self.r_hat.isnan().all()):
             return "constant"
-        ess = (values[~values.isnan()].min() for values in (self.ess_bulk, self.ess_tail))
-        return f"largest R-hat {r_hat.max():.3f}, smallest ESS {next(ess):.0f} (bulk) and {next(ess):.0f} (tail)"
+        bulk, tail = _smallest(self.ess_bulk), _smallest(self.ess_tail)
+        return f"largest R-hat {self.worst_r_hat:.3f}, smallest ESS {bulk:.0f} (bulk) and {tail:.0f} (tail)"
 
     @property
     def worst_r_hat(self) -> float:
         """The largest R-hat, leaving constant quantities out; NaN if all are constant."""
-        r_hat = self.r_hat[~self.r_hat.isnan()]
-        return float(r_hat.max()) if len(r_hat) else float("nan")
+        return -_smallest(-self.r_hat)
 
     @property
     def worst_ess(self) -> float:
         """The smallest of all bulk and tail sizes, leaving constant quantities out; NaN if all are constant."""
-        ess = torch.cat([self.ess_bulk, self.ess_tail])
-        ess = ess[~ess.isnan()]
-        return float(ess.min()) if len(ess) else float("nan")
+        return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
+
+
+def _smallest(values: Tensor) -> float:
+    """The smallest number that is none of NaN; NaN if all are."""
+    known = values[~values.isnan()]
+    return float(known.min()) if len(known) else math.nan
 
 
 @dataclass(frozen=True)

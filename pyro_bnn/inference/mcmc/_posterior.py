@@ -199,21 +199,12 @@ def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
 
 def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
     """What Pyro reports of a run, which is the draws that diverged, for samplers that can diverge."""
-    samples = mcmc.get_samples(group_by_chain=True)
-    like = next(iter(samples.values()))
+    like = next(iter(mcmc.get_samples(group_by_chain=True).values()))
     divergences = mcmc.diagnostics().get("divergences")
     diverging = None
     if divergences is not None:
         diverging = torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device)
         for chain in range(len(diverging)):
             diverging[chain, divergences[f"chain {chain}"]] = True
-    return ChainStatistics(
-        log_density=None,
-        energy=None,
-        accept=None,  # Pyro's "acceptance rate" of NUTS is the fraction of draws that moved
-        diverging=diverging,
-        num_steps=None,
-        step_size=None,  # the kernel has the step size of the last chain only
-        inverse_mass=None,
-        seconds=seconds,
-    )
+    # Pyro's "acceptance rate" of NUTS is the fraction of draws that moved; its kernel has one step size, the last.
+    return ChainStatistics(diverging=diverging, seconds=seconds)

@@ -106,7 +106,6 @@ class Run:
     def __init__(self, plan: Plan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
         self._kernel: Kernel | None = None
-        self._chains: list[Chain] = []
         self._begin, self._seconds_before = time.perf_counter(), 0.0
         self.path = ""
         """How draws are computed; see :attr:`Kernel.path`."""
@@ -138,7 +137,14 @@ class Run:
             chain.restore(its_state, self._starts.device)
         self.path = state["path"]
         if not all(chain.is_done for chain in self._chains):
-            self._kernel = self._resumed_kernel(state["kernel"])
+            # A finished run that is to have more draws begins anew at its last ones.
+            z = torch.stack([chain.records["z"][-1] for chain in self._chains]) if is_finished else self._starts
+            with self._stream:
+                self._kernel = self._new_kernel(z)
+            if not is_finished:
+                self._kernel.restore(state["kernel"])
+            for chain in self._chains:
+                chain.adapt(self._kernel)
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool) -> None:
@@ -196,18 +202,6 @@ class Run:
     def _new_kernel(self, z: Tensor) -> Kernel:
         kernel = self._plan.sampler.kernel(self._potential.value_and_grad, z, compile=self._plan.compile)
         self.path = kernel.path
-        return kernel
-
-    def _resumed_kernel(self, state: Mapping[str, Any] | None) -> Kernel:
-        """The kernel in its state; that of a finished run begins anew at the last draws."""
-        with self._stream:
-            if state is None:
-                kernel = self._new_kernel(torch.stack([chain.records["z"][-1] for chain in self._chains]))
-            else:
-                kernel = self._new_kernel(self._starts)
-                kernel.restore(state)
-        for chain in self._chains:
-            chain.adapt(kernel)
         return kernel
 
 

@@ -36,14 +36,14 @@ class ChainStatistics:
         seconds: Wall time of warm-up and sampling together.
     """
 
-    log_density: Tensor | None
-    energy: Tensor | None
-    accept: Tensor | None
-    diverging: Tensor | None
-    num_steps: Tensor | None
-    step_size: Tensor | None
-    inverse_mass: Tensor | None
-    seconds: float | None
+    log_density: Tensor | None = None
+    energy: Tensor | None = None
+    accept: Tensor | None = None
+    diverging: Tensor | None = None
+    num_steps: Tensor | None = None
+    step_size: Tensor | None = None
+    inverse_mass: Tensor | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def fit_sgmcmc(
             seconds += fitted.seconds or 0.0
     free = layout.views(draws.draws())
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
-    statistics = ChainStatistics(None, None, None, None, None, None, None, seconds=seconds)
+    statistics = ChainStatistics(seconds=seconds)
     name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
     status = judge(samples, statistics, name, model, x)
     return MCMCPosterior(samples, statistics, status, sampler=name)
