@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, keeping
@@ -23,8 +24,12 @@ from ._nuts import NUTS
 from ._posterior import MCMCPosterior
 from ._processes import Processes
 from ._run import KIND, Plan, Run, settings_of
-from ._start import Start, starting_points
 from ._statistics import ChainStatistics
+
+Start = Init | Posterior | None
+
+MAX_TRIALS = 100
+"""Heuristic: draws of a start in search of one with a finite density."""
 
 
 def fit_mcmc(
@@ -135,7 +140,7 @@ def fit_mcmc(
                 run.resume(file)
             else:
                 with stream:
-                    starts = starting_points(potential, init, plan.num_chains)
+                    starts = _starting_points(potential, init, plan.num_chains)
                 run.start(starts)
             run.finish(keeper, progress=progress)
         recorded, seconds = _together(processes, run.recorded(), run.seconds)
@@ -252,3 +257,33 @@ def _together(processes: Processes, recorded: dict[str, Tensor], seconds: float)
     parts = processes.gathered({name: value.cpu() for name, value in recorded.items()})
     joined = {name: torch.cat([part[name] for part in parts]).to(device) for name in recorded}
     return joined, max(processes.gathered(seconds))
+
+
+def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
+    """Points with a finite potential and gradient, shape (K, P); `init` None is the prior. Others are drawn again."""
+    z = _draw(potential, init, num_chains)
+    for _ in range(MAX_TRIALS):
+        value, gradient = potential.value_and_grad(z)
+        bad = ~(value.isfinite() & gradient.isfinite().all(-1))
+        if not bool(bad.any()):
+            return z
+        z = torch.where(bad[:, None], _draw(potential, init, num_chains), z)
+    raise ValueError(
+        f"no start with a finite density was found in {MAX_TRIALS} trials; pass another `init`, such as NetworkInit(), "
+        "or scale the inputs to unit size."
+    )
+
+
+def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
+    if init is None:
+        return potential.from_prior(num_chains)
+    if isinstance(init, Posterior):
+        if init.num_stored is not None and init.num_stored < num_chains:
+            raise ValueError(f"`init` holds {init.num_stored} draws, but there are {num_chains} chains to start.")
+        draws = list(init.draws(num_chains))
+        return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
+    rows = []
+    for _ in range(num_chains):  # an Init may itself be random
+        pairs = [init(site) for site in potential.sites]
+        rows.append(torch.cat([(loc + softplus(rho) * torch.randn_like(loc)).reshape(-1) for loc, rho in pairs]))
+    return torch.stack(rows)

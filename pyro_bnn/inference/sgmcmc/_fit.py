@@ -22,9 +22,8 @@ from ..mcmc import ChainStatistics, MCMCPosterior, judge
 from ..posterior import Draw, Posterior
 from ..svi import Callback, Data, Execution, count_batches, fit_svi
 from ._plans import ConstantSteps, StepSizes
-from ._records import Record, kept_steps
 from ._samplers import ChainOptimizer, StochasticGradientSampler
-from ._store import Store, require_other_file
+from ._store import Record, Store, kept_steps, require_other_file
 
 
 def fit_sgmcmc(
