@@ -17,9 +17,8 @@ def copied(module: M) -> M:
     networks keep their attention or their output. torch refuses to copy such tensors, because they have a history; here
     the copy gets their values.
     """
-    parts = (value for part in module.modules() for value in vars(part).values())
-    tensors = (tensor for value in parts for tensor in tensors_within(value) if tensor.grad_fn is not None)
-    kept = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    tensors = list(tensors_within([vars(part) for part in module.modules()]))
+    kept = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
     try:
         return copy.deepcopy(module, kept)
     except RuntimeError as error:

@@ -117,8 +117,8 @@ class GuidePosterior(Posterior):
         """What the posterior learned, site by site: how far from the prior, how narrow, and what is wrong with it.
 
         It looks at the marginals of a Gaussian guide and needs no data. How noisy the gradients of a fit are is told by
-        :func:`~pyro_bnn.gradient_noise`. A posterior of MCMC has `diagnostics`, a posterior of Laplace's method its
-        `status`; of an ensemble diagnose the members.
+        :func:`~pyro_bnn.gradient_noise`. A posterior of Laplace's method has its `status`; of
+        an ensemble diagnose the members.
 
         Args:
             model: The model. It may be left out for our own guides with fixed priors, after a fit.

@@ -10,8 +10,8 @@ from torch import Tensor
 from ..._core.reflection import tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
+from ._coordinates import Layout
 from ._densities import Density, density_of
-from ._layout import Layout
 from ._sites import Site, find_sites
 
 CHUNK = 2**20
@@ -20,17 +20,11 @@ CHUNK = 2**20
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive numbers of a flat vector that are evaluated together.
+    """Consecutive numbers of a flat vector that are evaluated together."""
 
-    Args:
-        part: Position of the numbers in the vector.
-        density: Prior density of the numbers.
-        kind: Label that a guide gave to their sites; see :meth:`Joint.pieces`.
-    """
-
-    part: slice
+    part: slice  # their position in the vector
     density: Density
-    kind: Any
+    kind: Any  # label that a guide gave to their sites; see `Joint.pieces`
 
 
 class Joint:

@@ -69,11 +69,6 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
     are conditioned on these values, not on draws: given one draw of heavy-tailed parents, the first values of their
     children would lie far outside the bulk of their density.
 
-    Args:
-        model: The model.
-        args: Arguments of the model.
-        kwargs: Keyword arguments of the model.
-
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
             cannot be called with these arguments.

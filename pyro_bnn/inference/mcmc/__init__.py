@@ -4,10 +4,10 @@ from ._diagnostics import Convergence as Convergence
 from ._diagnostics import ConvergenceWarning as ConvergenceWarning
 from ._diagnostics import Diagnostics as Diagnostics
 from ._diagnostics import convergence as convergence
+from ._diagnostics import judge as judge
 from ._fit import fit_mcmc as fit_mcmc
 from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC
-from ._judge import judge as judge
 from ._kernel import Draws as Draws
 from ._kernel import Kernel as Kernel
 from ._kernel import Sampler as Sampler

@@ -42,13 +42,7 @@ _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
 
 class Native:
-    """The sampler of one potential, compiled; it may run in several threads at a time, without Python's lock.
-
-    Args:
-        library: The compiled text.
-        data: Constants of the potential, in the order in which C reads them.
-        num_scratch: Numbers of memory that the potential needs.
-    """
+    """The sampler of one potential, compiled; it may run in several threads at a time, without Python's lock."""
 
     def __init__(self, library: ctypes.CDLL, data: Sequence[Tensor], num_scratch: int) -> None:
         pointer, number = ctypes.c_void_p, ctypes.c_long
@@ -92,12 +86,7 @@ class Native:
 
 
 def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
-    """The sampler of a potential, compiled.
-
-    Args:
-        value_and_grad: The potential.
-        z: A point, shape (1, P).
-        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+    """The sampler of a potential, compiled; the point z has shape (1, P).
 
     Raises:
         UnsupportedError: If it is not for C, the C compiler fails, or its function and torch's differ.
@@ -114,7 +103,8 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     parts = [f"#define {name} {size}L" for name, size in sizes.items()]
     parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
     parts += [(folder / "_functions.c").read_text(), potential.text, (folder / "_trajectory.c").read_text()]
-    data = [_laid_out(constant) for constant in function.constants]
+    doubles = [constant.detach().to(torch.float64) for constant in function.constants]
+    data = [constant.permute(order(constant.shape)).contiguous() for constant in doubles]
     sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch)
     for point in (z, z + 0.1):
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
@@ -157,11 +147,6 @@ def _compiler() -> str | None:
     """The C compiler."""
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((path for name in names if name and (path := shutil.which(name))), None)
-
-
-def _laid_out(constant: Tensor) -> Tensor:
-    """The numbers of a constant in the order in which C reads them."""
-    return constant.detach().to(torch.float64).permute(order(constant.shape)).contiguous()
 
 
 def _loaded(text: str) -> ctypes.CDLL:

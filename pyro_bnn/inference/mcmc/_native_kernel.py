@@ -22,12 +22,7 @@ ENERGY, ACCEPT, DIVERGING, NUM_STEPS = 1, 2, 3, 4
 
 
 class _Chain:
-    """One chain between two draws.
-
-    Args:
-        sampler: The compiled sampler.
-        point: What `advance` of `_trajectory.c` calls so.
-    """
+    """One chain between two draws; `point` is what `advance` of `_trajectory.c` calls so."""
 
     def __init__(self, sampler: Native, point: Tensor) -> None:
         self._sampler, self.point = sampler, point
@@ -67,13 +62,7 @@ class _Chain:
 
 
 class NativeKernel(Kernel):
-    """NUTS in C on one potential; see :class:`~pyro_bnn.NUTS`.
-
-    Args:
-        sampler: The compiled sampler.
-        z: First points, shape (K, P).
-        num_threads: Number of chains that draw at the same time.
-    """
+    """NUTS in C on one potential; so many chains as threads draw at the same time."""
 
     def __init__(self, sampler: Native, z: Tensor, *, num_threads: int = 1) -> None:
         super().__init__(sampler.value_and_grad, z)

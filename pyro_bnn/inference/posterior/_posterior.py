@@ -196,7 +196,8 @@ class Posterior(Shown, ABC):
         sample sizes of them say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer. Of Markov chains, None
+                is all draws, as K chains, with what the sampler reported in ``sample_stats``.
             model: The model; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
@@ -211,8 +212,14 @@ class Posterior(Shown, ABC):
             raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
         stream = Stream(_checks.seed(seed))
         arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
-        samples = {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}
-        return inference_data(samples, {}, self.attributes(), model=model, x=x, y=y, stream=stream)
+        samples, statistics = self._chains(num_samples, arguments, stream)
+        return inference_data(samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def _chains(
+        self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and what a sampler reported, by ArviZ's names."""
+        return {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}, {}
 
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
