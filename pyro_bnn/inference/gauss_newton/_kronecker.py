@@ -9,29 +9,19 @@ from ..._core.extras import optional
 from ..._core.inputs import Pair
 from ..._core.scope import filtered_warnings
 from ...modelling.likelihoods import CategoricalLikelihood, Likelihood
-from ._curvature import KroneckerCurvature, kronecker
-from ._layers import KNOWN, acts_by_layers
+from ._gaussian import CurvatureAlongAxes, kronecker
+from ._matrices import KNOWN_LAYERS, acts_by_layers
 
 
 def library() -> Any:
-    """The library; its import takes seconds.
-
-    Raises:
-        ImportError: If it is not installed; the message says how to get it.
-    """
+    """The library, whose import takes seconds; raises an error that says how to get it if it is not installed."""
     return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
 
 def kronecker_curvature(
     net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
-) -> KroneckerCurvature:
-    """The Kronecker factors of the layers whose parameters need gradients.
-
-    Args:
-        net: The network, in eval mode.
-        batches: Inputs and targets.
-        num_data: Number of rows in all of them.
-        likelihood: Of classes, or of Gaussian noise, which is taken to have scale 1.
+) -> CurvatureAlongAxes:
+    """The curvature by the Kronecker factors of the layers whose parameters need gradients; Gaussian noise has scale 1.
 
     Raises:
         ValueError: If the network has layers for which there are no such factors.
@@ -76,7 +66,7 @@ def _require_layers(net: nn.Module) -> None:
         if not any(parameter.requires_grad for parameter in own):
             continue
         is_whole = all(parameter.requires_grad for parameter in own) and seen.isdisjoint(map(id, own))
-        if not isinstance(module, KNOWN) or not is_whole:
+        if not isinstance(module, KNOWN_LAYERS) or not is_whole:
             raise ValueError(
                 "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias "
                 f"are both random and shared with no other layer, but {type(module).__name__} `{name}` is not; leave "
