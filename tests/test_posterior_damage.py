@@ -163,8 +163,12 @@ FORGED = {
         spoil(inner, "precision", first(torch.nan)),
         "`precision` of the posterior must be",
     ),
-    "mode": ("laplace", converted(inner, "mode", lambda m: m[1:]), r"`mode` of the posterior must have shape"),
-    "mode-kind": ("laplace", converted(inner, "mode", torch.Tensor.long), "`mode` must be torch.float32 or"),
+    "location": ("laplace", converted(inner, "location", lambda m: m[1:]), r"`location` of the posterior .* shape"),
+    "location-kind": (
+        "laplace",
+        converted(inner, "location", torch.Tensor.long),
+        "must be torch.float32 or",
+    ),
     "peak": ("laplace", put(inner, peak=torch.inf), "peak` must be a finite number, got inf"),
     "point": ("kronecker", put(lambda c: inner(c)["mode"], net__0__bias=torch.zeros(4).double()), r"shape \(5,\)"),
     "point-nan": ("kronecker", spoil(lambda c: inner(c)["mode"], "net.0.bias", first(torch.nan)), "must be finite"),
@@ -179,7 +183,7 @@ FORGED = {
     "left": (
         "kronecker",
         converted(covariance, "left.0", lambda q: q[1:]),
-        r"`left.0` of the covariance .* shape \(4, 4\)",
+        r"`left.0` of the covariance .* shape \(5, 5\)",
     ),
     "no-right": ("kronecker", lambda c: covariance(c).pop("right.0"), "lacks `right.0` of the covariance"),
     "too-many": ("kronecker", put(covariance, more=torch.ones(1).double()), "has `more`, which the covariance lacks"),
