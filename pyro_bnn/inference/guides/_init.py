@@ -32,6 +32,13 @@ class Init(ABC):
         """
 
 
+def init_or_default(init: Init | None) -> Init:
+    """The init that was given; None is the network's own weights."""
+    init = NetworkInit() if init is None else init
+    _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+    return init
+
+
 @dataclass(frozen=True)
 class UniformInit(Init):
     """Uniform location and rho.

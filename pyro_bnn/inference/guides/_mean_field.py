@@ -8,20 +8,19 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.reflection import elementwise, move_distribution
-from ..._core.scope import allow_local_mode, local_param
 from ..._core.summary import counted
 from ..joint import Joint, NormalDensity, Site, find_sites
-from ..scale_maps import Precision, ScaleMap, Softplus
+from ..scale_maps import Precision, ScaleMap
 from ._flat import Choice, FlatState, GaussianGuide, Noise, lent
-from ._init import Init, NetworkInit
+from ._init import Init
 from ._masks import FlatMask, PrunedNormal
 from ._mean_field_state import MeanFieldState
 from ._natural_state import NaturalState
-from ._parameters import ParameterVector, plant, tree
+from ._parameters import tree
 
 
 class MeanFieldGuide(GaussianGuide):
@@ -77,25 +76,10 @@ class MeanFieldGuide(GaussianGuide):
         **kwargs: object,
     ) -> None:
         super().__init__()
-        allow_local_mode(self)
         _checks.function("model", model, "a BayesianModel, or a Pyro model with its arguments")
         self._choice: Choice | None = None  # set while an estimator is applied
-        self.sites = tuple(find_sites(model, args, kwargs))
-        init = NetworkInit() if init is None else init
-        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
-        self.scale_map = Softplus() if scale_map is None else scale_map
-        _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
-        self.loc, free = nn.Module(), nn.Module()
-        self.add_module(self.scale_map.name, free)
-        for site in self.sites:  # one after the other: the first values of all sites would take as much memory again
-            loc, rho = init(site)
-            plant(self.loc, site.name, loc)
-            plant(free, site.name, self._from_rho(rho))
+        self.begin(find_sites(model, args, kwargs), init, scale_map)
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
-
-    def _from_rho(self, rho: Tensor) -> Tensor:
-        """The free parameter whose scale is the softplus of rho, as far as the map has it."""
-        return rho if isinstance(self.scale_map, Softplus) else self.scale_map.start(Softplus()(rho))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are ignored.
@@ -115,33 +99,24 @@ class MeanFieldGuide(GaussianGuide):
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
         for _ in range(num_samples):
-            draw = {}
-            for site in self.sites:
-                loc, scale = locations[site.name], scales[site.name]
+            free = {}
+            for name, loc in locations.items():
                 noise = torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
-                value = torch.addcmul(loc, scale, noise)
-                draw[site.name] = value if site.transform is None else site.transform(value)
-            yield draw
+                free[name] = torch.addcmul(loc, scales[name], noise)
+            yield self.constrained(free)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
-        loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
         mask = FlatMask(joint, lambda: self.masks, is_closed)
-        return lent(MeanFieldState(joint, loc, free, self.scale_map, mask, noise, is_closed))
+        return lent(MeanFieldState(joint, *self.vectors(joint), self.scale_map, mask, noise, is_closed))
 
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
         """Lend the parameters to steps of natural-gradient inference, which update them without an optimizer.
 
-        Args:
-            joint: The model's joint density over the same sites.
-            initial_hessian: See :class:`NaturalState`.
-            adds_up: See :class:`NaturalState`.
-
-        Returns:
-            A context that yields the state of the guide.
+        Arguments are those of :class:`NaturalState`.
 
         Raises:
             ValueError: If the parameters of the scales are not precisions, or some are frozen.
@@ -156,10 +131,10 @@ class MeanFieldGuide(GaussianGuide):
                 "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it by "
                 "Adam with another scale map, or call `guide.requires_grad_(True)`."
             )
-        loc, precision = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", "precision"))
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
         mask = FlatMask(joint, lambda: self.masks, is_closed)
-        return lent(NaturalState(joint, loc, precision, mask, initial_hessian=initial_hessian, adds_up=adds_up))
+        vectors = self.vectors(joint)
+        return lent(NaturalState(joint, *vectors, mask, initial_hessian=initial_hessian, adds_up=adds_up))
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
@@ -182,7 +157,7 @@ class MeanFieldGuide(GaussianGuide):
         return "an estimator is applied already" if self._choice is not None else super().changes
 
     def _distribution(self, site: Site) -> TorchDistributionMixin:
-        loc, free = self._parameter("loc", site.name), self._parameter(self.scale_map.name, site.name)
+        loc, free = self.stated("loc", site.name), self.stated(self.scale_map.name, site.name)
         normal = dist.Normal(loc, self.scale_map(free), validate_args=False)
         if self._choice is not None:
             if self.masks:
@@ -197,14 +172,6 @@ class MeanFieldGuide(GaussianGuide):
         base = normal.to_event(site.unconstrained_event_dim)
         return base if site.transform is None else dist.TransformedDistribution(base, [site.transform])
 
-    def _parameter(self, kind: str, name: str) -> Tensor:
-        return local_param(self._pyro_get_fullname(f"{kind}.{name}"), self._tree(kind).get_parameter(name))
-
-    def _tree(self, kind: str) -> nn.Module:
-        found = self._modules[kind]  # `getattr` would put the parameters into Pyro's global store
-        assert found is not None
-        return found
-
     @property
     def masks(self) -> dict[str, Tensor]:
         """Mask of the elements that are random, boolean, for each site with removed elements."""
@@ -215,7 +182,7 @@ class MeanFieldGuide(GaussianGuide):
         """How many weights are removed, and how many locations frozen; see :meth:`FlatGuide.remarks`."""
         masks = self.masks.values()
         removed = sum(mask.numel() - int(mask.sum()) for mask in masks)
-        frozen = sum(p.numel() for p in self._tree("loc").parameters() if not p.requires_grad)
+        frozen = sum(p.numel() for p in self.tree("loc").parameters() if not p.requires_grad)
         remarks = [f"{removed:,} weights of {len(masks)} sites are removed"] if masks else []
         return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
@@ -225,7 +192,7 @@ class MeanFieldGuide(GaussianGuide):
         See :func:`pyro_bnn.pruning.prune`.
         """
         mask = self.masks.get(site)
-        return torch.ones_like(self._tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
+        return torch.ones_like(self.tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
@@ -239,7 +206,7 @@ class MeanFieldGuide(GaussianGuide):
             self.add_module("keep", tree(masks))
         for name, mask in masks.items():
             for kind, value in (("loc", 0.0), (self.scale_map.name, self.scale_map.moderate)):
-                self._tree(kind).get_parameter(name)[~mask] = value
+                self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state as any module does; a state that does not fit leaves the guide as it was."""
@@ -254,7 +221,7 @@ class MeanFieldGuide(GaussianGuide):
         """Load a state with its masks: for every site in the state they replace the guide's masks."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
-            loc, mask = self._tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
+            loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
             if mask is not None and mask.shape == loc.shape:
                 masks[site] = mask.to(loc.device, torch.bool)
             elif site in before and f"{prefix}loc.{site}" not in state_dict:
@@ -262,16 +229,13 @@ class MeanFieldGuide(GaussianGuide):
         self.keep_only(masks)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _or_zero(self, site: str, value: Tensor) -> Tensor:
-        return torch.where(self.masks[site], value, 0) if site in self.masks else value
-
     def locations(self) -> dict[str, Tensor]:
         """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
-        parameters = {site.name: self._tree("loc").get_parameter(site.name).detach() for site in self.sites}
-        return {name: self._or_zero(name, parameter) for name, parameter in parameters.items()}
+        return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
         """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 if removed."""
-        found = self._tree(self.scale_map.name)
-        parameters = {site.name: found.get_parameter(site.name).detach() for site in self.sites}
-        return {name: self._or_zero(name, self.scale_map(parameter)) for name, parameter in parameters.items()}
+        return self._or_zero({n: self.scale_map(free) for n, free in self.values(self.scale_map.name).items()})
+
+    def _or_zero(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return values | {site: torch.where(mask, values[site], 0) for site, mask in self.masks.items()}

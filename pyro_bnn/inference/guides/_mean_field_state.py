@@ -28,15 +28,6 @@ class MeanFieldState(FlatState):
     With an estimator, the network gets :math:`\mu` and the noise instead of w, and autograd computes
     :math:`\nabla_\mu L`. If the noise is the deviation :math:`\delta = \sigma\epsilon`, then :math:`\nabla_\sigma L =
     \nabla_\delta L\,\epsilon`; if it is the variance v, then :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
-
-    Args:
-        joint: The joint density.
-        loc: The locations, P numbers.
-        free: The free parameters of the scales, P numbers.
-        scale_map: Map from free parameters to scales.
-        mask: The removed weights.
-        noise: Form of the noise that an estimator asks for; None without an estimator.
-        is_closed: For each site, whether its divergence is computed in closed form.
     """
 
     def __init__(
@@ -158,8 +149,3 @@ class MeanFieldState(FlatState):
     def is_degenerate(self, site: str) -> bool:
         """Whether a scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
-
-    def release(self) -> None:
-        """See :meth:`FlatState.release`."""
-        del self._scratch, self._scale, self._noise, self._noises, self._asked, self._scale_grad
-        self.value = self._loc

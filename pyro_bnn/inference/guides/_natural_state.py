@@ -296,15 +296,11 @@ class NaturalState(FlatState):
         precision = self.joint.layout.views(self._precision)[site]
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 
-    def release(self) -> None:
-        """See :meth:`FlatState.release`; gradients, which are those in a draw, are not kept."""
+    def close(self) -> None:
+        """See :meth:`FlatState.close`; gradients, which are those in a draw, are not kept."""
         for parameter in self.parameters:
             parameter.grad = None
-        del self._scratch, self._product, self._loc, self._precision, self.value
-
-    def release_gradients(self) -> None:
-        """See :meth:`FlatState.release_gradients`."""
-        del self._gradients
+        super().close()
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
