@@ -44,15 +44,12 @@ class Full(Covariance):
     """All covariances, by the Cholesky factor L of the precision L L^T: `factor`, lower triangular, shape (P, P)."""
 
     def deviation(self, noise: Tensor) -> Tensor:
-        """See :meth:`Covariance.deviation`."""
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
 
     def times(self, vector: Tensor) -> Tensor:
-        """See :meth:`Covariance.times`."""
         return self.deviation(torch.linalg.solve_triangular(self.tensors["factor"], vector[:, None], upper=False)[:, 0])
 
     def variances(self) -> Tensor:
-        """See :meth:`Covariance.variances`."""
         return torch.cholesky_inverse(self.tensors["factor"]).diagonal()
 
 
@@ -81,15 +78,12 @@ class AlongAxes(Covariance):
         return torch.cat([(u @ ((u.mT @ part @ v) * factor) @ v.mT).flatten() for u, v, part, factor in parts])
 
     def deviation(self, noise: Tensor) -> Tensor:
-        """See :meth:`Covariance.deviation`."""
         return self._multiplied(noise, self.tensors["scales"])
 
     def times(self, vector: Tensor) -> Tensor:
-        """See :meth:`Covariance.times`."""
         return self._multiplied(vector, self.tensors["scales"].square())
 
     def variances(self) -> Tensor:
-        """See :meth:`Covariance.variances`."""
         squares = self.tensors["scales"].square()
         if len(self.tensors) == 1:
             return squares
@@ -143,8 +137,7 @@ class FullCurvature(Curvature):
     matrices: Tensor
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """See :meth:`Curvature.log_det`; of a single prior and noise from the eigenvalues, which are computed once."""
-        if len(noise) == len(prior) == 1:
+        if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
             return (noise * self._eigenvalues + prior).log().sum()
         return 2 * self.covariance(noise, prior).tensors["factor"].diagonal().log().sum()
 
@@ -153,7 +146,6 @@ class FullCurvature(Curvature):
         return torch.linalg.eigvalsh(self.matrices[0]).clamp_min(0)
 
     def covariance(self, noise: Tensor, prior: Tensor) -> Full:
-        """See :meth:`Curvature.covariance`."""
         matrix = noise[0] * self.matrices[0] if len(noise) == 1 else torch.tensordot(noise, self.matrices, 1)
         factor, info = torch.linalg.cholesky_ex(matrix + prior.expand(len(matrix)).diag())
         if int(info):
@@ -172,11 +164,9 @@ class CurvatureAlongAxes(Curvature):
     axes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """See :meth:`Curvature.log_det`; axes do not matter."""
         return (noise @ self.values + prior).log().sum()
 
     def covariance(self, noise: Tensor, prior: Tensor) -> AlongAxes:
-        """See :meth:`Curvature.covariance`."""
         return AlongAxes({"scales": (noise @ self.values + prior).rsqrt(), **self.axes})
 
 

@@ -82,7 +82,6 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def constants(self) -> dict[str, Tensor]:
-        """The weights that are the same in all draws; see :attr:`Posterior.constants`."""
         return {name: value for name, value in self.mode.items() if name not in self.random}
 
     @property
@@ -95,7 +94,6 @@ class GaussNewtonPosterior(Posterior):
         return self._layout.views(self.covariance.variances().sqrt())
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Independent draws; see :meth:`Posterior.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             drawn = self._center + self.covariance.deviation(torch.randn_like(self._center))
@@ -106,14 +104,12 @@ class GaussNewtonPosterior(Posterior):
         return {name: value.clone() for name, value in self.mode.items()}
 
     def to_record(self) -> dict[str, Any]:
-        """The point and the covariance; see :meth:`Posterior.to_record`."""
         precisions = {name: torch.as_tensor(p, dtype=torch.float64) for name, p in self.prior_precisions.items()}
         told = self.structure, self.is_linearised, self.log_evidence, self.status, self.seconds
         return plain(GaussNewtonRecord(self.mode, list(self.random), self.covariance.tensors, precisions, *told))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], target: Target) -> "GaussNewtonPosterior":
-        """See :meth:`Posterior.from_record`."""
         saved = record(GaussNewtonRecord, values, "posterior")
         model = target.model_for("a posterior of Laplace's method")
         like, sites = model.like, find_sites(model, (), {})

@@ -12,12 +12,7 @@ MOST = 16
 
 
 class Curvature:
-    """Second derivatives of the loss in each number of one latent variable, at fixed outputs of the network.
-
-    Args:
-        name: Site of the variable.
-        part: Its place in the vector of all values.
-    """
+    """Second derivatives of the loss in each number of one latent variable, at fixed outputs of the network."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -25,11 +20,7 @@ class Curvature:
         self._sum = self._excess = torch.empty(0)
 
     def begin(self, leaves: Mapping[str, Tensor]) -> None:
-        """Begin a draw.
-
-        Args:
-            leaves: Unconstrained values of all sites, from which the loss will be computed.
-        """
+        """Begin a draw with these unconstrained values of all sites, from which the loss will be computed."""
         self._leaf = leaves[self.name]
         self._sum = torch.zeros_like(self._leaf).reshape(-1)
 
@@ -45,23 +36,12 @@ class Curvature:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, deviations: Tensor, gradients: Tensor, precisions: Tensor) -> None:
-        """End a draw.
-
-        Args:
-            deviations: The draw minus the means of this variable.
-            gradients: Gradients of the loss.
-            precisions: Precisions S of the guide.
-        """
+        """End a draw, given its deviations from the means, the gradients of the loss, and the guide's precisions S."""
         self._leaf = None
         self._excess = self._sum / precisions - deviations * gradients
 
     def add_to(self, products: Tensor, part: slice) -> None:
-        r"""Turn products :math:`g\,(w - m)` of gradients and deviations into second derivatives divided by S.
-
-        Args:
-            products: The products in a part of the vector of all values.
-            part: That part, which may have nothing in common with this variable.
-        """
+        r"""Turn products :math:`g\,(w - m)` in a part of all values into second derivatives divided by S."""
         begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
         if begin < end:
             own = self._excess[begin - self.part.start : end - self.part.start]

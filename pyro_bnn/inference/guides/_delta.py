@@ -61,7 +61,6 @@ class DeltaGuide(FlatGuide):
         return Joint(model, jacobian=self.jacobian)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
             raise ValueError("`estimator` needs random weights, but this guide is a point; leave `estimator` out.")
         return lent(DeltaState(joint, ParameterVector(self.tree("loc"), joint.layout.shapes)))
@@ -86,12 +85,10 @@ class DeltaState(FlatState):
         """Do nothing: the draws of a step share no computation."""
 
     def draw(self) -> Mapping[str, Tensor]:
-        """The point; see :meth:`FlatState.draw`."""
         return self.joint.constrained(self._gradients.leaves(self.value))
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Add the prior's gradient; see :meth:`FlatState.pull_back`."""
         self._gradients.take()
         terms = []
         for piece in self._pieces:
@@ -100,5 +97,4 @@ class DeltaState(FlatState):
         return -torch.stack(terms).sum()
 
     def give_gradients(self) -> None:
-        """See :meth:`FlatState.give_gradients`."""
         self.vectors["loc"].give_once(self._gradients.by_site())

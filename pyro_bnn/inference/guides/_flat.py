@@ -76,19 +76,13 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @abstractmethod
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager["FlatState"]:
-        """A context in which the parameters lie in vectors, and whose state makes steps.
+        """A context in which the parameters lie in vectors, and which yields the state of the guide.
 
         Args:
             joint: The model's joint density over the same sites.
             noise: Form of the noise that an estimator asks for, which the network gets with the means of its random
-                parameters; None gives the network drawn values.
+                parameters; None gives the network drawn values. A family that serves no estimator raises an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
-
-        Returns:
-            A context that yields the state of the guide.
-
-        Raises:
-            ValueError: If `noise` is given but the family of guides does not work with an estimator.
         """
 
     @abstractmethod
@@ -118,12 +112,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Pyro's statements that give all sites their values, from unconstrained ones.
-
-        Args:
-            free: Unconstrained values.
-            jacobian: Whether the density is that of unconstrained space.
-        """
+        """Pyro's statements of values for all sites; with `jacobian` their density is that of unconstrained space."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -234,14 +223,7 @@ class GaussianGuide(FlatGuide):
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
-        """Marginal quantiles of every latent variable.
-
-        Args:
-            quantiles: Q numbers strictly between 0 and 1.
-
-        Returns:
-            ``{site: shape (Q, *event)}``.
-        """
+        """Marginal quantiles of every latent variable at Q numbers between 0 and 1, ``{site: shape (Q, *event)}``."""
         levels = [_checks.between_zero_and_one("quantiles", q) for q in quantiles]
         locations, scales, free = self.locations(), self.scales(), {}
         for name, loc in locations.items():
@@ -267,10 +249,6 @@ class FlatState(ABC):
 
     A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
     pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
-
-    Args:
-        joint: The model's joint density.
-        vectors: The guide's parameters, by a name for each vector.
     """
 
     value: Tensor
@@ -311,21 +289,13 @@ class FlatState(ABC):
         """Draw a value for each site, the input of the network, with a gradient of zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
-        """Look at what is to be differentiated; its backward pass follows.
-
-        Args:
-            loss: Minus the log-likelihood of the last draw, or of a part of its rows, divided by the number of draws.
-        """
+        """Look at what is to be differentiated: minus the log-likelihood of the last draw, or of a part of its rows."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Turn the gradients in the draw into gradients in the parameters, and add those of the divergence.
+        """Turn the gradients in the draw into gradients in the parameters, and add `weight` times the divergence's.
 
-        Args:
-            weight: Weight of the divergence.
-
-        Returns:
-            The divergence in nats, in double precision.
+        Returns the divergence in nats, in double precision.
         """
 
     def give_gradients(self) -> None:
@@ -362,9 +332,7 @@ class FlatState(ABC):
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.
 
-        Args:
-            vector: Values, shape (P,).
-            gradient: The same vector at each call, shape (P,), or one of a few.
+        The gradient is the same vector at each call, or one of a few.
         """
         if id(gradient) not in self._gradient_views:
             self._gradient_views[id(gradient)] = gradient, list(self.joint.layout.views(gradient).values())

@@ -17,13 +17,8 @@ class DrawGradients:
 
     The backward pass adds what it computes to a vector: that takes memory for both, and the time of a sum. A tensor of
     a site's own is the one that the backward pass made. Small sites are worth a vector, since they are updated
-    together.
-
-    Args:
-        joint: The joint density.
-        like: Tensor with the type and device of the gradients.
-        large_on_gpu: Number of elements from which on a site has a tensor of its own on a GPU, where each operation has
-            its price; None gives no site one.
+    together. On a GPU, where each operation has its price, sites have one from `large_on_gpu` elements on, if that is
+    not None.
     """
 
     def __init__(self, joint: Joint, like: Tensor, *, large_on_gpu: int | None) -> None:
@@ -48,11 +43,7 @@ class DrawGradients:
         return site.name if site.name in self._large else None
 
     def leaves(self, vector: Tensor) -> dict[str, Tensor]:
-        """New leaves of autograd, one per site, that are views of `vector`; all gradients begin at zero.
-
-        Args:
-            vector: Values, shape (P,).
-        """
+        """New leaves of autograd, one per site, that are views of `vector`; all gradients begin at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._layout.views(vector).items()}

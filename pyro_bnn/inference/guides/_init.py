@@ -61,7 +61,6 @@ class UniformInit(Init):
                 raise ValueError(f"`{name}` must be a range (low, high) with low <= high, got ({low}, {high}).")
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """A uniform draw of the location and one of rho; see :meth:`Init.__call__`."""
         like = site.unconstrained_start
         return torch.empty_like(like).uniform_(*self.loc), torch.empty_like(like).uniform_(*self.rho)
 
@@ -86,7 +85,6 @@ class NormalInit(Init):
         _checks.number("rho", self.rho)
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """A Gaussian draw of the location and one of rho; see :meth:`Init.__call__`."""
         like = site.unconstrained_start
         return self.loc_scale * torch.randn_like(like), self.rho + self.rho_scale * torch.randn_like(like)
 
@@ -133,11 +131,9 @@ class NetworkInit(Init):
     smallest: float = 1e-4
 
     def __post_init__(self) -> None:
-        for name in ("scale", "smallest"):
-            _checks.positive(name, getattr(self, name))
-        for name in ("prior_fraction", "weight_fraction"):
-            if getattr(self, name) is not None:
-                _checks.positive(name, getattr(self, name))
+        for name, value in vars(self).items():
+            if value is not None or not name.endswith("_fraction"):
+                _checks.positive(name, value)
         if self.prior_fraction is not None and self.weight_fraction is not None:
             raise ValueError(
                 "scales start at a fraction of the prior's or of the weight's, got `prior_fraction` "
@@ -145,7 +141,6 @@ class NetworkInit(Init):
             )
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """The network's weights and a small scale; see :meth:`Init.__call__`."""
         loc = site.unconstrained_start
         _checks.scale_in("scale", self.scale, loc.dtype)
         scale = loc.new_full((), self.scale)

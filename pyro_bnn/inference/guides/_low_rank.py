@@ -56,12 +56,8 @@ class LowRankGuide(GaussianGuide):
         require_model(model)
         sites = find_sites(model, (), {})
         self._layout = Layout({site.name: site.unconstrained_start.shape for site in sites})
-        self.rank, num_latents = _checks.at_least("rank", rank, 1), self._layout.num_elements
-        if self.rank > num_latents:
-            raise ValueError(
-                f"`rank` must be at most the number of latent numbers, {num_latents}, got {self.rank}; for full rank "
-                "use `auto_multivariate_normal`."
-            )
+        self.rank, num_latents = rank, self._layout.num_elements
+        require_rank(rank, num_latents)
         with seeded(0, model.device):
             factor = torch.randn(self.rank, num_latents).to(sites[0].start) / self.rank**0.5
         self.begin(sites, init, scale_map, self._layout.views(_stretch(factor)))
@@ -81,7 +77,6 @@ class LowRankGuide(GaussianGuide):
         return self.sample_at(self._layout.views(latent), jacobian=True)
 
     def remarks(self) -> list[str]:
-        """The rank; see :meth:`FlatGuide.remarks`."""
         return [f"correlations in {self.rank} directions"]
 
     def _unshared_scales(self) -> dict[str, Tensor]:
@@ -89,7 +84,6 @@ class LowRankGuide(GaussianGuide):
         return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws from the distribution of a call, without effect handlers; see :meth:`FlatGuide.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         loc, scale, factor = self.locations(), self._unshared_scales(), self.factor.detach()
         for _ in range(num_samples):
@@ -103,7 +97,6 @@ class LowRankGuide(GaussianGuide):
         return {name: scale[name] * stretch[name] for name in scale}
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
             raise ValueError(
                 "`estimator` needs independent weights, but those of a LowRankGuide are correlated; leave `estimator` "
@@ -113,6 +106,15 @@ class LowRankGuide(GaussianGuide):
         rows = loc.value.new_empty(2 + self.rank, joint.layout.num_elements)
         factor = ParameterVector(self, ["factor"], memory=rows[2:].view(-1))
         return lent(LowRankState(joint, loc, free, factor, rows, scale_map=self.scale_map, closed_form=closed_form))
+
+
+def require_rank(rank: int, num_latents: int) -> None:
+    """Raise unless a covariance of so many numbers can have this rank."""
+    if _checks.at_least("rank", rank, 1) > num_latents:
+        raise ValueError(
+            f"`rank` must be at most the number of latent numbers, {num_latents}, got {rank}; for full rank use "
+            "`auto_multivariate_normal`."
+        )
 
 
 def _stretch(factor: Tensor) -> Tensor:
@@ -189,7 +191,6 @@ class LowRankState(FlatState):
             self._stretch.sqrt_()
 
     def draw(self) -> Mapping[str, Tensor]:
-        """Draw values; see :meth:`FlatState.draw`."""
         with torch.no_grad():
             self._noise.normal_()
             self._direction.normal_()
@@ -200,7 +201,6 @@ class LowRankState(FlatState):
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the formulas above; see :meth:`FlatState.pull_back`."""
         divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
         noise, precision = self._noise.unsqueeze(-1), -weight * self._inverse
         if self._closed_form:

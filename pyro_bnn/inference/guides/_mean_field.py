@@ -106,7 +106,6 @@ class MeanFieldGuide(GaussianGuide):
             yield self.constrained(free)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
         mask = FlatMask(joint, lambda: self.masks, is_closed)
         return lent(MeanFieldState(joint, *self.vectors(joint), self.scale_map, mask, noise, is_closed))
@@ -153,7 +152,6 @@ class MeanFieldGuide(GaussianGuide):
 
     @property
     def changes(self) -> str | None:
-        """See :attr:`FlatGuide.changes`."""
         return "an estimator is applied already" if self._choice is not None else super().changes
 
     def _distribution(self, site: Site) -> TorchDistributionMixin:
@@ -179,7 +177,6 @@ class MeanFieldGuide(GaussianGuide):
         return {} if keep is None else dict(keep.named_buffers())
 
     def remarks(self) -> list[str]:
-        """How many weights are removed, and how many locations frozen; see :meth:`FlatGuide.remarks`."""
         masks = self.masks.values()
         removed = sum(mask.numel() - int(mask.sum()) for mask in masks)
         frozen = sum(p.numel() for p in self.tree("loc").parameters() if not p.requires_grad)

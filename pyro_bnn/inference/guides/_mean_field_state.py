@@ -71,7 +71,6 @@ class MeanFieldState(FlatState):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Compute the scales; see :meth:`FlatState.update`."""
         self._mask.require_same()
         for piece in self._pieces:
             part, size = piece.part, piece.part.stop - piece.part.start
@@ -80,7 +79,6 @@ class MeanFieldState(FlatState):
         self._mask.fill_scales(self._scale)
 
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw values, or means and noise for an estimator; see :meth:`FlatState.draw`."""
         for name in self._drawn:
             self._noises[name].normal_()
         with torch.no_grad():
@@ -104,7 +102,6 @@ class MeanFieldState(FlatState):
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the formulas above, piece by piece; see :meth:`FlatState.pull_back`."""
         terms = [self._pull_back(piece, weight) for piece in self._pieces]
         return torch.stack(terms).sum() - self._mask.constant
 

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,25 +24,6 @@ SMALLEST_WEIGHT = 1e-12
 
 SMALLEST_RISE = 1.001
 """Heuristic: precisions below the prior's times this are the prior's own, up to the rounding of scales."""
-
-
-@dataclass(frozen=True)
-class NaturalUpdate:
-    """Settings of one update; see :class:`NaturalState`.
-
-    Args:
-        lr: Learning rate of the means.
-        momentum: Decay of the averaged gradient.
-        hessian_decay: Decay of the averaged Hessian.
-        clip: Largest size of a step of a mean divided by the learning rate; None is no limit.
-        is_bad: Flag on the device, above 0 if the update must do nothing; None if it is known that it must be made.
-    """
-
-    lr: float
-    momentum: float
-    hessian_decay: float
-    clip: float | None
-    is_bad: Tensor | None = None
 
 
 class NaturalState(FlatState):
@@ -120,7 +100,6 @@ class NaturalState(FlatState):
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
-        """Start a step; see :meth:`FlatState.begin`."""
         if weight < SMALLEST_WEIGHT:
             raise ValueError(
                 f"`kl_weight` must be at least {SMALLEST_WEIGHT:g} for natural-gradient inference, got {weight:g}, at "
@@ -138,7 +117,6 @@ class NaturalState(FlatState):
         self.weight = weight
 
     def update(self) -> None:
-        """Check the removed weights; see :meth:`FlatState.update`."""
         self._mask.require_same()
         with torch.no_grad():
             self._mask.fill(self._loc, 0)
@@ -180,7 +158,6 @@ class NaturalState(FlatState):
 
     @torch.no_grad()
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw values; see :meth:`FlatState.draw`."""
         self.value.normal_()
         for piece in self._pieces:
             part = piece.part
@@ -197,13 +174,11 @@ class NaturalState(FlatState):
         return self.joint.constrained(leaves)
 
     def observe(self, loss: Tensor) -> None:
-        """Take the second derivatives of the likelihood's variables; see :meth:`FlatState.observe`."""
         for curvature in self._curvatures:
             curvature.add(loss)
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Add the prior's slope where it is not Gaussian; see :meth:`FlatState.pull_back`."""
         self._gradients.take()
         for curvature in self._curvatures:
             part = curvature.part
@@ -219,7 +194,6 @@ class NaturalState(FlatState):
         return torch.stack(terms).sum() - self._mask.constant
 
     def give_gradients(self) -> None:
-        """Set the `grad` of every mean to the gradient in the draw; see :meth:`FlatState.give_gradients`."""
         super().give_gradients()
         self.vectors["loc"].give_once(self._gradients.by_site())
 
@@ -236,19 +210,25 @@ class NaturalState(FlatState):
         return 0.5 * (log_precisions - squares) - count * LOG_ROOT_TAU - log_p
 
     @torch.no_grad()
-    def update_parameters(self, settings: NaturalUpdate) -> None:
+    def update_parameters(
+        self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
+    ) -> None:
         """Make the update of the formulas above, piece by piece.
 
         Args:
-            settings: Learning rate, decays, limit and flag.
+            lr: Learning rate of the means.
+            momentum: Decay of the averaged gradient.
+            hessian_decay: Decay of the averaged Hessian.
+            clip: Largest size of a step of a mean divided by the learning rate; None is no limit.
+            is_bad: Flag on the device, above 0 if the update must do nothing; None if it is known that it must be made.
         """
         self.num_updates += 1
         for piece in self._pieces:
-            self._update_precision(piece, settings)
-            self._update_loc(piece, settings)
+            self._update_precision(piece, 1 - hessian_decay, is_bad)
+            self._update_loc(piece, lr, momentum, clip, is_bad)
 
-    def _update_precision(self, piece: Piece, settings: NaturalUpdate) -> None:
-        part, rate = piece.part, 1 - settings.hessian_decay
+    def _update_precision(self, piece: Piece, rate: float, is_bad: Tensor | None) -> None:
+        part = piece.part
         assert self.weight is not None
         precision = self._precision[part]
         product, inverse, *_ = self._scratch[:, : part.stop - part.start]
@@ -261,8 +241,8 @@ class NaturalState(FlatState):
         if isinstance(piece.density, NormalDensity):
             _add_scaled(factor, piece.density.precision, torch.reciprocal(precision, out=inverse), rate)
         factor.square_().add_(1).mul_(0.5)
-        if settings.is_bad is not None:
-            factor.masked_fill_(settings.is_bad, 1)
+        if is_bad is not None:
+            factor.masked_fill_(is_bad, 1)
         precision.mul_(factor)
 
     def _correct(self, products: Tensor, part: slice) -> None:
@@ -270,25 +250,25 @@ class NaturalState(FlatState):
         for curvature in self._curvatures:
             curvature.add_to(products, part)
 
-    def _update_loc(self, piece: Piece, settings: NaturalUpdate) -> None:
-        part, density, is_bad = piece.part, piece.density, settings.is_bad
+    def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
+        part, density = piece.part, piece.density
         assert self.weight is not None
         loc, momentum = self._loc[part], self.momentum[part]
         step, deviation, *_ = self._scratch[:, : part.stop - part.start]
         torch.sub(self._gradients.of(part), momentum, out=step)
         if is_bad is not None:
             step.masked_fill_(is_bad, 0)
-        momentum.add_(step, alpha=1 - settings.momentum)
-        bias = 1 - settings.momentum**self.num_updates
+        momentum.add_(step, alpha=1 - decay)
+        bias = 1 - decay**self.num_updates
         torch.mul(momentum, 1 / (self.weight * bias), out=step)
         if isinstance(density, NormalDensity):
             _add_scaled(step, density.precision, density.centred(loc, deviation))
         step.div_(self._precision[part])
-        if settings.clip is not None:
-            step.clamp_(-settings.clip, settings.clip)
+        if clip is not None:
+            step.clamp_(-clip, clip)
         if is_bad is not None:
             step.masked_fill_(is_bad, 0)
-        loc.sub_(step, alpha=settings.lr)
+        loc.sub_(step, alpha=lr)
         self._mask.fill(loc, 0, part)
 
     def is_degenerate(self, site: str) -> bool:
@@ -297,9 +277,8 @@ class NaturalState(FlatState):
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 
     def close(self) -> None:
-        """See :meth:`FlatState.close`; gradients, which are those in a draw, are not kept."""
         for parameter in self.parameters:
-            parameter.grad = None
+            parameter.grad = None  # that in a draw
         super().close()
 
 

@@ -41,12 +41,7 @@ class ParameterVector:
     """Parameters of a tree, one after the other in a vector, until :meth:`close` gives each its own memory again.
 
     A step over all weights is then some fifteen operations on long vectors, and none of these allocates memory: on a
-    CPU, new memory often costs more time than the arithmetic.
-
-    Args:
-        tree: Nested modules made by :func:`tree`, or a module with these parameters.
-        names: Names of the parameters, in the order of the vector.
-        memory: Where the vector is to lie, shape (P,); None makes it.
+    CPU, new memory often costs more time than the arithmetic. The vector lies in `memory`, if that is given.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
