@@ -72,11 +72,9 @@ def refresh_batch_norm(
     """
     batches = _batches(model, x, batch_size)
     if isinstance(posterior, Mapping):
-        draws: Iterator[Draw] = iter([dict(posterior)])
-        num_samples = 1
+        draws, num_samples = iter([dict(posterior)]), 1
     else:
-        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-        draws = source.draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
+        draws = _as_posterior(posterior).draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
     unit = EXCLUSIVE if seed is None else Stream(_checks.seed(seed), model.device)
     sums: dict[str, Tensor] = {}
     for _ in range(num_samples):
@@ -84,8 +82,50 @@ def refresh_batch_norm(
             found = _statistics(model, next(draws), batches)
         sums = {name: value + sums[name] if sums else value for name, value in found.items()}
     with EXCLUSIVE, torch.no_grad():
-        for name, value in sums.items():
-            model.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}.")).copy_(value / num_samples)
+        for name, value in _running(model).items():
+            value.copy_(sums[name] / num_samples)
+
+
+def _of_inner(name: str) -> Any:
+    """A property that is that of the posterior inside."""
+    return property(lambda self: getattr(self.inner, name))
+
+
+class CarryingPosterior(Posterior):
+    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
+
+    def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
+        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        self.inner = _as_posterior(posterior)
+        self.status = self.inner.status
+        if self.inner.carried:
+            got = type(self.inner).__name__
+            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
+
+    shapes, num_stored, seconds = map(_of_inner, ("shapes", "num_stored", "seconds"))
+    constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
+
+    @abstractmethod
+    def _rest(self, draw: Draw) -> dict[str, Tensor]:
+        """Values of parameters and buffers that go with a draw, by name."""
+
+    @torch.no_grad()
+    def median(self) -> Draw:
+        """That of the draws, with what goes with it."""
+        median = self.inner.median()
+        return median | self._rest(median)
+
+    @torch.no_grad()
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
+        """Those of the draws, with what goes with them."""
+        inner = self.inner.centers(everywhere=everywhere)
+        return [None if center is None else center | self._rest(center) for center in inner]
+
+    @torch.no_grad()
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """The draws, each with what goes with it."""
+        for draw in self.inner.draws(num_samples, *args):
+            yield draw | self._rest(draw)
 
 
 @dataclass(frozen=True)
@@ -95,78 +135,6 @@ class RefreshedRecord:
     inner: Saved
     x: Any
     batch_size: int
-
-
-@dataclass(frozen=True)
-class PinnedRecord:
-    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
-
-    inner: Saved
-    values: dict[str, Tensor]
-
-
-class CarryingPosterior(Posterior):
-    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
-
-    def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
-        self.inner: Posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-        self.status = self.inner.status
-        if self.inner.carried:
-            got = type(self.inner).__name__
-            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
-
-    @property
-    def shapes(self) -> dict[str, torch.Size] | None:
-        """See :attr:`Posterior.shapes`."""
-        return self.inner.shapes
-
-    @property
-    def num_stored(self) -> int | None:
-        """See :attr:`Posterior.num_stored`."""
-        return self.inner.num_stored
-
-    @property
-    def seconds(self) -> float | None:
-        """See :attr:`Posterior.seconds`."""
-        return self.inner.seconds
-
-    @property
-    def constants(self) -> Draw:
-        """See :attr:`Posterior.constants`."""
-        return self.inner.constants
-
-    @property
-    def guides(self) -> tuple[nn.Module, ...]:
-        """See :attr:`Posterior.guides`."""
-        return self.inner.guides
-
-    @property
-    def pruned_sites(self) -> frozenset[str]:
-        """See :attr:`Posterior.pruned_sites`."""
-        return self.inner.pruned_sites
-
-    @torch.no_grad()
-    def median(self) -> Draw:
-        """See :meth:`Posterior.median`; with what goes with it."""
-        median = self.inner.median()
-        return median | self._rest(median)
-
-    @torch.no_grad()
-    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """See :meth:`Posterior.centers`; with what goes with them."""
-        inner = self.inner.centers(everywhere=everywhere)
-        return [None if center is None else center | self._rest(center) for center in inner]
-
-    @abstractmethod
-    def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Values of parameters and buffers that go with a draw, by name."""
-
-    @torch.no_grad()
-    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws one at a time; see :meth:`Posterior.draws`."""
-        for draw in self.inner.draws(num_samples, *args):
-            yield draw | self._rest(draw)
 
 
 class RefreshedPosterior(CarryingPosterior):
@@ -240,6 +208,14 @@ class RefreshedPosterior(CarryingPosterior):
         """See :meth:`Posterior.from_record`."""
         found, model = record(RefreshedRecord, values, "posterior"), target.model_for("a RefreshedPosterior")
         return cls(model, restored(found.inner, target), found.x, batch_size=found.batch_size)
+
+
+@dataclass(frozen=True)
+class PinnedRecord:
+    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
+
+    inner: Saved
+    values: dict[str, Tensor]
 
 
 class PinnedPosterior(CarryingPosterior):
@@ -317,6 +293,10 @@ class PinnedPosterior(CarryingPosterior):
         check_numbers(owner, found.values, own, constants)
         pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
         return cls(model, restored(found.inner, target), values=pinned)
+
+
+def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
+    return posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:

@@ -172,7 +172,8 @@ class CurvatureAlongAxes(Curvature):
 
 def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
     """The curvature of Kronecker factors: for each parameter one or two symmetric matrices."""
-    axes, parts = {}, []
+    axes: dict[str, Tensor] = {}
+    parts = []
     for index, matrices in enumerate(factors):
         (left_values, left), *others = [torch.linalg.eigh(matrix) for matrix in matrices]
         right_values, right = others[0] if others else (left.new_ones(1), left.new_ones(1, 1))

@@ -81,10 +81,10 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
     Returns:
         A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
     """
-    starts = _starts(model, init)
+    loc, rho = _flat_starts(model, init)
     guide = _complete(AutoMultivariateNormal(model.sample_latents))
-    _set(guide, "loc", torch.cat([loc.flatten() for _, loc, _ in starts]))
-    _set(guide, "scale", torch.cat([rho.flatten() for _, _, rho in starts]))
+    _set(guide, "loc", loc)
+    _set(guide, "scale", rho)
     return guide
 
 
@@ -109,8 +109,7 @@ def auto_low_rank_multivariate_normal(
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
     """
-    starts = _starts(model, init)
-    loc, rho = (torch.cat([start[index].flatten() for start in starts]) for index in (1, 2))
+    loc, rho = _flat_starts(model, init)
     if rank is not None:
         require_rank(rank, len(loc))
     guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
@@ -126,6 +125,12 @@ def _starts(model: BayesianModel, init: Init | None) -> list[tuple[Site, Tensor,
     require_model(model)
     init = init_or_default(init)
     return [(site, *init(site)) for site in find_sites(model, (), {})]
+
+
+def _flat_starts(model: BayesianModel, init: Init | None) -> tuple[Tensor, Tensor]:
+    """First locations and rho as flat vectors."""
+    starts = _starts(model, init)
+    return torch.cat([loc.flatten() for _, loc, _ in starts]), torch.cat([rho.flatten() for _, _, rho in starts])
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:
