@@ -10,9 +10,8 @@ from ..._core import checks as _checks
 from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
 from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
-from ._gradients import DrawGradients
 from ._init import Init, init_or_default, require_model
-from ._parameters import ParameterVector, tree
+from ._parameters import DrawGradients, ParameterVector, tree
 
 
 class DeltaGuide(FlatGuide):
