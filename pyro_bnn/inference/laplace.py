@@ -46,14 +46,11 @@ class LaplacePosterior(Posterior):
     Args:
         coordinates: What turns flat vectors into values.
         location: The mode z*, shape (P,).
-        precision: The Hessian H of the potential at the mode, shape (P, P).
+        precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
         peak: Log joint density of the data and the mode, in nats.
         dtype: Type of the draws.
         status: How the search for the mode ended.
         seconds: Wall time of the inference.
-
-    Raises:
-        ValueError: If the precision is not positive definite.
     """
 
     def __init__(

@@ -138,9 +138,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         width = max(len(name) for name in ["all weights", *(row.site for row in self.sites)])
-        names = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
-        sizes = (11, 11, 11, 10, 10, 10, 10)
-        lines = [" ".join([" " * width, *(f"{name:>{size}}" for name, size in zip(names, sizes, strict=True))])]
+        first, last = ("weights", "KL (nats)", "per weight"), ("at prior", "collapsed", "median sd", "|mean|/sd")
+        lines = [" ".join([" " * width, *(f"{name:>11}" for name in first), *(f"{name:>10}" for name in last)])]
         lines += [f"{row.site:{width}s} {row}" for row in self.sites]
         lines.append(
             f"{'all weights':{width}s} {self.num_weights:11,d} {self.kl:11.5g} {self.kl / self.num_weights:11.4g} "

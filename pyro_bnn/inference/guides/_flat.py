@@ -180,7 +180,7 @@ class GaussianGuide(FlatGuide):
 
     scale_map: ScaleMap
 
-    def begin(
+    def make_parameters(
         self,
         sites: Iterable[Site],
         init: Init | None,

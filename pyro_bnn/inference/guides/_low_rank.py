@@ -60,7 +60,7 @@ class LowRankGuide(GaussianGuide):
         require_rank(rank, num_latents)
         with seeded(0, model.device):
             factor = torch.randn(self.rank, num_latents).to(sites[0].start) / self.rank**0.5
-        self.begin(sites, init, scale_map, self._layout.views(_stretch(factor)))
+        self.make_parameters(sites, init, scale_map, self._layout.views(_stretch(factor)))
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:

@@ -77,7 +77,7 @@ class MeanFieldGuide(GaussianGuide):
         super().__init__()
         _checks.function("model", model, "a BayesianModel, or a Pyro model with its arguments")
         self._choice: Choice | None = None  # set while an estimator is applied
-        self.begin(find_sites(model, args, kwargs), init, scale_map)
+        self.make_parameters(find_sites(model, args, kwargs), init, scale_map)
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:

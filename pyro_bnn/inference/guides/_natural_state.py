@@ -29,24 +29,14 @@ MOST_NUMBERS = 16
 
 
 class NaturalState(FlatState):
-    r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S.
+    r"""Draws w from :math:`N(m, 1/S)`, and updates means m and precisions S as :func:`natural_gradient` says.
 
-    The loss is :math:`L + \lambda\,\mathrm{KL}`, with L minus the log-likelihood of the whole data set and
-    :math:`\lambda` the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum
-    has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`, with g the gradient of L in
-    w. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step draws w, averages, and moves towards these
-    conditions:
-
-    .. math::
-        u &= \frac{g\,(w - m)}{\lambda} + \frac{P}{S} - 1, \\
-        M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
-        S &\leftarrow S \left(1 + \rho u + \tfrac12 \rho^2 u^2\right), \qquad \rho = 1 - \beta_2, \\
-        m &\leftarrow m - \alpha \left(\frac{M}{\lambda (1 - \beta_1^t)} + P (m - m_0)\right) \Big/ S.
-
-    The factor of S is never below 1/2, so precisions stay positive. With another prior p, the gradient g is that of
-    :math:`L - \lambda \log p`, and P = 0 in these formulas: the conditions are then :math:`E[g] = 0` and
-    :math:`S = E[\nabla^2(L - \lambda \log p)] / \lambda`. Several draws, and several processes, average g and
-    :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S that comes from the data is divided by its ratio.
+    With L minus the log-likelihood of the whole data set and g its gradient in w, the optimum for a Gaussian prior with
+    precision P around :math:`m_0` has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda +
+    P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. The factor of S in a step is never below 1/2, so
+    precisions stay positive. With another prior p, the gradient g is that of :math:`L - \lambda \log p`, and P = 0.
+    Several draws, and several processes, average g and :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S
+    that comes from the data is divided by its ratio.
 
     The variance of g enters :math:`u^2`, so that S ends above its optimum by about :math:`\rho\,\mathrm{Var}(g) /
     (2 \lambda^2)`. For a noise scale, whose g all weights move together, that is a large multiple of it. So latent
@@ -125,11 +115,10 @@ class NaturalState(FlatState):
 
     def _warn_of_flat_start(self) -> None:
         """Warn if a site starts with the prior's own precisions, which say that the data have no curvature."""
-        layout = self.joint.layout
         priors = torch.zeros_like(self._precision)
         for piece in self._pieces:
             priors[piece.part] = _prior_precision(piece)
-        is_above = layout.views(self._precision > priors * SMALLEST_RISE)
+        is_above = self.joint.layout.views(self._precision > priors * SMALLEST_RISE)
         flat = [site for site, above in is_above.items() if above.numel() and not bool(above.any())]
         if flat:
             named = ", ".join(f"`{site}`" for site in flat)
