@@ -37,9 +37,8 @@ def refresh_batch_norm(
 ) -> None:
     r"""Compute the running statistics of batch normalisation anew, as means over draws and over batches of x.
 
-    A fit leaves averages over its last steps, so over weights that it has left: those of
-    :class:`~pyro_bnn.SWAG` belong to the last point, not to the mean of the path, and a large learning rate or wide
-    posterior makes them unlike those of any draw. Here each draw, and each of B batches, gives a mean and a variance,
+    A fit leaves averages over its last steps, so over weights that it has left. Here each draw, and each of B batches,
+    gives a mean and a variance,
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
 
@@ -140,10 +139,9 @@ class RefreshedRecord:
 class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with statistics of batch normalisation of its own.
 
-    For each draw the network runs over x once, in train mode as far as batch normalisation goes; the means over the
-    batches are those with which :func:`~pyro_bnn.predict` uses this draw. That costs as much as a prediction of x, at
-    each call; a :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that
-    predicts.
+    For each draw the network runs over x once, in train mode as far as batch normalisation goes, and
+    :func:`~pyro_bnn.predict` uses the means over the batches. That costs as much as a prediction of x, at each call; a
+    :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that predicts.
 
     Args:
         model: The model.

@@ -76,9 +76,8 @@ def fit_gauss_newton(
     that is linear in its random weights, such as a last layer, it is the Hessian (heteroscedastic noise apart), and the
     result is that of :func:`fit_laplace` at the same point.
 
-    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the one of largest evidence. The
-    residuals at the point and the weights that the data determine decide it. A latent scale is held at its most
-    probable value, by the evidence and its prior. A scale that you named stays. The status says what was set.
+    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the one of largest evidence; a latent
+    one is held at its most probable value, by the evidence and its prior. A scale that you named stays.
 
     Args:
         model: The model, with a Gaussian prior. Nothing in it changes but a learned noise scale.
@@ -97,8 +96,7 @@ def fit_gauss_newton(
         init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
             variables by site. None is the network's own weights, which then should be trained ones.
         progress: Whether to show a progress bar over the rows of all passes.
-        seed: Seed of what a loader draws, such as the order of its rows; the numbers of the fit do not depend on it.
-            Torch's generators are afterwards as they were.
+        seed: Seed of what a loader draws, which leaves torch's generators as they were.
 
     Returns:
         A posterior with `mode`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its status

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -102,19 +103,12 @@ def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
 def _full(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""The matrix :math:`\sum_n J_n^\top L_n L_n^\top J_n` in the parameters that need gradients, shape (P, P)."""
     flat = (part.flatten(0, 1) for part in _rows(net, x, root))
-    return _summed(rows.mT @ rows for rows in flat)
+    return reduce(torch.add, (rows.mT @ rows for rows in flat))
 
 
 def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     """The diagonal of :func:`_full`, shape (P,)."""
-    return _summed(part.square().sum((0, 1)) for part in _rows(net, x, root))
-
-
-def _summed(parts: Iterator[Tensor]) -> Tensor:
-    total = next(parts)
-    for part in parts:
-        total = total + part
-    return total
+    return reduce(torch.add, (part.square().sum((0, 1)) for part in _rows(net, x, root)))
 
 
 def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
