@@ -49,14 +49,8 @@ class Evidence:
     def best(self, prior: Tensor, groups: Tensor | None, noise: "Noise") -> tuple[Tensor, Tensor]:
         """The prior precisions, shape (P,), and log noise scales, shape (K,), at which the log evidence is largest.
 
-        Args:
-            prior: Prior precisions at which the search begins, shape (P,).
-            groups: For each weight the number of its group, shape (P,), whose weights share a precision; None leaves
-                the prior as it is.
-            noise: What the log-likelihood says about the noise scales; they stay if it says nothing.
-
-        References:
-            MacKay (1992), Bayesian Interpolation.
+        The search begins at `prior`. Weights with the same number in `groups`, shape (P,), share a precision; None
+        leaves the prior as it is. See MacKay (1992), Bayesian Interpolation.
         """
         sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
         start = torch.zeros_like(sizes)
@@ -159,17 +153,16 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
     if prior is None and learned_noise(model) is None:
         return Noise(likelihood.noise_scale().detach().to(zero).log().view(1))
     shape = torch.Size() if prior is None else prior.event_shape
-    squares, counts = zero, zero
+    sums = zero
     for x, y in rows:
         with torch.no_grad():
             output = model.output_given(values, x)
         of_rows = (likelihood.as_targets(y, output.dtype) - output).double().square()
         weights = likelihood.fit_weights(y, torch.float64)
-        weights = torch.ones_like(of_rows) if weights is None else weights
-        # (N, O) to (O,), or to (1,) where all outputs share a scale
-        found = [(some * weights).sum(0) for some in (of_rows, torch.ones_like(of_rows))]
-        found = found if shape.numel() > 1 else [some.sum().view(1) for some in found]
-        squares, counts = squares + found[0], counts + found[1]
+        weights = torch.ones_like(of_rows) if weights is None else weights.expand_as(of_rows)
+        found = torch.stack([of_rows * weights, weights]).sum(1)  # (2, O), or (2, 1) where all outputs share a scale
+        sums = sums + (found if shape.numel() > 1 else found.sum(1, keepdim=True))
+    squares, counts = sums
     if prior is None and not bool((squares > 0).all()):
         raise ValueError(
             "the noise scale cannot be chosen by the evidence, since the point fits all targets of an output without "

@@ -19,8 +19,7 @@ from ..joint import Layout
 from ..posterior import Posterior, Status
 from ._evidence import LATENT, Evidence, noise_of, set_noise
 from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
-from ._kronecker import kronecker_curvature, library
-from ._matrices import summed_matrices
+from ._matrices import kronecker_curvature, library, summed_matrices
 from ._model import (
     check_model,
     check_output,

@@ -120,9 +120,6 @@ class Curvature(ABC):
         Args:
             noise: Precisions of the noise, beta, shape (K,).
             prior: Prior precisions, shape (P,), or (1,) if they are all the same.
-
-        Raises:
-            ValueError: If the precision cannot be inverted.
         """
 
     @abstractmethod

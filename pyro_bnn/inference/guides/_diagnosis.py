@@ -154,43 +154,29 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Marginals:
-    """The weights of one site, each with a Gaussian of its own, without correlations, in double precision.
-
-    Args:
-        site: Name of the site.
-        dim: Number of dimensions of the parameter.
-        loc: Means, shape (P,).
-        scale: Standard deviations, shape (P,).
-        prior: Prior of the single weights, shape (P,), or the one prior of all of them, shape ().
-        resolution: Relative distance of neighbouring numbers in the dtype of the guide.
-    """
+    """The weights of one site, each with a Gaussian of its own, without correlations, in double precision."""
 
     site: str
-    dim: int
-    loc: Tensor
-    scale: Tensor
-    prior: Distribution
-    resolution: float
+    dim: int  # of the parameter
+    loc: Tensor  # (P,)
+    scale: Tensor  # (P,)
+    prior: Distribution  # of the single weights, shape (P,), or the one prior of all of them, shape ()
+    resolution: float  # relative distance of neighbouring numbers in the dtype of the guide
 
 
 @dataclass(frozen=True)
 class Counts:
     """How many weights of a site are in what state.
 
-    Args:
-        marginals: The weights.
-        num_at_prior: Number of weights at the prior.
-        num_silent: Number of these whose prior has a mean within its own standard deviation of 0. A weight at a prior
-            that was learned from other data may pass information.
-        num_collapsed: Number of weights whose scale collapsed.
-        learned: Divergence of all weights together from the Gaussians nearest to the prior, in nats.
+    Silent are those at a prior that has a mean within its own standard deviation of 0: a weight at a prior that was
+    learned from other data may pass information.
     """
 
     marginals: Marginals
     num_at_prior: int
     num_silent: int
     num_collapsed: int
-    learned: float
+    learned: float  # divergence of all weights together from the Gaussians nearest to the prior, in nats
 
     @property
     def num_weights(self) -> int:

@@ -81,11 +81,7 @@ class MeanFieldGuide(GaussianGuide):
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are those of the model and are ignored.
-
-        Returns:
-            ``{site: value}``.
-        """
+        """Draw every latent variable, ``{site: value}``; the arguments are those of the model and are ignored."""
         draws: dict[str, Tensor] = {}
         plates: dict[str, object] = {}
         for site in self.sites:
@@ -112,13 +108,7 @@ class MeanFieldGuide(GaussianGuide):
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
-        """Lend the parameters to steps of natural-gradient inference, which update them without an optimizer.
-
-        Arguments are those of :class:`NaturalState`.
-
-        Raises:
-            ValueError: If the parameters of the scales are not precisions, or some are frozen.
-        """
+        """Lend the parameters to steps of natural-gradient inference; for arguments see :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
@@ -136,11 +126,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
-        """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian.
-
-        Raises:
-            ValueError: If such a context is open already.
-        """
+        """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian."""
         if self._choice is not None:
             raise ValueError("an estimator is already applied to this guide; leave its context first.")
         self._choice = choice
@@ -192,11 +178,7 @@ class MeanFieldGuide(GaussianGuide):
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove all elements outside these masks; sites without a mask keep all elements.
-
-        Args:
-            masks: Elements that stay random, boolean, ``{site: shape (*event)}``.
-        """
+        """Remove all elements outside these masks, ``{site: shape (*event)}``; sites without a mask keep all."""
         self._modules.pop("keep", None)
         if masks:
             self.add_module("keep", tree(masks))

@@ -204,14 +204,9 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Make the update of the formulas above, piece by piece.
+        """Make the update, piece by piece; settings are those of :func:`natural_gradient`.
 
-        Args:
-            lr: Learning rate of the means.
-            momentum: Decay of the averaged gradient.
-            hessian_decay: Decay of the averaged Hessian.
-            clip: Largest size of a step of a mean divided by the learning rate; None is no limit.
-            is_bad: Flag on the device, above 0 if the update must do nothing; None if it is known that it must be made.
+        The flag `is_bad`, on the device, is above 0 if the update must do nothing.
         """
         self.num_updates += 1
         for piece in self._pieces:

@@ -32,16 +32,10 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide.
+    """A guide: its class, the name of its scale map with its numbers (such as a cap), and its rank, if it has them.
 
-    Args:
-        family: Its class.
-        scale_map: Name of its scale map; None if it has none.
-        settings: Numbers of the scale map, such as a cap.
-        rank: Its rank; None if it has none.
-        state: Its parameters and buffers; of a parameter with removed elements, those that are left.
-        removed: Shape of each parameter with removed elements, by its site.
-        frozen: Names of the parameters that are not learned.
+    Of a parameter with removed elements `state` has those that are left, and `removed` the shape, by site. Parameters
+    that are not learned are `frozen`.
     """
 
     family: str
@@ -123,14 +117,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """The state of a file for a guide, complete and checked; the guide is not changed.
 
-    Args:
-        record: The record that a file holds.
-        guide: The guide that is loaded into.
-        sites: Latent variables of the model that is loaded into; None if it is no model of this package.
-
-    Raises:
-        ValueError: If the guide is of another family, or has other sites than the model; if a tensor is missing,
-            unknown, of another shape or dtype, or not finite; if a scale is not above 0.
+    The sites are those of the model that is loaded into; None if it is no model of this package.
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")
