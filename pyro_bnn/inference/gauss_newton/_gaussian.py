@@ -72,7 +72,7 @@ class AlongAxes(Covariance):
 
     def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
         """A vector with its part along each axis multiplied by a factor."""
-        if len(self.tensors) == 1:
+        if "left.0" not in self.tensors:
             return factors * vector
         parts = self._parts(vector, factors)
         return torch.cat([(u @ ((u.mT @ part @ v) * factor) @ v.mT).flatten() for u, v, part, factor in parts])
@@ -85,7 +85,7 @@ class AlongAxes(Covariance):
 
     def variances(self) -> Tensor:
         squares = self.tensors["scales"].square()
-        if len(self.tensors) == 1:
+        if "left.0" not in self.tensors:
             return squares
         return torch.cat([(u.square() @ part @ v.square().mT).flatten() for u, v, part in self._parts(squares)])
 
@@ -102,7 +102,8 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
     expected: dict[str, tuple[int, ...]] = {"scales": (total,)}
     if structure == "kronecker":
         for index, shape in enumerate(shapes):
-            expected |= {f"left.{index}": (shape[0],) * 2, f"right.{index}": (shape[1:].numel(),) * 2}
+            m, n = shape[:1].numel(), shape[1:].numel()
+            expected |= {f"left.{index}": (m, m), f"right.{index}": (n, n)}
     return expected
 
 

@@ -147,7 +147,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """Why a call of this guide does more than the `forward` of its family, in words; None if it does not."""
         if has_hooks(self):
             return "the model or the guide has hooks"
-        overridden = overridden_names(type(self), _family(type(self)))
+        family = next(base for base in type(self).__mro__ if "flat" in vars(base))
+        overridden = overridden_names(type(self), family)
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
@@ -232,11 +233,6 @@ class GaussianGuide(FlatGuide):
         return self.constrained(free)
 
 
-def _family(kind: type) -> type:
-    """The class among the bases of a guide that defines `flat`."""
-    return next(base for base in kind.__mro__ if "flat" in vars(base))
-
-
 def _are_alike(first: Site, second: Site) -> bool:
     a, b = first.transform, second.transform
     while isinstance(a, IndependentTransform) and isinstance(b, IndependentTransform):
@@ -253,12 +249,6 @@ class FlatState(ABC):
 
     value: Tensor
     """The last draw, in unconstrained space, shape (P,)."""
-
-    value_grad: Tensor
-    """Gradient of minus the log-likelihood in `value`, to which the backward pass adds, shape (P,).
-
-    Families with :class:`~pyro_bnn.guides.DrawGradients` have none.
-    """
 
     def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
         self.joint, self.vectors = joint, dict(vectors)

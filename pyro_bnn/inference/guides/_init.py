@@ -53,12 +53,9 @@ class UniformInit(Init):
 
     def __post_init__(self) -> None:
         for name, bounds in (("loc", self.loc), ("rho", self.rho)):
-            found = _checks.items(name, bounds, "a range (low, high)")
-            if len(found) != 2:
-                raise ValueError(f"`{name}` must be a range (low, high) of two numbers, got {len(found)}.")
-            low, high = (_checks.number(name, bound) for bound in found)
-            if not low <= high:
-                raise ValueError(f"`{name}` must be a range (low, high) with low <= high, got ({low}, {high}).")
+            found = [_checks.number(name, bound) for bound in _checks.items(name, bounds, "a range (low, high)")]
+            if len(found) != 2 or not found[0] <= found[1]:
+                raise ValueError(f"`{name}` must be a range (low, high) of two numbers, low <= high, got {bounds}.")
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         like = site.unconstrained_start
