@@ -229,19 +229,6 @@ class PinnedPosterior(CarryingPosterior):
 
     Raises:
         ValueError: If the values have other names than those of the network.
-
-    Example:
-        >>> from pyro_bnn import BayesianModel, EnsemblePosterior, GaussianLikelihood, NormalPrior, auto_delta, predict
-        >>> def member(seed):
-        ...     _ = torch.manual_seed(seed)
-        ...     net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-        ...     likelihood = GaussianLikelihood(0.1)
-        ...     model = BayesianModel(net, prior=NormalPrior(), likelihood=likelihood, num_data=64, where="net.0.*")
-        ...     return model, PinnedPosterior(model, auto_delta(model))  # after a fit
-        >>> (model, first), (_, second) = member(0), member(1)
-        >>> ensemble = EnsemblePosterior([first, second])
-        >>> predict(model, ensemble, torch.zeros(3, 1), num_samples=2).epistemic.min() > 0
-        tensor(True)
     """
 
     def __init__(
