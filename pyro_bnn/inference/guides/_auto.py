@@ -19,7 +19,7 @@ from ..joint import Site, find_sites
 from ..scale_maps import Softplus
 from ._delta import DeltaGuide
 from ._init import Init, init_or_default, require_model
-from ._low_rank import require_rank
+from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
 
@@ -110,8 +110,7 @@ def auto_low_rank_multivariate_normal(
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
     """
     loc, rho = _flat_starts(model, init)
-    if rank is not None:
-        require_rank(rank, len(loc))
+    rank = None if rank is None else checked_rank(rank, len(loc))
     guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
     with torch.no_grad():
         stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # how much wider F makes the marginals

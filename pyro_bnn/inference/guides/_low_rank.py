@@ -56,8 +56,8 @@ class LowRankGuide(GaussianGuide):
         require_model(model)
         sites = find_sites(model, (), {})
         self._layout = Layout({site.name: site.unconstrained_start.shape for site in sites})
-        self.rank, num_latents = rank, self._layout.num_elements
-        require_rank(rank, num_latents)
+        num_latents = self._layout.num_elements
+        self.rank = checked_rank(rank, num_latents)
         with seeded(0, model.device):
             factor = torch.randn(self.rank, num_latents).to(sites[0].start) / self.rank**0.5
         self.make_parameters(sites, init, scale_map, self._layout.views(_stretch(factor)))
@@ -108,13 +108,15 @@ class LowRankGuide(GaussianGuide):
         return lent(LowRankState(joint, loc, free, factor, rows, scale_map=self.scale_map, closed_form=closed_form))
 
 
-def require_rank(rank: int, num_latents: int) -> None:
-    """Raise unless a covariance of so many numbers can have this rank."""
-    if _checks.at_least("rank", rank, 1) > num_latents:
+def checked_rank(rank: int, num_latents: int) -> int:
+    """The rank, if a covariance of so many numbers can have it."""
+    rank = _checks.at_least("rank", rank, 1)
+    if rank > num_latents:
         raise ValueError(
             f"`rank` must be at most the number of latent numbers, {num_latents}, got {rank}; for full rank use "
             "`auto_multivariate_normal`."
         )
+    return rank
 
 
 def _stretch(factor: Tensor) -> Tensor:
