@@ -194,7 +194,7 @@ def test_laplace():
 
     def compute(model, guide, x, y):
         posterior = pb.fit_laplace(model, (x, y), seed=0)
-        return posterior.log_evidence, posterior.mode, posterior.sample(3, seed=0)
+        return posterior.log_evidence, posterior.location, posterior.sample(3, seed=0)
 
     counts = both(compute, make_guide=lambda model: None, net=nn.Linear(4, 3))
     search = "optimizer.step(closure)"

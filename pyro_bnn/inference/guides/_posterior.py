@@ -61,7 +61,6 @@ class GuidePosterior(Posterior):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable; None for a guide that is a function. See :attr:`Posterior.shapes`."""
         if isinstance(self.guide, FlatGuide):
             return {site.name: site.start.shape for site in self.guide.sites}
         trace = self.guide.prototype_trace if isinstance(self.guide, AutoGuide) else None
@@ -80,7 +79,6 @@ class GuidePosterior(Posterior):
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws one at a time; see :meth:`Posterior.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         guide = self._plain
         if guide is not None and not any(site.plates for site in guide.sites):
@@ -151,7 +149,6 @@ class GuidePosterior(Posterior):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guide, if it is a module; see :attr:`Posterior.guides`."""
         return (self.guide,) if isinstance(self.guide, nn.Module) else ()
 
     @property
@@ -160,12 +157,10 @@ class GuidePosterior(Posterior):
         return frozenset(self.guide.masks) if isinstance(self.guide, MeanFieldGuide) else frozenset()
 
     def to_record(self) -> dict[str, Any]:
-        """The guide's family and parameters, and its fit; see :meth:`Posterior.to_record`."""
         return plain(FittedGuide(record_of(self.guide), self.status, self.history))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], target: Target) -> "GuidePosterior":
-        """See :meth:`Posterior.from_record`; a guide that was passed is changed at the very end."""
         saved, guide = record(FittedGuide, values, "posterior"), target.next_guide()
         if guide is None:
             guide = made_from(saved.guide, target.model)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
-from ..guides import MeanFieldGuide, NaturalState, NaturalUpdate
+from ..guides import MeanFieldGuide, NaturalState
 from ..joint import Joint
 from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, skipping, skips_on_flag
 from ._words import optimizer_in_words
@@ -225,13 +225,11 @@ class NaturalGradient(SkippingOptimizer):
         group = self._group
         rise = min(1.0, (group["num_updates"] + 1) / max(group["num_warmup"], 1))
         self._state.update_parameters(
-            NaturalUpdate(
-                lr=rise * float(group["lr"]),
-                momentum=group["momentum"],
-                hessian_decay=group["hessian_decay"],
-                clip=group["clip"],
-                is_bad=None if self.found_inf is None else self.found_inf > 0,
-            )
+            lr=rise * float(group["lr"]),
+            momentum=group["momentum"],
+            hessian_decay=group["hessian_decay"],
+            clip=group["clip"],
+            is_bad=None if self.found_inf is None else self.found_inf > 0,
         )
         group["num_updates"], group["kl_weight"] = self._state.num_updates, self._state.weight
         if self._others is not None:
