@@ -162,10 +162,10 @@ class Batch(Generic[P]):
     def _take(self, draw: Draw) -> None:
         centers = self._way.centers
         if centers and (center := centers[self._sum.num_samples % len(centers)]) is not None:
-            self._add(self._linearised(draw, center))
+            self._add_one(self._linearised(draw, center))
             return
         if centers or not self._is_plain or not draw.keys() <= self._names:
-            self._add(self._remembered(lambda: self._observation(draw)))
+            self._add_one(self._remembered(lambda: self._observation(draw)))
             return
         if self._is_first and not self._draws:
             self._measure(draw)
@@ -227,10 +227,7 @@ class Batch(Generic[P]):
             self._outputs = []
         is_first = self._is_first
         values = {name: torch.stack([draw[name] for draw in draws]) for name in self._of_likelihood}
-        joint = self._model.observe(outputs, values)
-        singles = (self._model.observe(output, draw) for output, draw in zip(outputs, draws, strict=True))
-        self._sum.add_draws(joint, singles, keep=self._keep)
-        self._add_density(joint)
+        self._add(self._model.observe(outputs, values))
         if is_first and len(draws) > 1:
             self._choose(draws, outputs)
 
@@ -273,16 +270,16 @@ class Batch(Generic[P]):
         with poutine.block(), poutine.condition(data=draw):
             return self._model.observation(self._x)
 
-    def _add(self, observation: Distribution) -> None:
-        self._sum.add(observation, keep=self._keep)
-        self._add_density(observation, num_lead=0)
+    def _add_one(self, observation: Distribution) -> None:
+        self._add(observation.expand(torch.Size([1, *observation.batch_shape])))
 
-    def _add_density(self, observation: Distribution, num_lead: int = 1) -> None:
+    def _add(self, observations: Distribution) -> None:
+        """Add the distributions of the targets under some draws, batch shape ``(S, N, *O)``."""
+        self._sum.add_draws(observations, keep=self._keep)
         if self._y is None:
             return
-        log_prob = observation.log_prob(self._y)
-        log_prob = log_prob.reshape(*log_prob.shape[: num_lead + 1], -1).sum(-1)  # (N,), or (S, N)
-        log_prob = log_prob.logsumexp(0) if num_lead else log_prob
+        log_prob = observations.log_prob(self._y)
+        log_prob = log_prob.reshape(*log_prob.shape[:2], -1).sum(-1).logsumexp(0)  # (N,)
         previous = self._log_density
         self._log_density = log_prob if previous is None else torch.logaddexp(previous, log_prob)
 
