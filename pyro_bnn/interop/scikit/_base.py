@@ -3,29 +3,26 @@
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
-from ...inference.posterior import Posterior
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
-from ...modelling.priors import FanInNormalPrior, Prior
+from ...modelling.priors import FanInNormalPrior
 from ...results.prediction import predict
 from ...scores.uncertainty import Prediction
-from ._methods import WITHOUT_VALIDATION, Task, make_method
+from ._methods import METHODS, WITHOUT_VALIDATION, Settings, Task
 from ._standard import standard_units
 
 GAIN = 2.0
@@ -44,27 +41,8 @@ LARGEST_SEED = 2**31 - 1
 Self = TypeVar("Self", bound="BNNEstimator")
 
 
-class BNNEstimator(BaseEstimator, ABC):
+class BNNEstimator(Settings, ABC):
     """A network with a posterior over its weights, fitted to a table."""
-
-    hidden_layer_sizes: Sequence[int] | int
-    method: str
-    activation: Callable[[], nn.Module]
-    prior: Prior | None
-    max_iter: int | None
-    batch_size: int | None
-    learning_rate: float
-    early_stopping: bool
-    validation_fraction: float
-    num_draws: int
-    kl_weight: float
-    num_members: int
-    num_chains: int
-    random_state: Any
-    verbose: bool
-
-    model_: BayesianModel
-    posterior_: Posterior
 
     @abstractmethod
     def _make_likelihood(self) -> Likelihood:
@@ -99,22 +77,18 @@ class BNNEstimator(BaseEstimator, ABC):
         return rows, weights[rows]
 
     def _fit(self: Self, x: Tensor, y: Tensor, weights: np.ndarray | None, classes: np.ndarray | None) -> Self:
-        """Fit to rows of standardised targets.
-
-        Args:
-            x: Inputs, shape (N, D).
-            y: Targets, shape (N, O), or (N,) for classes.
-            weights: Weights of the rows, above 0; None weights all alike.
-            classes: Class of each row for a validation part with the same shares; None takes any rows.
-        """
-        method = make_method(self.method)
+        """Fit to rows of standardised targets, shape (N, O), or (N,) for classes, which validation rows share out."""
+        if not isinstance(self.method, str) or self.method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         if self.method != "svi" and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
             )
+        if self.max_iter is not None:
+            _checks.at_least("max_iter", self.max_iter, 1)
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
-        mean, scale = standard_units(x[rows], None if weights is None else torch.from_numpy(weights[rows]))
+        mean, scale = standard_units(x[rows], None if weights is None else weights[rows])
         likelihood = self._make_likelihood()
         targets = y
         if weights is not None:
@@ -132,22 +106,8 @@ class BNNEstimator(BaseEstimator, ABC):
                 net = nets.mlp(sizes, activation=self.activation, first=[first]).to(DTYPE)
             return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
 
-        task = Task(
-            make_model,
-            x[rows],
-            targets[rows],
-            None if held_out is None else (x[held_out], targets[held_out]),
-            max_iter=None if self.max_iter is None else _checks.at_least("max_iter", self.max_iter, 1),
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            kl_weight=self.kl_weight,
-            chooses_prior=self.prior is None,
-            num_members=_checks.at_least("num_members", self.num_members, 1),
-            num_chains=_checks.at_least("num_chains", self.num_chains, 1),
-            progress=bool(self.verbose),
-            seed=self._seed,
-        )
-        fitted = method(task)
+        held = None if held_out is None else (x[held_out], targets[held_out])
+        fitted = METHODS[self.method](Task(self, make_model, (x[rows], targets[rows]), held, self._seed))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)

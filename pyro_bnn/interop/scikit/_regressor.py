@@ -1,6 +1,7 @@
 """The regressor."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, overload
 
 import numpy as np
@@ -8,11 +9,9 @@ import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
-from torch import nn
 
 from ..._core import checks as _checks
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, Likelihood, make_likelihood
-from ...modelling.priors import Prior
 from ...scores.uncertainty import RegressionPrediction
 from ._base import DTYPE, BNNEstimator
 from ._standard import in_units, standard_units
@@ -20,6 +19,7 @@ from ._standard import in_units, standard_units
 Floats = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for tables of numbers, as an estimator of scikit-learn.
 
@@ -72,42 +72,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         True
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] | int = (20,),
-        *,
-        method: str = "svi",
-        likelihood: str = "gaussian",
-        activation: Callable[[], nn.Module] = nn.Tanh,
-        prior: Prior | None = None,
-        max_iter: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.02,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        kl_weight: float = 1.0,
-        num_draws: int = 100,
-        num_members: int = 5,
-        num_chains: int = 2,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.method = method
-        self.likelihood = likelihood
-        self.activation = activation
-        self.prior = prior
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.kl_weight = kl_weight
-        self.num_draws = num_draws
-        self.num_members = num_members
-        self.num_chains = num_chains
-        self.random_state = random_state
-        self.verbose = verbose
+    likelihood: str = field(default="gaussian", kw_only=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit the network to a table.
@@ -136,7 +101,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         if self._is_of_counts():
             self._mean, self._scale = torch.zeros(self._num_columns, dtype=DTYPE), y_all.new_ones(self._num_columns)
         else:
-            self._mean, self._scale = standard_units(y_all, None if weights is None else torch.from_numpy(weights))
+            self._mean, self._scale = standard_units(y_all, weights)
         return self._fit(x, (y_all - self._mean) / self._scale, weights, None)
 
     @overload

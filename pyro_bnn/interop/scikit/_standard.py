@@ -3,7 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -11,21 +13,10 @@ from ...modelling.distributions import NormalMixture
 from ...scores.uncertainty import MixtureDensityPrediction, RegressionPrediction
 
 
-def standard_units(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column, which is 1 for a constant one.
-
-    Both divide by the sum of the weights, so that a row of weight 2 counts as two rows.
-
-    Args:
-        values: Columns, shape (N, D).
-        weights: Weight of each row, shape (N,); None weights all alike.
-    """
-    share = torch.ones(len(values), dtype=values.dtype) if weights is None else weights.to(values)
-    share = (share / share.sum())[:, None]
-    mean = (share * values).sum(0)
-    scale = (share * (values - mean).square()).sum(0).sqrt()
-    smallest = 10 * torch.finfo(values.dtype).eps * values.abs().amax(0)  # the rounding of a constant column
-    return mean, torch.where(scale > smallest, scale, torch.ones_like(scale))
+def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, which is 1 for a constant one, over rows with weights or without."""
+    scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
+    return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
