@@ -1,10 +1,12 @@
 """New axes, and the writing of pictures."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from torch import Tensor
 
 from ..._core import checks as _checks
 from ._style import WIDTHS, Width, styled
@@ -28,27 +30,22 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     sides = _checks.items("size", size, "width and height in inches")
     if len(sides) != 2:
         raise ValueError(f"`size` must be width and height in inches, got {len(sides)} numbers.")
-    width = inches(sides[0]) if isinstance(sides[0], str) else _checks.positive("size", sides[0])
-    figure = Figure(figsize=(width, _checks.positive("size", sides[1])), layout="constrained")
+    width, height = sides
+    width = inches(width) if isinstance(width, str) else _checks.positive("size", width)
+    figure = Figure(figsize=(width, _checks.positive("size", height)), layout="constrained")
     return figure.subplots(rows, columns, squeeze=False)
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """An empty figure.
-
-    Args:
-        width: Name of its width.
-        height: Its height in inches.
-    """
+    """An empty figure with the width of a name, and a height in inches."""
     return Figure(figsize=(inches(width), height), layout="constrained")
 
 
-def inches(width: object) -> float:
+def inches(width: Width) -> float:
     """The width that a name stands for."""
-    for name, value in WIDTHS.items():
-        if width == name:
-            return value
-    raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
+    if width not in tuple(WIDTHS):
+        raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
+    return WIDTHS[width]
 
 
 @styled
@@ -72,10 +69,27 @@ def save(ax: Axes, path: str | Path) -> None:
     figure.savefig(path)
 
 
-def check_ax(ax: object) -> None:
-    """Raise unless the axes to draw on are axes, or None."""
-    if ax is not None:
-        _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
+def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
+    """The axes that are given, or new ones on a figure that is `shape` times as high as wide."""
+    if ax is None:
+        return figure_of_width(width, shape * inches(width)).subplots()
+    _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
+    return ax
+
+
+def panels(
+    axes: Sequence[Axes] | None, count: int, width: Width, *, on_page: float, in_column: float
+) -> Sequence[Axes]:
+    """The axes that are given, or new ones: beside each other on a page, one below the other in a column.
+
+    `on_page` and `in_column` are the heights of the two figures, in inches.
+    """
+    check_axes(axes, count)
+    if axes is not None:
+        return axes
+    if width == "page":
+        return figure_of_width(width, on_page).subplots(1, count)
+    return figure_of_width(width, in_column).subplots(count, 1)
 
 
 def check_axes(axes: object, num_axes: int) -> None:
@@ -89,17 +103,19 @@ def check_axes(axes: object, num_axes: int) -> None:
         raise ValueError(f"`axes` must be {num_axes} axes, or None, got {len(given)}.")
 
 
-def check_points(data: object) -> None:
-    """Raise unless data to show are None, or a pair of tensors with the same number of elements."""
+def flat(values: Tensor) -> np.ndarray:
+    """The numbers of a tensor in one row."""
+    return values.detach().flatten().cpu().numpy()
+
+
+def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
+    """The inputs and targets to show, each in one row; None if there are none."""
     if data is None:
-        return
+        return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")
     if len(parts) != 2:
         raise ValueError(f"`data` must be a pair (x, y) of tensors, got {len(parts)}.")
-    for part in parts:
-        _checks.tensor("data", part)
-    if parts[0].numel() != parts[1].numel():
-        raise ValueError(
-            f"`data` must have as many inputs as targets, got shapes {_checks.shape(parts[0])} and "
-            f"{_checks.shape(parts[1])}."
-        )
+    x, y = (flat(_checks.tensor("data", part)) for part in parts)
+    if len(x) != len(y):
+        raise ValueError(f"`data` must have as many inputs as targets, got {len(x)} and {len(y)} numbers.")
+    return x, y

@@ -7,7 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..._core import checks as _checks
 from ...inference.history import History
-from ._figures import check_ax, check_axes, figure_of_width, inches
+from ._figures import one_axes, panels
 from ._style import BLACK, BLUE, DASHES, VERMILION, Width, styled
 
 FEW = 40
@@ -26,11 +26,8 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:
         raise ValueError("`history` must have at least one epoch, got none; draw it after a fit.")
-    check_axes(axes, 3)
     is_stacked = axes is None and width == "column"
-    if axes is None:
-        figure = figure_of_width(width, 2.1 if width == "page" else 5.2)
-        axes = figure.subplots(1, 3) if width == "page" else figure.subplots(3, 1, sharex=True)
+    axes = panels(axes, 3, width, on_page=2.1, in_column=5.2)
     epochs = [record.epoch + 1 for record in history.epochs]
     per_datum = history.num_data or 1
     weights = {record.kl_weight for record in history.epochs}
@@ -68,22 +65,17 @@ def accuracy_curves(
         width: Width of a new figure.
         ax: Axes to draw on.
     """
-    pairs = {"train": train, "test": test}
-    if published is not None:
-        both = _checks.items("published", published, "a pair of lists of accuracies")
-        if len(both) != 2:
-            raise ValueError(f"`published` must be a pair of lists of accuracies, got {len(both)}.")
-        pairs |= {"published[0]": both[0], "published[1]": both[1]}
-    for name, values in pairs.items():
-        for value in _checks.items(name, values, "a list of accuracies from 0 to 1"):
-            _checks.number(name, value)
-    check_ax(ax)
-    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
-    for pair, dashes, mark, prefix in (((train, test), "-", "o", ""), (published or (), DASHES[1], "x", "published, ")):
-        for accuracies, name, color in zip(pair, ("train", "test"), (BLUE, VERMILION), strict=False):
-            percent = [100 * value for value in accuracies]
-            epochs = range(1, 1 + len(percent))
-            ax.plot(epochs, percent, linestyle=dashes, marker=mark, markersize=3, color=color, label=prefix + name)
+    both = [] if published is None else _checks.items("published", published, "a pair of lists of accuracies")
+    if len(both) not in (0, 2):
+        raise ValueError(f"`published` must be a pair of lists of accuracies, got {len(both)}.")
+    curves = [("train", train, "-", "o", BLUE), ("test", test, "-", "o", VERMILION)]
+    for name, values, color in zip(("published, train", "published, test"), both, (BLUE, VERMILION), strict=False):
+        curves.append((name, values, DASHES[1], "x", color))
+    ax = one_axes(ax, width, 0.72)
+    for name, values, dashes, mark, color in curves:
+        found = _checks.items(name, values, "a list of accuracies from 0 to 1")
+        percent = [100 * _checks.number(name, value) for value in found]
+        ax.plot(range(1, 1 + len(percent)), percent, ls=dashes, marker=mark, markersize=3, color=color, label=name)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(loc="lower right")
