@@ -2,17 +2,17 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.reflection import elementwise
 from ...inference.guides import GuidePosterior, MeanFieldGuide
 from ...inference.posterior import Status
-from ...modelling.model import BayesianModel, Rules
-from ._choice import select
+from ...modelling.model import BayesianModel, ByName, Owned, Rules, owned, rules_of
 
 Gaussians = MeanFieldGuide | GuidePosterior
 
@@ -116,7 +116,7 @@ def prune(
     if model is not None:
         _checks.kind("model", model, BayesianModel, "the BayesianModel of the guide")
     every = signal_to_noise(guide)
-    chosen = select(guide, every, where, exclude, model)
+    chosen = _selected(guide, every, where, exclude, model)
     ratios = _removable(guide, {site: ratio for site, ratio in every.items() if site in chosen})
     keep = dict(guide.masks)
     if threshold is not None:
@@ -135,6 +135,42 @@ def prune(
     return GuidePosterior(pruned, Status(True, message))
 
 
+def _selected(
+    guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
+) -> set[str]:
+    """The names that a rule in `where` selects and none in `exclude`; for globs no model is needed."""
+    sites = _owned(guide, names, model)
+    found: dict[str, set[str]] = {}
+    for argument, value in (("where", where), ("exclude", exclude)):
+        rules = rules_of(argument, value)
+        if model is None and not all(isinstance(rule, ByName) for rule in rules):
+            raise ValueError(
+                f"`{argument}` must be globs, unless `model` is given, got {rules}: a guide has no layers; pass its "
+                "model, `prune(..., model=model)`."
+            )
+        found[argument] = {site for rule in rules for site in rule.sites(sites, argument)}
+    chosen = found["where"] - found["exclude"]
+    if not chosen:
+        raise ValueError(f"`where` and `exclude` leave none of the guide's sites, {list(names)}; widen `where`.")
+    return chosen
+
+
+def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
+    """The sites with their layers; sites outside of the network belong to no layer."""
+    paths = {} if model is None else model.parameter_paths
+    if model is not None and not {site.name for site in guide.sites} >= paths.keys():
+        raise ValueError("`model` must be that of the guide, got one with other sites; pass the model that was fitted.")
+    locations, nothing = guide.locations(), nn.Module()
+    result = []
+    for name in names:
+        if model is None or name not in paths:
+            result.append(Owned(name, name, locations[name], nothing))
+            continue
+        parameters = [(path, model.network.get_buffer(path)) for path in paths[name]]
+        result += [replace(item, site=name) for item in owned(model.network, parameters)]
+    return result
+
+
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
     """The ratios of the chosen sites; raises if weights of one cannot be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
@@ -150,14 +186,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The mean-field guide itself, or that of a posterior.
-
-    Args:
-        guide: A mean-field guide, or the posterior from a fit of one.
-
-    Raises:
-        ValueError: If the guide is of another kind.
-    """
+    """The mean-field guide itself, or that of a posterior; raises a ValueError if there is none."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)

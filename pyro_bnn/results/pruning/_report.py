@@ -1,15 +1,14 @@
 """The cost of removing weights: accuracy or error, and log-likelihood, by the fraction removed."""
 
-import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ...inference.guides import MeanFieldGuide
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ..prediction import predict, predict_point
@@ -89,10 +88,9 @@ class PruningReport:
         Args:
             path: The file.
         """
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(asdict(self.rows[0])))
-            writer.writeheader()
-            writer.writerows(asdict(row) for row in self.rows)
+        import pandas  # late: it takes long
+
+        pandas.DataFrame(self.rows).to_csv(path, index=False, na_rep="nan")
 
 
 def snr_report(
@@ -141,32 +139,21 @@ def snr_report(
         posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
         ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
         mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
-        scores, mean_scores = ensemble.score(), mean.score()
         pruned = mean_field(posterior)
-        rows.append(
-            PruningRow(
-                fraction=fraction,
-                threshold=_threshold(guide, pruned),
-                num_weights=count(pruned)[0],
-                accuracy=scores.get("accuracy"),
-                nll=ensemble.nll,
-                rmse=scores.get("rmse"),
-                mean_accuracy=mean_scores.get("accuracy"),
-                mean_nll=mean.nll,
-                mean_rmse=mean_scores.get("rmse"),
-                nll_standard_error=_standard_error(ensemble),
-                mean_nll_standard_error=_standard_error(mean),
-            )
-        )
+        removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
+        threshold = max((float(part.max()) for part in removed if len(part)), default=0.0)
+        scores = _scores(ensemble) | {f"mean_{name}": value for name, value in _scores(mean).items()}
+        rows.append(PruningRow(fraction, threshold, count(pruned)[0], **scores))
     return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
 
 
-def _standard_error(prediction: Prediction) -> float:
-    density = prediction.log_density
-    assert density is not None  # the targets were given
-    return float(density.std() / len(density) ** 0.5) if len(density) > 1 else float("nan")
-
-
-def _threshold(guide: MeanFieldGuide, pruned: MeanFieldGuide) -> float:
-    removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
-    return max((float(part.max()) for part in removed if len(part)), default=0.0)
+def _scores(prediction: Prediction) -> dict[str, Any]:
+    """The scores of a row that was predicted with its targets."""
+    scores, density = prediction.score(), prediction.log_density
+    assert density is not None
+    return {
+        "accuracy": scores.get("accuracy"),
+        "nll": prediction.nll,
+        "rmse": scores.get("rmse"),
+        "nll_standard_error": float(density.std() / len(density) ** 0.5) if len(density) > 1 else float("nan"),
+    }
