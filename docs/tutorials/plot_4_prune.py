@@ -85,7 +85,7 @@ plt.show()
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
-    prediction = pb.predict(model, pruned, test[0], y=test[1], num_samples=50, seed=0).as_classification()
+    prediction = pb.predict(model, pruned, test[0], y=test[1], num_samples=50, seed=0)
     accuracy = metrics.accuracy(prediction.probs, test[1])
     print(f"{name:28} accuracy {accuracy:.1%}, NLL {prediction.nll:.3f} nats")
     return accuracy

@@ -11,6 +11,7 @@ from ..inference.history import History
 from ..modelling.model import BayesianModel
 from ..results.prediction import predict_point
 from ..scores import metrics
+from ..scores.uncertainty import ClassificationPrediction
 from .accuracy import AccuracyCurve
 
 __all__ = ["AccuracyTracker"]
@@ -50,7 +51,7 @@ class AccuracyTracker:
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
-        return metrics.accuracy(prediction.as_classification().probs, y)
+        return metrics.accuracy(prediction.as_kind(ClassificationPrediction).probs, y)
 
     @property
     def curve(self) -> AccuracyCurve:

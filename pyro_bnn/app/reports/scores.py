@@ -141,7 +141,7 @@ def report_scores(
     folder.write_json("metrics.json", asdict(report))
     save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
-        probs = ensemble.as_classification().probs
+        probs = ensemble.as_kind(ClassificationPrediction).probs
         save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y)[0], picture_format)
     return report
 
@@ -153,7 +153,7 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
-    own = in_units(prediction.as_regression(), target)
+    own = in_units(prediction.as_kind(RegressionPrediction), target)
     assert own.targets is not None
     scores = own.score()
     scores["log_likelihood"] = -scores.pop("nll")

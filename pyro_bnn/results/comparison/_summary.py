@@ -186,7 +186,7 @@ def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> di
         if isinstance(prediction, ClassificationPrediction):
             summaries[name] = _summary_of_classes(prediction, seed)
         else:
-            summaries[name] = _summary_of_numbers(prediction.as_regression(), seed, num_quantiles)
+            summaries[name] = _summary_of_numbers(prediction.as_kind(RegressionPrediction), seed, num_quantiles)
     kinds = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
     if len({(type(summary), kinds[name][1]) for name, summary in summaries.items()}) > 1:
         raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import leaves
+from ...scores.uncertainty import RegressionPrediction
 from ..comparison import Comparison
 from ._figures import figure_of_width, inches, new_axes, points_of
 from ._style import BLACK, DASHES, PALETTE, Width, styled
@@ -62,7 +63,7 @@ def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, wi
     for index, (name, prediction) in enumerate(result.predictions.items()):
         place, color, dashes = grid[index // columns, index % columns], LINES[index % 8], DASHES[index % 8]
         ax = figure.add_subplot(place, sharex=axes[0] if axes else None, sharey=axes[0] if axes else None)
-        prediction = prediction.as_regression()
+        prediction = prediction.as_kind(RegressionPrediction)
         mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
         ax.fill_between(x, mean - 2 * sd, mean + 2 * sd, alpha=0.35, color=color, linewidth=0)
         edges = edges or (mean - 2 * sd, mean + 2 * sd)

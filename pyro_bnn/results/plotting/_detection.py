@@ -17,8 +17,8 @@ Scores = Mapping[str, Tensor] | ClassificationPrediction
 
 @styled
 def detection_curves(
-    known: Scores, unknown: Scores, *, width: Width = "page", axes: Sequence[Axes] | None = None
-) -> Sequence[Axes]:
+    known: Scores, unknown: Scores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
+) -> np.ndarray:
     r"""Distributions of scores of known and of unknown inputs, and the ROC curves of the scores beside them.
 
     Args:

@@ -1,7 +1,7 @@
 """New axes, and the writing of pictures."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,9 +30,8 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
     sides = _checks.items("size", size, "width and height in inches")
     if len(sides) != 2:
         raise ValueError(f"`size` must be width and height in inches, got {len(sides)} numbers.")
-    width, height = sides
-    width = inches(width) if isinstance(width, str) else _checks.positive("size", width)
-    figure = Figure(figsize=(width, _checks.positive("size", height)), layout="constrained")
+    width = inches(sides[0]) if isinstance(sides[0], str) else _checks.positive("size", sides[0])
+    figure = Figure(figsize=(width, _checks.positive("size", sides[1])), layout="constrained")
     return figure.subplots(rows, columns, squeeze=False)
 
 
@@ -41,11 +40,12 @@ def figure_of_width(width: Width, height: float) -> Figure:
     return Figure(figsize=(inches(width), height), layout="constrained")
 
 
-def inches(width: Width) -> float:
+def inches(width: str) -> float:
     """The width that a name stands for."""
-    if width not in tuple(WIDTHS):
-        raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
-    return WIDTHS[width]
+    for name, value in WIDTHS.items():
+        if width == name:
+            return value
+    raise ValueError(f"`width` must be 'column' or 'page', got {width!r}.")
 
 
 @styled
@@ -77,9 +77,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
     return ax
 
 
-def panels(
-    axes: Sequence[Axes] | None, count: int, width: Width, *, on_page: float, in_column: float
-) -> Sequence[Axes]:
+def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
     """The axes that are given, or new ones: beside each other on a page, one below the other in a column.
 
     `on_page` and `in_column` are the heights of the two figures, in inches.

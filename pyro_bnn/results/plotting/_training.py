@@ -68,14 +68,20 @@ def accuracy_curves(
     both = [] if published is None else _checks.items("published", published, "a pair of lists of accuracies")
     if len(both) not in (0, 2):
         raise ValueError(f"`published` must be a pair of lists of accuracies, got {len(both)}.")
-    curves = [("train", train, "-", "o", BLUE), ("test", test, "-", "o", VERMILION)]
-    for name, values, color in zip(("published, train", "published, test"), both, (BLUE, VERMILION), strict=False):
-        curves.append((name, values, DASHES[1], "x", color))
     ax = one_axes(ax, width, 0.72)
-    for name, values, dashes, mark, color in curves:
-        found = _checks.items(name, values, "a list of accuracies from 0 to 1")
-        percent = [100 * _checks.number(name, value) for value in found]
-        ax.plot(range(1, 1 + len(percent)), percent, ls=dashes, marker=mark, markersize=3, color=color, label=name)
+    names = ("train", "test", "published, train", "published, test")
+    for index, (name, values) in enumerate(zip(names, [train, test, *both], strict=False)):
+        accuracies = _checks.items(name, values, "a list of accuracies from 0 to 1")
+        percent = [100 * _checks.number(name, value) for value in accuracies]
+        ax.plot(
+            range(1, 1 + len(percent)),
+            percent,
+            linestyle="-" if index < 2 else DASHES[1],
+            marker="o" if index < 2 else "x",
+            markersize=3,
+            color=(BLUE, VERMILION)[index % 2],
+            label=name,
+        )
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(loc="lower right")

@@ -99,7 +99,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
             mean=self._means.mean.to(self._dtype),
             aleatoric=self._variances.mean,
             variance_of_means=self._means.variance,
-            components=join_distributions(self._kept, 0, torch.cat) if self._kept else None,
+            components=join_distributions(self._kept, 0) if self._kept else None,
         )
 
 

@@ -87,10 +87,6 @@ class ClassificationPrediction(Prediction):
         """Variance of the centred logits over draws, averaged over classes, shape (N,); needs at least two draws."""
         return require_variance(self.variance_of_logits)
 
-    def as_classification(self) -> "ClassificationPrediction":
-        """The same prediction."""
-        return self
-
     def to_frame(
         self,
         *,

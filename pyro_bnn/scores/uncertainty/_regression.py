@@ -75,10 +75,6 @@ class RegressionPrediction(Prediction):
         """Variance of an observation, shape ``(N, *O)``: aleatoric plus epistemic."""
         return self.aleatoric + self.epistemic
 
-    def as_regression(self) -> "RegressionPrediction":
-        """The same prediction."""
-        return self
-
     def variances(self) -> dict[str, Tensor]:
         """The predictive variance and its parts, by name, each of shape ``(N, *O)``; of a single draw only one part."""
         if self.variance_of_means is None:
@@ -180,26 +176,22 @@ class RegressionPrediction(Prediction):
 
     def _aligned(self, y: Tensor) -> Tensor:
         """The values y, broadcast to the rows and outputs; further leading axes stay."""
-        expected = f"(..., {', '.join(map(str, self.mean.shape))})"
+        expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
         if not isinstance(y, Tensor):
-            raise ValueError(f"`y` must be a tensor of shape {expected}, got {type(y).__name__}.")
+            raise ValueError(f"{wanted}, got {type(y).__name__}.")
         _checks.finite("y", y)
         if y.is_complex():
             raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
         try:
-            y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
+            y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, expected))
         except RuntimeError:
-            raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(y)}.") from None
-        if y.shape[y.dim() - self.mean.dim() :] != self.mean.shape:
-            raise ValueError(f"`y` must have shape {expected}, got one that broadcasts to {_checks.shape(y)}.")
+            raise ValueError(f"{wanted}, got {_checks.shape(y)}.") from None
+        if y.shape[y.dim() - len(expected) :] != expected:
+            raise ValueError(f"{wanted}, got one that broadcasts to {_checks.shape(y)}.")
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y: ``(..., *result)``.
-
-        The values are taken one by one, so that no leading axis meets the draws of the components, and memory does not
-        grow with these axes.
-        """
+        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y, one by one."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
@@ -255,7 +247,7 @@ class RegressionPrediction(Prediction):
             Values in [0, 1], shape ``(..., N, *O)``.
         """
         gaussians = self._gaussians()
-        components = self._double_components()
+        components = in_double(self._kept_components())
 
         def cdf(values: Tensor) -> Tensor:
             below = _mean_cdf(components, values.double()) if gaussians is None else mixture_cdf(*gaussians, values)
@@ -279,11 +271,6 @@ class RegressionPrediction(Prediction):
             ValueError: If there is no probability, or one is not strictly between 0 and 1.
         """
         levels = _levels(q)
-        if levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-            raise ValueError(
-                "`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got "
-                f"{q if levels.dim() == 0 else f'shape {_checks.shape(levels)} with {levels.flatten()[:3].tolist()}'}."
-            )
         quantiles = [self._quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
         return torch.stack(quantiles).reshape(*levels.shape, *self.mean.shape)
 
@@ -291,7 +278,7 @@ class RegressionPrediction(Prediction):
         gaussians = self._gaussians()
         if gaussians is not None:
             return mixture_icdf(*gaussians, torch.full_like(self.mean, q, dtype=torch.double))
-        components = self._double_components()
+        components = in_double(self._kept_components())
         low, high = _bracket(components, q)
         counts = isinstance(components, Poisson)
         for _ in range(BISECTIONS):
@@ -299,9 +286,6 @@ class RegressionPrediction(Prediction):
             below = _mean_cdf(components, middle) < q
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high
-
-    def _double_components(self) -> Distribution:
-        return in_double(self._kept_components())
 
 
 @dataclass(frozen=True, repr=False)
@@ -349,10 +333,12 @@ def _levels(q: object) -> Tensor:
     try:
         levels = torch.as_tensor(q, dtype=torch.double)
     except (TypeError, ValueError, RuntimeError):
-        levels = None
-    if levels is None or isinstance(q, bool):
-        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {q!r}.")
-    return _checks.tensor("q", levels)
+        levels = torch.zeros(0)
+    levels = _checks.tensor("q", levels)
+    if isinstance(q, bool) or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
+        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else repr(q)
+        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {got}.")
+    return levels
 
 
 def _mean_cdf(components: Distribution, y: Tensor) -> Tensor:
