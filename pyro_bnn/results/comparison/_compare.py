@@ -47,7 +47,7 @@ def compare(
         posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) for one with another
             model.
         x: Inputs, shape (N, ...).
-        y: Targets at x, which add log-likelihood, and coverage or accuracy.
+        y: Targets at x, which add the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
         seed: Seed of the draws; torch's generators are left as they were.

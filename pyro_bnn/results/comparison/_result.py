@@ -36,8 +36,8 @@ class Scores:
     Args:
         method: Name of the method.
         region: Name of the region.
-        scores: Scores by name. Of one method, with targets: ``log_likelihood`` (mean per point, in nats), and
-            ``coverage 50%`` and so on, or ``accuracy``; always: ``epistemic sd`` and ``total sd`` (means over points)
+        scores: Scores by name. Of one method, with targets: ``nll`` (mean per point, in nats), and
+            ``coverage_50`` and so on, or ``accuracy``; always: ``epistemic sd`` and ``total sd`` (means over points)
             or ``entropy`` (in nats). Of a pair, for numbers: ``rms mean difference`` (root mean square over points),
             ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means; the first is 0 if the
             method is a point estimate, and infinite if the reference is one), ``wasserstein`` (first Wasserstein

@@ -50,12 +50,12 @@ class ClassSummary:
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Entropy, accuracy and log-likelihood; see :class:`Scores`."""
+        """Entropy, accuracy and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {"entropy": over_points(prediction.total)}
         if y is not None:
             scores["accuracy"] = over_points((prediction.labels == y[mask]).double())
-        return scores | _log_likelihood(prediction)
+        return scores | _nll(prediction)
 
 
 def _summary_of_classes(prediction: ClassificationPrediction, seed: int) -> ClassSummary:
@@ -113,7 +113,7 @@ class NumberSummary:
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Standard deviations, coverage of intervals, and log-likelihood; see :class:`Scores`."""
+        """Standard deviations, coverage of intervals, and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": over_points(prediction.epistemic.sqrt()),
@@ -124,8 +124,8 @@ class NumberSummary:
             lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
             covered = interval_coverage(lower, upper, y[mask])
             error = math.sqrt(covered * (1 - covered) / y[mask].numel())
-            scores[f"coverage {probability:.0%}"] = Estimate(covered, error)
-        return scores | _log_likelihood(prediction)
+            scores[f"coverage_{100 * probability:.0f}"] = Estimate(covered, error)
+        return scores | _nll(prediction)
 
 
 def _summary_of_numbers(prediction: RegressionPrediction, seed: int, num_quantiles: int) -> NumberSummary:
@@ -167,8 +167,8 @@ def _groups(num_samples: int) -> Tensor:
     return torch.arange(num_samples) * NUM_GROUPS // num_samples
 
 
-def _log_likelihood(prediction: Prediction) -> dict[str, Estimate]:
-    return {} if prediction.log_density is None else {"log_likelihood": over_points(prediction.log_density)}
+def _nll(prediction: Prediction) -> dict[str, Estimate]:
+    return {} if prediction.log_density is None else {"nll": over_points(-prediction.log_density)}
 
 
 def _root_geometric_mean(ratios: Tensor) -> Tensor:

@@ -84,13 +84,11 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
     figure = figure_of_width(width, num_rows * sum(heights) + 0.2)
     if in_a_row < IN_A_ROW[width]:
         figure.set_figwidth(in_a_row * side + 0.8)
-    grid = figure.add_gridspec(2 * num_rows, in_a_row, height_ratios=heights * num_rows)
-    axes = np.empty((2, num_images), dtype=object)
-    for index in range(num_images):
-        row, column = divmod(index, in_a_row)
-        for kind in (0, 1):
-            axes[kind, index] = figure.add_subplot(grid[2 * row + kind, column])
-    return axes
+    grid = figure.subplots(2 * num_rows, in_a_row, squeeze=False, height_ratios=heights * num_rows)
+    axes = np.concatenate([grid[::2].reshape(1, -1), grid[1::2].reshape(1, -1)])
+    for ax in axes[:, num_images:].flat:
+        ax.remove()
+    return axes[:, :num_images]
 
 
 @styled

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from ..._core import checks as _checks
 from ...inference.history import History
 from ._figures import one_axes, panels
-from ._style import BLACK, BLUE, DASHES, VERMILION, Width, styled
+from ._style import BLACK, BLUE, VERMILION, Width, styled
 
 FEW = 40
 """Number of epochs below which each has a marker."""
@@ -49,39 +49,22 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
 
 @styled
 def accuracy_curves(
-    train: Sequence[float],
-    test: Sequence[float],
-    *,
-    published: tuple[Sequence[float], Sequence[float]] | None = None,
-    width: Width = "column",
-    ax: Axes | None = None,
+    train: Sequence[float], test: Sequence[float], *, width: Width = "column", ax: Axes | None = None
 ) -> Axes:
-    """Accuracy at mean weights by epoch, on training and test data, beside published values if there are any.
+    """Accuracy at mean weights by epoch, on training and test data.
 
     Args:
         train: Accuracy on training data after each epoch, from 0 to 1.
         test: Accuracy on test data after each epoch.
-        published: Published accuracies on training and test data, drawn with broken lines.
         width: Width of a new figure.
         ax: Axes to draw on.
     """
-    both = [] if published is None else _checks.items("published", published, "a pair of lists of accuracies")
-    if len(both) not in (0, 2):
-        raise ValueError(f"`published` must be a pair of lists of accuracies, got {len(both)}.")
     ax = one_axes(ax, width, 0.72)
-    names = ("train", "test", "published, train", "published, test")
-    for index, (name, values) in enumerate(zip(names, [train, test, *both], strict=False)):
+    for name, values, color in (("train", train, BLUE), ("test", test, VERMILION)):
         accuracies = _checks.items(name, values, "a list of accuracies from 0 to 1")
         percent = [100 * _checks.number(name, value) for value in accuracies]
-        ax.plot(
-            range(1, 1 + len(percent)),
-            percent,
-            linestyle="-" if index < 2 else DASHES[1],
-            marker="o" if index < 2 else "x",
-            markersize=3,
-            color=(BLUE, VERMILION)[index % 2],
-            label=name,
-        )
+        epochs = range(1, 1 + len(percent))
+        ax.plot(epochs, percent, linestyle="-", marker="o", markersize=3, color=color, label=name)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(loc="lower right")

@@ -21,16 +21,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[BatchedNetwork, int] | None:
-    """A function that runs a network for many weight draws at once, without gradients; None if there is none.
+    """A function that runs a network for many weight draws at once, and the largest tensor's bytes per draw.
 
-    With it comes the memory of the largest tensor that it makes for each draw, in bytes.
-
-    Args:
-        net: The network.
-        example: Some draws of all random weights, by path, with the draws on the first axis.
-        x: Inputs, shape (N, ...).
-        expected: The outputs for these, shape (K, N, ...), which the function must give, up to rounding.
-        replayed: Makes the context of one run, in which the network may leave out what is known.
+    The result is None if there is no function that gives the expected outputs, shape (K, N, ...), up to rounding, for
+    the example: K draws of all random weights, by path. `replayed` makes the context of one run.
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

@@ -51,16 +51,9 @@ than it saves."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to some batches of rows.
+    """Add all draws to some batches of rows; a seed is for a draw, and for what the network draws with it.
 
-    Args:
-        model: The model.
-        source: The draws.
-        seeds: A seed for each of them, and for what the network draws with it.
-        batches: The batches.
-
-    Returns:
-        How many of the batches got all draws, at least 1. If more would take too much memory, the others got none.
+    Returns how many of the batches got all draws, at least 1. If more would take too much memory, the others got none.
     """
     done = 0
     while done < len(seeds):
@@ -108,15 +101,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """Some of the rows, and what was predicted for them so far.
-
-    Args:
-        model: The model.
-        x: Inputs.
-        y: Targets; None without a log-density.
-        plan: What of the network needs to run once only.
-        way: How the network is run.
-    """
+    """Some of the rows, and what was predicted for them so far; the plan says what of the network runs only once."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._keep, self._memory = model, x, y, way.keep, Memory(plan)
@@ -170,13 +155,10 @@ class Batch(Generic[P]):
         if self._is_first and not self._draws:
             self._measure(draw)
         if self._at_once is None:
-            run = partial(self._model.output_given, draw, self._x)
-            if self._is_little:
-                state, of_others = State(self._model.network.modules()), generators_of_others()
-                self._outputs.append(self._remembered(run))
-                self._is_little = state.is_same(deep=True) and of_others == generators_of_others()
-            else:
-                self._outputs.append(self._remembered(run))
+            before = (State(self._model.network.modules()), generators_of_others()) if self._is_little else None
+            self._outputs.append(self._remembered(partial(self._model.output_given, draw, self._x)))
+            if before is not None:
+                self._is_little = before[0].is_same(deep=True) and before[1] == generators_of_others()
         is_whole = self._at_once is not None or self._is_little
         self._draws.append(draw if is_whole else {name: draw[name] for name in self._of_likelihood})
 

@@ -17,17 +17,8 @@ def linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs,
 
     .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 
-    The product with the Jacobian is one pass with forward derivatives; the Jacobian itself is never made.
-
-    Args:
-        model: The model.
-        center: The point w*, a value of every site of the network.
-        draw: The drawn weights w.
-        x: Inputs, shape (N, ...).
-        constant: Sites that are the same in both.
-
-    Raises:
-        ValueError: If an operation of the network has no forward derivative.
+    The product with the Jacobian is one pass with forward derivatives; the Jacobian itself is never made. The sites in
+    `constant` are the same in the point w*, `center`, and the draw w.
     """
     names = [name for name in model.site_names if name not in constant]
     point = tuple(center[name] for name in names)

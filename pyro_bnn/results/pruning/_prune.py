@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from ...inference.posterior import Status
 from ...modelling.model import BayesianModel, ByName, Owned, Rules, owned, rules_of
 
 Gaussians = MeanFieldGuide | GuidePosterior
+Per = Literal["network", "layer"]
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
@@ -64,7 +66,7 @@ def prune(
     *,
     fraction: float | None = None,
     threshold: float | None = None,
-    per_layer: bool = False,
+    per: Per = "network",
     where: Rules = "**",
     exclude: Rules = (),
     model: BayesianModel | None = None,
@@ -81,8 +83,8 @@ def prune(
             whole weights, is removed in the end: weights that were removed before count too. Give either `fraction` or
             `threshold`.
         threshold: Weights with a ratio below this number are removed.
-        per_layer: Whether to remove `fraction` of each layer (its weights and biases together) instead of all layers
-            together.
+        per: What `fraction` is a part of: the weights of the whole "network", or those of each "layer" (its weights
+            and biases together).
         where: What may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
             ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
             :class:`BayesianModel`.
@@ -105,7 +107,8 @@ def prune(
         12 of 15 weights are removed (80 %).
     """
     guide = mean_field(guide)
-    _checks.flag("per_layer", per_layer)
+    if per not in ("network", "layer"):
+        raise ValueError(f'`per` must be "network" or "layer", got {per!r}.')
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
     if fraction is not None and not (_checks.is_number(fraction) and 0 <= fraction <= 1):
@@ -124,7 +127,7 @@ def prune(
     else:
         assert fraction is not None
         ranks = {site: torch.where(guide.kept(site), ratio, -1) for site, ratio in ratios.items()}
-        for group in _layers(ranks) if per_layer else [ranks]:
+        for group in _layers(ranks) if per == "layer" else [ranks]:
             keep |= {site: guide.kept(site) & mask for site, mask in _largest(group, fraction).items()}
     pruned = copy.deepcopy(guide)
     pruned.keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})

@@ -12,7 +12,7 @@ from ..._core import checks as _checks
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ..prediction import predict, predict_point
-from ._prune import Gaussians, count, decibel, mean_field, prune, signal_to_noise
+from ._prune import Gaussians, Per, count, decibel, mean_field, prune, signal_to_noise
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
 
@@ -101,7 +101,7 @@ def snr_report(
     *,
     fractions: Sequence[float] = FRACTIONS,
     num_samples: int = 100,
-    per_layer: bool = False,
+    per: Per = "network",
     where: str | Sequence[str] = "**",
     batch_size: int = 10_000,
     seed: int | None = 0,
@@ -117,7 +117,7 @@ def snr_report(
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.
         num_samples: Number of draws in each ensemble.
-        per_layer: Whether to remove the fraction of each layer; see :func:`prune`.
+        per: What the fraction is a part of, the "network" or each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network.
         seed: Seed of the draws.
@@ -136,7 +136,7 @@ def snr_report(
     _checks.rows("y", y)
     rows = []
     for fraction in fractions:
-        posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
+        posterior = prune(guide, fraction=fraction, per=per, where=where)
         ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
         mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
         pruned = mean_field(posterior)

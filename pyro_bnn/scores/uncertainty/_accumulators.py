@@ -42,7 +42,7 @@ class ClassAccumulator(Accumulator[ClassificationPrediction]):
     """Mean probabilities, expected entropy, mutual information, votes and logit variance."""
 
     def __init__(self) -> None:
-        self._entropies, self._logits = RunningEntropies(), _Moments()
+        self._entropies, self._logits = RunningEntropies(), RunningMoments()
         self._votes: Any = 0
         self._kept: list[Tensor] = []
 
@@ -78,7 +78,7 @@ class MomentAccumulator(Accumulator[RegressionPrediction]):
     """Mean and variances of numbers."""
 
     def __init__(self) -> None:
-        self._means, self._variances = _Moments(), _Moments()
+        self._means, self._variances = RunningMoments(), RunningMoments()
         self._kept: list[Distribution] = []
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
@@ -107,7 +107,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
     """Mean and variances of numbers; the variances within and between components are kept apart."""
 
     def __init__(self) -> None:
-        self._moments, self._within, self._between = MomentAccumulator(), _Moments(), _Moments()
+        self._moments, self._within, self._between = MomentAccumulator(), RunningMoments(), RunningMoments()
 
     def add_draws(self, observations: Distribution, *, keep: bool) -> None:
         """Add mixtures, a :class:`~pyro_bnn.distributions.NormalMixture`; see :meth:`Accumulator.add_draws`."""
@@ -124,7 +124,7 @@ class MixtureAccumulator(Accumulator[MixtureDensityPrediction]):
         return MixtureDensityPrediction(**moments, **parts)
 
 
-class _Moments:
+class RunningMoments:
     """Mean and unbiased variance of values that come in blocks of shape (S, ...).
 
     Reference:

@@ -136,6 +136,8 @@ def require_variance(variance: Tensor | None) -> Tensor:
 def concatenate(predictions: Sequence[P]) -> P:
     """One prediction from those for successive batches of data, all with the same weight draws."""
     first = predictions[0]
+    if len(predictions) == 1:
+        return first
     joined: dict[str, Any] = {}
     for name, value in vars(first).items():
         parts, data_axis = [getattr(p, name) for p in predictions], int(name in DRAWS_FIRST)
