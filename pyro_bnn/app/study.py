@@ -42,7 +42,7 @@ class RegressionStudy:
     Args:
         seed: Seed of noise, initial weights, fits and draws.
         num_steps: Optimisation steps of each fit, on all data at once.
-        num_draws: Draws of each of the four chains of NUTS, after equally many of warm-up.
+        num_samples: Draws of each of the four chains of NUTS, after equally many of warm-up.
         compile: Whether to compile the sampler.
         progress: Whether to show progress bars.
     """
@@ -52,12 +52,12 @@ class RegressionStudy:
         *,
         seed: int = 0,
         num_steps: int = 3000,
-        num_draws: int = 500,
+        num_samples: int = 500,
         compile: bool = False,
         progress: bool = False,
     ) -> None:
         self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=seed)
-        self.seed, self.num_steps, self.num_draws = seed, num_steps, num_draws
+        self.seed, self.num_steps, self.num_samples = seed, num_steps, num_samples
         self.compile, self.progress = compile, progress
         self.model = self._make()
 
@@ -97,8 +97,8 @@ class RegressionStudy:
         return fit_nuts(
             self.model,
             (self.x, self.y),
-            num_samples=self.num_draws,
-            num_warmup=self.num_draws,
+            num_samples=self.num_samples,
+            num_warmup=self.num_samples,
             compile=self.compile,
             progress=self.progress,
             seed=self.seed,

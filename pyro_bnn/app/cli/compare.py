@@ -14,13 +14,13 @@ from .stopping import loading
 
 EXAMPLES = (
     "pyro-bnn compare",
-    "pyro-bnn compare --num-draws 150 --compile --out quick",
+    "pyro-bnn compare --num-samples 150 --compile --out quick",
 )
 
 
 def compare(
     out: options.Out = Path("pyro-bnn-compare"),
-    num_draws: options.ChainDraws = 500,
+    num_samples: options.ChainDraws = 500,
     num_steps: options.Steps = 3000,
     compile: options.Compile = False,
     seed: options.CompareSeed = 0,
@@ -49,7 +49,7 @@ def compare(
 
     with creating(out, command="compare", force=force) as folder:
         study = RegressionStudy(
-            seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
+            seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
         )
         with silent_fits():  # their statuses are printed
             result = study.run(tell)

@@ -132,7 +132,7 @@ class BNNEstimator(Settings, ABC):
         check_is_fitted(self)
         inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
         stored = self.posterior_.num_stored
-        wanted = _checks.at_least("num_draws", self.num_draws, 2)
+        wanted = _checks.at_least("num_samples", self.num_samples, 2)
         num_samples = wanted if stored is None else min(wanted, stored)
         return predict(
             self.model_, self.posterior_, inputs, num_samples=num_samples, keep_draws=keep_draws, seed=self._seed

@@ -49,7 +49,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         validation_fraction: Share of the rows that are left out by `early_stopping`.
         kl_weight: Weight of the KL divergence of ``"svi"``. With 1 it is the bound itself; less follows the data more
             closely, with narrower weights.
-        num_draws: Number of weight draws of a prediction.
+        num_samples: Number of weight draws of a prediction.
         num_members: Number of members of ``"ensemble"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed, or numpy generator, of everything random, predictions included; None draws a seed at each
