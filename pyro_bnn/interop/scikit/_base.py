@@ -2,7 +2,6 @@
 
 import secrets
 import warnings
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -39,19 +38,11 @@ LARGEST_SEED = 2**31 - 1
 """Seeds are drawn below this number, as scikit-learn's are."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
+P = TypeVar("P", bound=Prediction)
 
 
-class BNNEstimator(Settings, ABC):
+class BNNEstimator(Settings):
     """A network with a posterior over its weights, fitted to a table."""
-
-    @abstractmethod
-    def _make_likelihood(self) -> Likelihood:
-        """The likelihood of the targets in standard units."""
-
-    @property
-    @abstractmethod
-    def _num_targets(self) -> int:
-        """Number of targets of a row, or of classes."""
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Checked inputs, shape (N, D), and targets of a fit."""
@@ -76,8 +67,16 @@ class BNNEstimator(Settings, ABC):
         (rows,) = np.nonzero(weights)
         return rows, weights[rows]
 
-    def _fit(self: Self, x: Tensor, y: Tensor, weights: np.ndarray | None, classes: np.ndarray | None) -> Self:
-        """Fit to rows of standardised targets, shape (N, O), or (N,) for classes, which validation rows share out."""
+    def _fit(
+        self: Self,
+        x: Tensor,
+        y: Tensor,
+        weights: np.ndarray | None,
+        likelihood: Likelihood,
+        num_targets: int,
+        classes: np.ndarray | None = None,
+    ) -> Self:
+        """Fit to rows of standardised targets, shape (N, O), or to classes, shape (N,), which validation rows share."""
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         if self.method != "svi" and self.kl_weight != 1:
@@ -89,20 +88,17 @@ class BNNEstimator(Settings, ABC):
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
         mean, scale = standard_units(x[rows], None if weights is None else weights[rows])
-        likelihood = self._make_likelihood()
         targets = y
         if weights is not None:
             likelihood = likelihood.with_row_weights()
             targets = likelihood.join_weights(y, torch.from_numpy(weights))
-        num_outputs = likelihood.num_outputs(self._num_targets)
         prior = FanInNormalPrior(GAIN) if self.prior is None else self.prior
-
         hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
 
         def make_model(seed: int) -> BayesianModel:
             with seeded(seed):
                 first = nets.Standardize(mean, scale)
-                sizes = [x.shape[1], *hidden, num_outputs]
+                sizes = [x.shape[1], *hidden, likelihood.num_outputs(num_targets)]
                 net = nets.mlp(sizes, activation=self.activation, first=[first]).to(DTYPE)
             return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
 
@@ -127,16 +123,15 @@ class BNNEstimator(Settings, ABC):
         train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)
         return np.sort(train), np.sort(held_out)
 
-    def _prediction(self, X: Any, *, keep_draws: bool) -> Prediction:
+    def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """The prediction of a table, always with the same draws."""
         check_is_fitted(self)
         inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
         stored = self.posterior_.num_stored
         wanted = _checks.at_least("num_samples", self.num_samples, 2)
         num_samples = wanted if stored is None else min(wanted, stored)
-        return predict(
-            self.model_, self.posterior_, inputs, num_samples=num_samples, keep_draws=keep_draws, seed=self._seed
-        )
+        options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws, "seed": self._seed}
+        return predict(self.model_, self.posterior_, inputs, **options).as_kind(kind)
 
     @property
     def status_(self) -> str:

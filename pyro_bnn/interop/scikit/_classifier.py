@@ -1,6 +1,6 @@
 """The classifier."""
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from ...modelling.likelihoods import CategoricalLikelihood, Likelihood
+from ...modelling.likelihoods import CategoricalLikelihood
 from ...scores.uncertainty import ClassificationPrediction
 from ._base import BNNEstimator
 
@@ -62,7 +62,8 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             raise ValueError(
                 f"`y` must have at least two classes, got one class, {self.classes_[0]!r}, in rows of a weight above 0."
             )
-        return self._fit(x[rows], torch.from_numpy(indices), weights, indices)
+        y_all, num_classes = torch.from_numpy(indices), len(self.classes_)
+        return self._fit(x[rows], y_all, weights, CategoricalLikelihood(), num_classes, indices)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The label of largest probability of each row, shape (N,)."""
@@ -71,7 +72,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Probabilities of the classes, shape (N, C), in the order of :attr:`classes_`: means over weight draws."""
-        probs = self._classification(X, keep_draws=False).probs.numpy()
+        probs = self._prediction(X, ClassificationPrediction, keep_draws=False).probs.numpy()
         return probs / probs.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: ArrayLike) -> Floats:
@@ -84,14 +85,4 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         Args:
             X: Inputs, shape (N, D).
         """
-        return self._classification(X, keep_draws=True)
-
-    @property
-    def _num_targets(self) -> int:
-        return len(self.classes_)
-
-    def _make_likelihood(self) -> Likelihood:
-        return CategoricalLikelihood()
-
-    def _classification(self, X: ArrayLike, *, keep_draws: bool) -> ClassificationPrediction:
-        return cast(ClassificationPrediction, self._prediction(X, keep_draws=keep_draws))
+        return self._prediction(X, ClassificationPrediction, keep_draws=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import pyro.distributions as dist
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from ..._core import checks as _checks
-from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, Likelihood, make_likelihood
+from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...scores.uncertainty import RegressionPrediction
 from ._base import DTYPE, BNNEstimator
 from ._standard import in_units, standard_units
@@ -97,12 +97,19 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
-        self._num_columns = y_all.shape[1]
-        if self._is_of_counts():
-            self._mean, self._scale = torch.zeros(self._num_columns, dtype=DTYPE), y_all.new_ones(self._num_columns)
+        likelihood, num_targets = make_likelihood(self.likelihood), y_all.shape[1]
+        kind = LIKELIHOODS[self.likelihood.partition(":")[0]].targets
+        if kind == "classes":
+            raise ValueError(
+                f"`likelihood` must be one of numbers or counts, got {self.likelihood!r}; use a BNNClassifier."
+            )
+        if self.likelihood == "gaussian" and num_targets > 1:  # a noise scale for each target
+            likelihood = GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1))
+        if kind == "counts":
+            self._mean, self._scale = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
         else:
             self._mean, self._scale = standard_units(y_all, weights)
-        return self._fit(x, (y_all - self._mean) / self._scale, weights, None)
+        return self._fit(x, (y_all - self._mean) / self._scale, weights, likelihood, num_targets)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...
@@ -165,31 +172,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    @property
-    def _num_targets(self) -> int:
-        return self._num_columns
-
-    def _is_of_counts(self) -> bool:
-        return _choice_of(self.likelihood) == "counts"
-
-    def _make_likelihood(self) -> Likelihood:
-        if self.likelihood == "gaussian" and self._num_columns > 1:  # a noise scale for each target
-            return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR).expand([self._num_columns]).to_event(1))
-        return make_likelihood(self.likelihood)
-
     def _in_units(self, X: ArrayLike, *, keep_draws: bool) -> RegressionPrediction:
-        prediction = cast(RegressionPrediction, self._prediction(X, keep_draws=keep_draws))
+        prediction = self._prediction(X, RegressionPrediction, keep_draws=keep_draws)
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
         """Values of shape (..., O) as an array; (...) if the targets had no axis O."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
-
-
-def _choice_of(likelihood: str) -> str:
-    """What a likelihood observes, which must not be classes."""
-    make_likelihood(likelihood)
-    targets = LIKELIHOODS[likelihood.partition(":")[0]].targets
-    if targets == "classes":
-        raise ValueError(f"`likelihood` must be one of numbers or counts, got {likelihood!r}; use a BNNClassifier.")
-    return targets

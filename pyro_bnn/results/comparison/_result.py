@@ -94,21 +94,13 @@ class Comparison:
         return rows
 
     def to_csv(self, path: str | Path) -> None:
-        """Write :meth:`rows` as CSV.
-
-        Args:
-            path: The file.
-        """
+        """Write :meth:`rows` to a file, as CSV."""
         import pandas  # late: it takes long
 
         pandas.DataFrame(self.rows()).to_csv(path, index=False, na_rep="nan")
 
     def to_json(self, path: str | Path) -> None:
-        """Write methods and pairs as JSON, with null for numbers that are not finite.
-
-        Args:
-            path: The file.
-        """
+        """Write methods and pairs to a file, as JSON with null for numbers that are not finite."""
         content = {"methods": [asdict(row) for row in self.methods], "pairs": [asdict(row) for row in self.pairs]}
         for row in (*content["methods"], *content["pairs"]):
             for estimate in row["scores"].values():

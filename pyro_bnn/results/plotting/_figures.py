@@ -14,16 +14,13 @@ from ._style import WIDTHS, Width, styled
 
 @styled
 def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
-    """A grid of axes on a figure of its own.
+    """A grid of axes on a figure of its own: an array of shape (rows, columns).
 
     Args:
         rows: Number of rows.
         columns: Number of columns.
         size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` name the widths of one column
             (3.4) and of a page (7) of a paper.
-
-    Returns:
-        Array of axes, shape (rows, columns).
     """
     _checks.at_least("rows", rows, 1)
     _checks.at_least("columns", columns, 1)

@@ -298,7 +298,7 @@ def _predict_rows(
     while left:
         num_done = add_draws(model, draws(), seeds, left)
         for batch in left[:num_done]:
-            batch.forget()
+            batch.memory.forget()
         left = left[num_done:]
     log_num_samples = math.log(len(seeds))
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)

@@ -24,17 +24,8 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
 
     .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i,
 
-    with 0 for a removed weight. Constrained latent variables, such as a noise scale, are left out, since they cannot be
-    zero.
-
-    Args:
-        guide: A mean-field guide, or the posterior from a fit of one.
-
-    Returns:
-        Ratios, ``{site: shape (*event)}``.
-
-    Raises:
-        ValueError: If the guide is of another kind.
+    with 0 for a removed weight, as ``{site: shape (*event)}``. Constrained latent variables, such as a noise scale, are
+    left out, since they cannot be zero. The guide is a mean-field guide, or the posterior from a fit of one.
     """
     guide = mean_field(guide)
     locations, scales = guide.locations(), guide.scales()

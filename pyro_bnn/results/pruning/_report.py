@@ -83,11 +83,7 @@ class PruningReport:
         return "\n".join(lines)
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the rows as CSV.
-
-        Args:
-            path: The file.
-        """
+        """Write the rows to a file, as CSV."""
         import pandas  # late: it takes long
 
         pandas.DataFrame(self.rows).to_csv(path, index=False, na_rep="nan")

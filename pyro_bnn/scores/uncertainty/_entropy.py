@@ -14,13 +14,7 @@ relative error of 1e-11 S."""
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Entropy over the last axis, in nats; 0 log 0 is 0.
-
-    Args:
-        probs: Probabilities, shape (..., C).
-
-    Returns:
-        Values in [0, log C], shape (...).
+    """Entropy of probabilities, shape (..., C), over the last axis, in nats: in [0, log C]; 0 log 0 is 0.
 
     Example:
         >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
@@ -36,25 +30,19 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def predictive_entropy(logits: Tensor) -> Tensor:
-    r"""Total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats.
+    r"""Total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats, in [0, log C].
 
     Args:
-        logits: Unnormalised log-probabilities, shape (S, N, C).
-
-    Returns:
-        Values in [0, log C], shape (N,).
+        logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
     """
     return entropy(_running(logits).mean).to(single_at_least(logits))
 
 
 def expected_entropy(logits: Tensor) -> Tensor:
-    r"""Aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats.
+    r"""Aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats, in [0, log C].
 
     Args:
-        logits: Unnormalised log-probabilities, shape (S, N, C).
-
-    Returns:
-        Values in [0, log C], shape (N,).
+        logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
     """
     return _running(logits).expected_entropy.to(single_at_least(logits))
 

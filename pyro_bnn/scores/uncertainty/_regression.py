@@ -99,9 +99,6 @@ class RegressionPrediction(Prediction):
                 and above it; needs `keep_draws`.
             outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
             index: Labels of the rows; None numbers them.
-
-        Raises:
-            ValueError: If the components were not kept, or there are not as many names as outputs or rows.
         """
         columns = by_output("mean", self.mean, outputs)
         for name, variance in self.variances().items():
@@ -117,18 +114,12 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores of the prediction against targets.
-
-        Args:
-            y: Targets, shape ``(N, *O)``; by default those given to `predict`.
+        """Scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
             ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y. ``nll``, in nats per row,
             with `keep_draws`, or if y equals the targets given to `predict`; the density of other targets cannot be
             computed without the components.
-
-        Raises:
-            ValueError: If there are no targets, or if they are not finite or have another shape.
         """
         y = self._targets_for_score(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -141,19 +132,12 @@ class RegressionPrediction(Prediction):
         return scores
 
     def crps(self, y: Tensor) -> float:
-        """Continuous ranked probability score, averaged over rows and outputs, in the units of y; lower is better.
+        """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        It is exact if the components are Gaussians or mixtures of Gaussians; the time then grows with the square of the
-        number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed.
-
-        Args:
-            y: Targets, shape ``(N, *O)``.
-
-        Raises:
-            ValueError: If the components were not kept, or y does not fit.
-
-        References:
-            See :func:`~pyro_bnn.metrics.crps_of_normal_mixture` and :func:`~pyro_bnn.metrics.crps_from_draws`.
+        It is in the units of y, lower is better, and it needs `keep_draws`. It is exact if the components are Gaussians
+        or mixtures of Gaussians (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`); the time then grows with the square
+        of the number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed
+        (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
         gaussians = self._gaussians()
         _checks.tensor("y", y)
@@ -206,10 +190,7 @@ class RegressionPrediction(Prediction):
         At the targets this is `log_density`. With more leading axes y can hold, for example, a grid.
 
         Args:
-            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
-
-        Returns:
-            Log-densities, shape ``(..., N)``.
+            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it, for a result of shape ``(..., N)``.
         """
         components = self._kept_components()
 
@@ -224,11 +205,8 @@ class RegressionPrediction(Prediction):
         """Independent draws of observations: each draw takes one of the kept weight draws for all rows.
 
         Args:
-            num_samples: Number of draws.
+            num_samples: Number of draws, on the first axis of the result, of shape ``(num_samples, N, *O)``.
             seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
-
-        Returns:
-            Observations, shape ``(num_samples, N, *O)``; all rows of one slice have the same weights.
         """
         components = self._kept_components()
         _checks.at_least("num_samples", num_samples, 1)
@@ -238,14 +216,7 @@ class RegressionPrediction(Prediction):
             return take(components, index, 0).sample()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability that an observation is no larger than y, element by element, under the mixture.
-
-        Args:
-            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
-
-        Returns:
-            Values in [0, 1], shape ``(..., N, *O)``.
-        """
+        """Probability that an observation is no larger than y, element by element, shape ``(..., N, *O)`` like y."""
         gaussians = self._gaussians()
         components = in_double(self._kept_components())
 
@@ -266,9 +237,6 @@ class RegressionPrediction(Prediction):
         Returns:
             Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
             least q.
-
-        Raises:
-            ValueError: If there is no probability, or one is not strictly between 0 and 1.
         """
         levels = _levels(q)
         quantiles = [self._quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
