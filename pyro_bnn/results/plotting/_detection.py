@@ -1,6 +1,7 @@
 """The picture of how well scores tell unknown inputs from known ones."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -42,8 +43,8 @@ def detection_curves(
 
     pairs = _pairs(known, unknown)
     num_panels = len(pairs) + 1
-    axes = panels(axes, num_panels, width, on_page=2.4, in_column=2.3 * num_panels)
-    *shares, roc = axes
+    drawn: Any = panels(axes, num_panels, width, on_page=2.4, in_column=2.3 * num_panels)
+    *shares, roc = drawn
     for index, (ax, (name, (low, high))) in enumerate(zip(shares, pairs.items(), strict=True)):
         ax.ecdf(low, color=BLUE, linestyle="-", label=f"known ({len(low):,})")
         ax.ecdf(high, color=VERMILION, linestyle=DASHES[1], label=f"unknown ({len(high):,})")
@@ -61,7 +62,7 @@ def detection_curves(
     roc.plot([0, 1], [0, 1], ":", color=GREY, linewidth=0.8)
     roc.set(xlabel="known taken for unknown", ylabel="unknown found", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     roc.legend(loc="lower right", title="AUROC ± standard error", title_fontsize=7, handlelength=1.6)
-    return axes
+    return drawn
 
 
 def _pairs(known: Scores, unknown: Scores) -> dict[str, tuple[np.ndarray, np.ndarray]]:

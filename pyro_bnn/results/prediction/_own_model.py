@@ -74,7 +74,8 @@ def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
 
     What is drawn beside them must be an observation: it lies in a plate, or has an axis of as many elements as rows.
     """
-    nodes = {name: node for name, node in prune_subsample_sites(trace).nodes.items() if node["type"] == "sample"}
+    drawn: Any = prune_subsample_sites(trace).nodes
+    nodes = {name: node for name, node in drawn.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
     missing = [
         name
