@@ -314,9 +314,7 @@ def _predict_rows(
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
     """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
-    if not carried:
-        return {}
-    own = own_paths(model)
+    own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:
             raise ValueError(
