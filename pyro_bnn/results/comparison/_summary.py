@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,19 +23,24 @@ COVERAGES = (0.5, 0.9)
 """Probabilities of the central intervals whose coverage is counted."""
 
 
-@dataclass(frozen=True)
 class ClassSummary:
-    """Class probabilities from all draws of a method, and from its draws without each group in turn.
+    """Class probabilities from all draws of a method, and from its draws without each group in turn."""
 
-    Args:
-        prediction: The prediction from all draws.
-        probs: Mean probabilities of all draws, then without each group in turn, shape (G + 1, C, N).
-        resampled_labels: Most probable class for each bootstrap resample of the groups, shape (B, N).
-    """
-
-    prediction: ClassificationPrediction
-    probs: Tensor
-    resampled_labels: Tensor
+    def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
+        assert prediction.logits is not None
+        logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
+        if logits.dim() > 3:
+            raise ValueError(f"classes are compared for one label per input, got {logits.shape[2]} labels.")
+        probs = logits.double().softmax(-1).movedim(1, -1)  # (S, C, N)
+        groups = _groups(prediction)
+        sums = torch.stack([probs[groups == group].sum(0) for group in range(NUM_GROUPS)])  # (G, C, N)
+        sizes = torch.bincount(groups)[:, None, None]
+        total = sums.sum(0, keepdim=True)
+        generator = torch.Generator().manual_seed(seed)
+        resamples = torch.randint(NUM_GROUPS, (NUM_RESAMPLES, NUM_GROUPS), generator=generator).to(probs.device)
+        self.prediction = prediction
+        self.probs = torch.cat([total / len(probs), (total - sums) / (len(probs) - sizes)])  # (G + 1, C, N)
+        self.resampled_labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])  # (B, N)
 
     def pair_scores(self, reference: "ClassSummary", mask: Tensor) -> dict[str, Estimate]:
         """Agreement and total variation at the points in `mask`; see :class:`Scores`."""
@@ -58,23 +62,6 @@ class ClassSummary:
         return scores | _nll(prediction)
 
 
-def _summary_of_classes(prediction: ClassificationPrediction, seed: int) -> ClassSummary:
-    assert prediction.logits is not None
-    logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
-    if logits.dim() > 3:
-        raise ValueError(f"classes are compared for one label per input, got {logits.shape[2]} labels.")
-    probs = logits.double().softmax(-1).movedim(1, -1)  # (S, C, N)
-    groups = _groups(prediction.num_samples).to(probs.device)
-    sums = torch.stack([probs[groups == group].sum(0) for group in range(NUM_GROUPS)])  # (G, C, N)
-    sizes = torch.bincount(groups)[:, None, None]
-    total = sums.sum(0, keepdim=True)
-    means = torch.cat([total / len(probs), (total - sums) / (len(probs) - sizes)])
-    generator = torch.Generator().manual_seed(seed)
-    resamples = torch.randint(NUM_GROUPS, (NUM_RESAMPLES, NUM_GROUPS), generator=generator).to(probs.device)
-    labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])
-    return ClassSummary(prediction, means, labels)
-
-
 class Moments(NamedTuple):
     """Moments and quantiles of the predictions of some draws; the last axis of each tensor is the points."""
 
@@ -92,17 +79,29 @@ NUMBER_STATISTICS: dict[str, Callable[[Moments, Moments], Tensor]] = {
 }
 
 
-@dataclass(frozen=True)
 class NumberSummary:
-    """Predicted numbers from all draws of a method, and from its draws without each group in turn.
+    """Moments of the predicted numbers from all draws of a method, and from its draws without each group in turn."""
 
-    Args:
-        prediction: The prediction from all draws.
-        moments: Moments of all draws, then without each group in turn, G + 1 entries.
-    """
-
-    prediction: RegressionPrediction
-    moments: list[Moments]
+    def __init__(self, prediction: RegressionPrediction, seed: int, num_quantiles: int) -> None:
+        components = prediction.components
+        assert components is not None
+        with seeded(seed, prediction.mean.device):
+            observations = components.sample()
+        means, variances, observations = (
+            v.reshape(*v.shape[:2], -1).movedim(1, -1).double()
+            for v in (components.mean, components.variance, observations)
+        )  # (S, O, N)
+        groups = _groups(prediction)
+        self.prediction = prediction
+        self.moments: list[Moments] = []
+        for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
+            keep = groups != left_out
+            epistemic = means[keep].var(0)
+            total = epistemic + variances[keep].mean(0)
+            ordered = observations[keep].sort(0).values
+            rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
+            quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
+            self.moments.append(Moments(means[keep].mean(0), epistemic, total, quantiles))
 
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
         """Distances of means and distributions, ratios of standard deviations; see :class:`Scores`."""
@@ -128,28 +127,6 @@ class NumberSummary:
         return scores | _nll(prediction)
 
 
-def _summary_of_numbers(prediction: RegressionPrediction, seed: int, num_quantiles: int) -> NumberSummary:
-    components = prediction.components
-    assert components is not None
-    with seeded(seed, prediction.mean.device):
-        observations = components.sample()
-    means, variances, observations = (
-        v.reshape(*v.shape[:2], -1).movedim(1, -1).double()
-        for v in (components.mean, components.variance, observations)
-    )  # (S, O, N)
-    groups = _groups(prediction.num_samples).to(means.device)
-    moments = []
-    for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
-        keep = groups != left_out
-        epistemic = means[keep].var(0)
-        total = epistemic + variances[keep].mean(0)
-        ordered = observations[keep].sort(0).values
-        rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
-        quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
-        moments.append(Moments(means[keep].mean(0), epistemic, total, quantiles))
-    return NumberSummary(prediction, moments)
-
-
 def jackknife(values: Sequence[float]) -> Estimate:
     """The jackknife estimate; the first value is of all draws, the others are of the draws without one group each."""
     value, *left_out = values
@@ -163,8 +140,10 @@ def over_points(values: Tensor) -> Estimate:
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
 
-def _groups(num_samples: int) -> Tensor:
-    return torch.arange(num_samples) * NUM_GROUPS // num_samples
+def _groups(prediction: Prediction) -> Tensor:
+    """The group of each draw, shape (S,)."""
+    num_samples, device = prediction.num_samples, prediction.expectation.device
+    return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 
 
 def _nll(prediction: Prediction) -> dict[str, Estimate]:
@@ -184,9 +163,9 @@ def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> di
     summaries: dict[str, ClassSummary | NumberSummary] = {}
     for seed, (name, prediction) in zip(seeds, predictions.items(), strict=True):
         if isinstance(prediction, ClassificationPrediction):
-            summaries[name] = _summary_of_classes(prediction, seed)
+            summaries[name] = ClassSummary(prediction, seed)
         else:
-            summaries[name] = _summary_of_numbers(prediction.as_kind(RegressionPrediction), seed, num_quantiles)
+            summaries[name] = NumberSummary(prediction.as_kind(RegressionPrediction), seed, num_quantiles)
     kinds = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
     if len({(type(summary), kinds[name][1]) for name, summary in summaries.items()}) > 1:
         raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")
