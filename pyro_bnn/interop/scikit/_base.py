@@ -1,4 +1,4 @@
-"""What both estimators share: checks of tables, the network, the fit, and predictions."""
+"""What both estimators share: checks of tables, standard units, the network, the fit, and predictions."""
 
 import secrets
 import warnings
@@ -9,20 +9,22 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
+from torch.distributions import Normal
 
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
+from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
 from ...results.prediction import predict
-from ...scores.uncertainty import Prediction
+from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
 from ._methods import METHODS, WITHOUT_VALIDATION, Settings, Task
-from ._standard import standard_units
 
 GAIN = 2.0
 """Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results). Under it a
@@ -139,3 +141,27 @@ class BNNEstimator(Settings):
         check_is_fitted(self)
         status = self.posterior_.status
         return str(replace(status, remedy=REMEDY) if status.remedy else status)
+
+
+def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, which is 1 for a constant one, over rows with weights or without."""
+    scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
+    return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
+
+
+def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
+    """A prediction of standardised targets as one of mean + scale * standardised; both have the shape (O,)."""
+    variance = scale.square()
+    changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
+    if prediction.variance_of_means is not None:
+        changed["variance_of_means"] = variance * prediction.variance_of_means
+    if isinstance(prediction, MixtureDensityPrediction):
+        changed["within_components"] = variance * prediction.within_components
+        changed["between_components"] = variance * prediction.between_components
+    components = prediction.components
+    if isinstance(components, NormalMixture):
+        loc, width = mean[:, None] + scale[:, None] * components.loc, scale[:, None] * components.scale
+        changed["components"] = NormalMixture(components.logits, loc, width, validate_args=False)
+    elif isinstance(components, Normal):
+        changed["components"] = Normal(mean + scale * components.loc, scale * components.scale, validate_args=False)
+    return replace(prediction, **changed)

@@ -61,20 +61,12 @@ class Settings(BaseEstimator):
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is to do.
-
-    Args:
-        settings: The estimator's parameters.
-        make_model: Function from a seed to the model, whose network has first weights of that seed.
-        data: Inputs, shape (N, D), and targets, with their weights if the likelihood has row weights.
-        validation: The same of rows for early stopping, or None.
-        seed: Seed of everything random.
-    """
+    """What a method is to do."""
 
     settings: Settings
-    make_model: Callable[[int], BayesianModel]
-    data: tuple[Tensor, Tensor]
-    validation: tuple[Tensor, Tensor] | None
+    make_model: Callable[[int], BayesianModel]  # from a seed, of which the network has its first weights
+    data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, with their weights if there are any
+    validation: tuple[Tensor, Tensor] | None  # the same of rows for early stopping
     seed: int
 
 

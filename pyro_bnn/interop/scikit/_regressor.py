@@ -13,8 +13,7 @@ from sklearn.base import RegressorMixin
 from ..._core import checks as _checks
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...scores.uncertainty import RegressionPrediction
-from ._base import DTYPE, BNNEstimator
-from ._standard import in_units, standard_units
+from ._base import DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
 

@@ -12,9 +12,8 @@ of a paper, to be included without scaling.
 from ._classification import reliability_diagram, vote_histograms
 from ._comparison import comparison
 from ._detection import detection_curves
-from ._figures import new_axes, save
+from ._figures import PALETTE, new_axes, save, style
 from ._regression import predictive_density, regression_bands
-from ._style import PALETTE, style
 from ._training import accuracy_curves, loss_curves
 from ._weights import pruning_curve, signal_to_noise, weight_density, weight_histograms
 

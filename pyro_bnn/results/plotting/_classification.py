@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.metrics import calibration_bins, expected_calibration_error
-from ._figures import check_axes, figure_of_width, inches
-from ._style import BLACK, BLUE, GREY, SKY, Width, styled
+from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
 """Number of images beside each other: wide enough for the names of the classes."""

@@ -9,8 +9,7 @@ from ..._core import checks as _checks
 from ..._core.inputs import leaves
 from ...scores.uncertainty import RegressionPrediction
 from ..comparison import Comparison
-from ._figures import figure_of_width, inches, new_axes, points_of
-from ._style import BLACK, DASHES, PALETTE, Width, styled
+from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, new_axes, points_of, styled
 
 CURVES_IN_A_ROW: dict[Width, int] = {"column": 2, "page": 4}
 LINES = (BLACK, *(color for color in PALETTE if color != BLACK))

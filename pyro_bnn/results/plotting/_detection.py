@@ -10,8 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ...scores.metrics import ood_scores
 from ...scores.uncertainty import ClassificationPrediction
-from ._figures import flat, panels
-from ._style import BLUE, DASHES, GREY, PALETTE, VERMILION, Width, styled
+from ._figures import BLUE, DASHES, GREY, PALETTE, VERMILION, Width, flat, panels, styled
 
 Scores = Mapping[str, Tensor] | ClassificationPrediction
 

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import RegressionPrediction
-from ._figures import flat, one_axes, points_of
-from ._style import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, styled
+from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_axes, points_of, styled
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
 TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE

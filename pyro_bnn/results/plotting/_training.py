@@ -7,8 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..._core import checks as _checks
 from ...inference.history import History
-from ._figures import one_axes, panels
-from ._style import BLACK, BLUE, VERMILION, Width, styled
+from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
 """Number of epochs below which each has a marker."""

@@ -13,8 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..pruning import PruningReport, decibel
-from ._figures import inches, new_axes, one_axes, panels
-from ._style import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, styled
+from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
 """Largest number of points on a curve; of more weights, this many quantiles are drawn."""

@@ -9,16 +9,15 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..._core.functional import swapped
+from ..._core.functional import ordinary_attention, swapped
 from ..._core.inputs import Inputs
 from ..._core.reflection import overridden_names
 from ..._core.reuse import Memory, Plan
-from ..._core.scope import eval_mode, reseed, restored
+from ..._core.scope import eval_mode, filtered_warnings, reseed, restored
 from ...inference.posterior import Draw
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ._at_once import Block, remembered
-from ._linearised import linearised_output
 
 P = TypeVar("P", bound=Prediction)
 
@@ -67,20 +66,12 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
 
 @dataclass(frozen=True)
 class Way:
-    """How a network is run for the draws of a posterior.
+    """How a network is run for the draws of a posterior."""
 
-    Args:
-        constant: Sites that are the same in all draws.
-        centers: Points around which the network is made linear in its weights, each for one draw, in turn; where it is
-            None, or if there are none, the network is taken as it is.
-        keep: Whether to keep the prediction of each draw.
-        carried: Path of each of the network's own parameters and buffers of which draws hold values, by name.
-    """
-
-    constant: Collection[str] = ()
-    centers: Sequence[Draw | None] = ()
-    keep: bool = False
-    carried: Mapping[str, str] = field(default_factory=dict)
+    constant: Collection[str] = ()  # sites that are the same in all draws
+    centers: Sequence[Draw | None] = ()  # where the network is made linear, in turn; None takes it as it is
+    keep: bool = False  # whether to keep the prediction of each draw
+    carried: Mapping[str, str] = field(default_factory=dict)  # paths of parameters and buffers that draws hold, by name
 
 
 class Batch(Generic[P]):
@@ -122,7 +113,7 @@ class Batch(Generic[P]):
                 "a linearised prediction needs a plain BayesianModel and a network without variables of its own, got "
                 f"{type(self._model).__name__} and draws of {list(draw)}; pass `linearised=False`."
             )
-        output = linearised_output(self._model, center, draw, self._x, self._way.constant)
+        output = _linearised_output(self._model, center, draw, self._x, self._way.constant)
         return self._model.observe(output, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
@@ -155,3 +146,32 @@ class Batch(Generic[P]):
         """The prediction of all draws, given the logarithm of their number."""
         density = self._log_density
         return self._sum.prediction(None if density is None else density - log_num_samples)
+
+
+def _linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs, constant: Collection[str]) -> Tensor:
+    r"""The output at drawn weights of the network that is linear in its weights around a point.
+
+    .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
+
+    The product with the Jacobian is one pass with forward derivatives; the Jacobian itself is never made. The sites in
+    `constant` are the same in the point w*, `center`, and the draw w.
+    """
+    names = [name for name in model.site_names if name not in constant]
+    point = tuple(center[name] for name in names)
+    moves = tuple(draw[name] - center[name] for name in names)
+
+    def output(*weights: Tensor) -> Tensor:
+        return model.output_given({**center, **dict(zip(names, weights, strict=True))}, x)
+
+    try:
+        with filtered_warnings("ignore", "`torch.jit.script` is deprecated"), ordinary_attention():  # torch's own use
+            at_point, change, *_ = torch.func.jvp(output, point, moves)
+    except ValueError as error:
+        if not isinstance(error.__cause__, NotImplementedError):
+            raise
+        raise ValueError(
+            "a linearised prediction needs forward derivatives, but an operation of the network has none "
+            f"({str(error.__cause__).splitlines()[0]}); pass `linearised=False`."
+        ) from error
+    result: Tensor = at_point + change
+    return result
