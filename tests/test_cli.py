@@ -355,7 +355,7 @@ def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, 
 
 def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
     out = tmp_path / "compared"
-    code, printed, err = pyro_bnn("compare", "--out", out, "--num-draws", 40, "--num-steps", 50, "--compile")
+    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 50, "--compile")
     assert (code, err) == (0, "")
     for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
         assert word in printed

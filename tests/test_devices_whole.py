@@ -103,7 +103,7 @@ def test_a_posterior_is_written_and_read_on_the_device(tmp_path):
 
 
 def test_noise_of_gradients():
-    both(lambda model, guide, x, y: pb.gradient_noise(model, guide, x, y, num_draws=3).parameters[0].noise)
+    both(lambda model, guide, x, y: pb.gradient_noise(model, guide, x, y, num_samples=3).parameters[0].noise)
 
 
 def test_swag():

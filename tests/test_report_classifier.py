@@ -124,7 +124,7 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     assert section.usable == "70.0 % right; defer the least certain 50 % and the rest had no error (5 rows)"
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
-    assert f"log-likelihood {own:.3f} against {theirs:.3f} nats" in section.verdicts[2].text
+    assert f"NLL {-own:.3f} against {-theirs:.3f} nats" in section.verdicts[2].text
 
 
 def test_of_many_classes_those_of_the_lowest_recall_are_listed():

@@ -15,6 +15,7 @@ from ..modelling.priors import NormalPrior
 from ..nets import mlp
 from ..results import plotting
 from ..results.prediction import predict
+from ..scores.uncertainty import RegressionPrediction
 from .folders import Folder
 from .images import load_data
 from .recipes import find_recipe
@@ -70,7 +71,7 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
         seed=seed,
     )
     grid = torch.linspace(-1.5, 1.5, 500)[:, None]
-    prediction = predict(model, posterior, grid, num_samples=100, seed=seed).as_regression()
+    prediction = predict(model, posterior, grid, num_samples=100, seed=seed).as_kind(RegressionPrediction)
 
     truth = 10 * torch.sin(2 * torch.pi * grid)
     ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)

@@ -23,6 +23,7 @@ from ..inference.svi import fit_svi, scheduled
 from ..modelling.model import BayesianModel
 from ..results.prediction import predict_point
 from ..scores import metrics
+from ..scores.uncertainty import ClassificationPrediction
 from .accuracy import AccuracyCurve
 from .building import build, rebuild
 from .config import RunConfig
@@ -157,7 +158,7 @@ class _AccuracyTracker:
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
-        return metrics.accuracy(prediction.as_classification().probs, y)
+        return metrics.accuracy(prediction.as_kind(ClassificationPrediction).probs, y)
 
 
 def load_config(run: str | Path) -> RunConfig:

@@ -43,12 +43,12 @@ class RegressionStudy:
         *,
         seed: int = 0,
         num_steps: int = 3000,
-        num_draws: int = 500,
+        num_samples: int = 500,
         compile: bool = False,
         progress: bool = False,
     ) -> None:
         self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=seed)
-        self.seed, self.num_steps, self.num_draws = seed, num_steps, num_draws
+        self.seed, self.num_steps, self.num_samples = seed, num_steps, num_samples
         self.compile, self.progress = compile, progress
         self.model = self._make()
 
@@ -88,8 +88,8 @@ class RegressionStudy:
         return fit_nuts(
             self.model,
             (self.x, self.y),
-            num_samples=self.num_draws,
-            num_warmup=self.num_draws,
+            num_samples=self.num_samples,
+            num_warmup=self.num_samples,
             compile=self.compile,
             progress=self.progress,
             seed=self.seed,

@@ -17,13 +17,13 @@ from .stopping import loading
 
 EXAMPLES = (
     "pyro-bnn compare",
-    "pyro-bnn compare --num-draws 150 --compile --out quick",
+    "pyro-bnn compare --num-samples 150 --compile --out quick",
 )
 
 
 def compare(
     out: options.Out = Path("pyro-bnn-compare"),
-    num_draws: Annotated[
+    num_samples: Annotated[
         int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
     ] = 500,
     num_steps: Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)] = 3000,
@@ -53,7 +53,7 @@ def compare(
 
     with creating(out, command="compare", force=force) as folder:
         study = RegressionStudy(
-            seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
+            seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
         )
         with silent_fits():  # their statuses are printed
             result = study.run(tell)

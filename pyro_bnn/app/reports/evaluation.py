@@ -121,11 +121,11 @@ def evaluate_classifier(
     """
     device = model.device
     x, y = images.x_test.to(device), images.y_test.to(device)
-    components = predict(
-        model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed
-    ).as_classification()
-    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_classification()
-    mean_weights = predict_point(model, posterior.median(), x, y=y).as_classification()
+    components = predict(model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed).as_kind(
+        ClassificationPrediction
+    )
+    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_kind(ClassificationPrediction)
+    mean_weights = predict_point(model, posterior.median(), x, y=y).as_kind(ClassificationPrediction)
     assert components.logits is not None
     rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
     rows.append(_row("mean weights", mean_weights.probs, y))
@@ -134,7 +134,9 @@ def evaluate_classifier(
     rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
     foreign, scores = None, {}
     if unknown is not None and len(unknown):
-        foreign = predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed).as_classification()
+        foreign = predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed).as_kind(
+            ClassificationPrediction
+        )
         scores = _scores(ensemble, foreign)
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))

@@ -109,7 +109,7 @@ def _columns(prediction: Prediction, target: Target, levels: Sequence[float]) ->
     """The columns of the table by name."""
     if isinstance(prediction, ClassificationPrediction):
         return dict(_class_columns(prediction, target))
-    return dict(_number_columns(in_units(prediction.as_regression(), target), levels))
+    return dict(_number_columns(in_units(prediction.as_kind(RegressionPrediction), target), levels))
 
 
 def _class_columns(prediction: ClassificationPrediction, target: Target) -> Iterator[tuple[str, list[str]]]:

@@ -111,7 +111,14 @@ def report_pruning(
     """
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
-        model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
+        model,
+        posterior,
+        x,
+        y,
+        fractions=fractions,
+        num_samples=num_samples,
+        per="layer" if per_layer else "network",
+        seed=seed,
     )
     report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
@@ -168,7 +175,7 @@ def save_pruned_run(
     Returns:
         A sentence that says how many weights were removed.
     """
-    pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
+    pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     with folder.new(POSTERIOR) as path:
@@ -177,7 +184,7 @@ def save_pruned_run(
 
 
 def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
-    pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
+    pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
     values = pruned.median()
     dense = pruning.sparse_network(model, values, max_density=None)
     sparse = pruning.sparse_network(model, values)

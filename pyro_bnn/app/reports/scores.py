@@ -38,16 +38,15 @@ COLUMNS = {
     "ece": "ECE",
     "brier": "Brier",
     "rmse": "RMSE",
-    "log_likelihood": "log-lik.",
     "crps": "CRPS",
-    **{f"coverage_{level:.0%}".rstrip("%"): f"in {level:.0%}" for level in LEVELS},
+    **{f"coverage_{100 * level:.0f}": f"in {level:.0%}" for level in LEVELS},
 }
 """Heading of each score."""
 
 ENSEMBLE = "mean weights: one network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
-    False: "RMSE and CRPS are in the units of the target, and log-lik. is the mean log-density in nats per row; less, "
-    "less and more is better. in 90%: share of targets in the 90 % interval, which should be 90 %.",
+    False: "RMSE and CRPS (units of the target) and NLL (nats per row): less is better. in 90%: share of targets in "
+    "the 90 % interval, which should be 90 %.",
     True: "NLL (nats per row), ECE (calibration error) and Brier score: less is better.",
 }
 
@@ -141,7 +140,7 @@ def report_scores(
     folder.write_json("metrics.json", asdict(report))
     save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
-        probs = ensemble.as_classification().probs
+        probs = ensemble.as_kind(ClassificationPrediction).probs
         save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y)[0], picture_format)
     return report
 
@@ -153,15 +152,13 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
-    own = in_units(prediction.as_regression(), target)
+    own = in_units(prediction.as_kind(RegressionPrediction), target)
     assert own.targets is not None
     scores = own.score()
-    scores["log_likelihood"] = -scores.pop("nll")
     if own.components is not None:
         for level in LEVELS:
             low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
-            name = f"coverage_{level:.0%}".rstrip("%")
-            scores[name] = metrics.interval_coverage(low, high, own.targets.to(low))
+            scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
 
 

@@ -47,11 +47,11 @@ class GradientNoise:
 
     Args:
         parameters: One row per learned parameter.
-        num_draws: Number of gradients that were drawn.
+        num_samples: Number of gradients that were drawn.
     """
 
     parameters: tuple[ParameterNoise, ...]
-    num_draws: int
+    num_samples: int
 
     def __str__(self) -> str:
         width = max(18, *(len(row.name) for row in self.parameters))
@@ -71,7 +71,7 @@ def gradient_noise(
     x: Tensor,
     y: Tensor,
     *,
-    num_draws: int = 100,
+    num_samples: int = 100,
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float = 1.0,
@@ -94,7 +94,7 @@ def gradient_noise(
         guide: Its guide, or the posterior from a fit.
         x: Inputs, shape (B, ...).
         y: Targets, shape (B, ...).
-        num_draws: Number S of gradients, at least 2.
+        num_samples: Number S of gradients, at least 2.
         elbo: The bound; see :func:`svi_step`.
         estimator: Gradient estimator; see :func:`svi_step`.
         kl_weight: Weight of the KL term.
@@ -114,7 +114,7 @@ def gradient_noise(
         >>> plain.parameters[0].name, plain.parameters[0].noise > lrt.parameters[0].noise
         ('loc.net.weight', True)
     """
-    _checks.at_least("num_draws", num_draws, 2)
+    _checks.at_least("num_samples", num_samples, 2)
     _checks.kind("model", model, nn.Module, "the model of the guide")
     x, y = _checks.rows("x", x), _checks.rows("y", y)
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
@@ -125,11 +125,11 @@ def gradient_noise(
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
     with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
         totals = _Totals()
-        for _ in range(num_draws):
+        for _ in range(num_samples):
             step(x, y, kl_weight=kl_weight)
             named = [*own.named_parameters(), *model.named_parameters()]
             totals.add({name: parameter.grad for name, parameter in named if parameter.grad is not None})
-    return GradientNoise(tuple(totals.rows()), num_draws)
+    return GradientNoise(tuple(totals.rows()), num_samples)
 
 
 class _Totals:

@@ -146,7 +146,7 @@ def _scores(found: Classified) -> list[dict[str, Any]]:
         {
             "name": f"one weight draw (mean of {len(draws)})",
             "accuracy": mean(row.accuracy for row in draws),
-            "log_likelihood": -mean(row.nll for row in draws),
+            "nll": mean(row.nll for row in draws),
             "brier": mean(row.brier for row in draws),
         }
     ]
@@ -158,7 +158,7 @@ def _scores(found: Classified) -> list[dict[str, Any]]:
     for name, prediction in ways.items():
         probs, y = prediction.probs.cpu(), found.y.cpu()
         scores = {"accuracy": metrics.accuracy(probs, y), "brier": metrics.brier_score(probs, y)}
-        rows.append({"name": name, "log_likelihood": float(_log_density(prediction).mean()), **scores})
+        rows.append({"name": name, "nll": -float(_log_density(prediction).mean()), **scores})
     return rows
 
 

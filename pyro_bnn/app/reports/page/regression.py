@@ -49,7 +49,7 @@ RIVALS = {"mean of the targets": "the mean of the targets", "Bayesian ridge": "a
 
 
 def errors_section(subject: Subject) -> Section | None:
-    """Errors and log-likelihoods beside those of simple methods; predicted against observed numbers."""
+    """Errors and NLL beside those of simple methods; predicted against observed numbers."""
     found = subject.regressed
     if found is None:
         return None
@@ -123,7 +123,7 @@ def _scores(found: Regressed) -> list[dict[str, Any]]:
         {
             "name": name,
             "rmse": _rmse(found, prediction),
-            "log_likelihood": float(_log_density(prediction).mean()),
+            "nll": -float(_log_density(prediction).mean()),
             "crps": None if prediction.components is None else prediction.crps(found.y.to(prediction.mean)),
         }
         for name, prediction in ways.items()

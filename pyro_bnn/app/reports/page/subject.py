@@ -211,7 +211,7 @@ def _images(config: RunConfig, ood: str | None, data: Path | None, *, download: 
 
 
 def _rival_classifiers(rows: Dataset) -> dict[str, ClassificationPrediction]:
-    return {name: prediction.as_classification() for name, prediction in rivals_of(rows).items()}
+    return {name: prediction.as_kind(ClassificationPrediction) for name, prediction in rivals_of(rows).items()}
 
 
 def _regressed(
@@ -220,7 +220,7 @@ def _regressed(
     target, is_count = rows.facts.target, isinstance(model.likelihood, PoissonLikelihood)
     x, y = rows.x_test.to(model.device), rows.y_test.to(model.device)
     standard = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=True, seed=seed)
-    prediction = in_units(standard.as_regression(), target)
+    prediction = in_units(standard.as_kind(RegressionPrediction), target)
     assert prediction.targets is not None
     mean, scale = (torch.tensor(part, dtype=torch.double, device=y.device) for part in (target.mean, target.scale))
     train = mean + scale * rows.y_train.to(y.device).double()
@@ -228,8 +228,11 @@ def _regressed(
         prediction.targets.double(),
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
         prediction,
-        in_units(predict_point(model, posterior.median(), x, y=y).as_regression(), target),
-        {name: in_units(p.as_regression(), target) for name, p in rivals_of(rows, is_count=is_count).items()},
+        in_units(predict_point(model, posterior.median(), x, y=y).as_kind(RegressionPrediction), target),
+        {
+            name: in_units(p.as_kind(RegressionPrediction), target)
+            for name, p in rivals_of(rows, is_count=is_count).items()
+        },
         train_mean=train.mean(0),
         train_scale=train.std(0),
         is_count=is_count,

@@ -29,7 +29,7 @@ NUM_ERRORS = 2.0
 """Differences of fewer standard errors than this are called none: by chance, one in twenty is larger."""
 
 SMALL_GAIN = 0.01
-"""Heuristic: differences of log-likelihood by fewer nats per row are called none."""
+"""Heuristic: differences of NLL by fewer nats per row are called none."""
 
 WEAK = 0.5
 """Heuristic: who avoids less than this share of a guess's mistakes, or of its squared error, is called weak."""
@@ -151,18 +151,16 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 
     Args:
         name: The method.
-        own: Mean log-likelihood of the network, in nats per row.
+        own: Mean log-density of the network, in nats per row.
         theirs: That of the method.
         error: Standard error of the difference.
         points: The errors of both in words, such as ``RMSE 2 against 3``.
         is_nearer: Whether the network's errors are clearly smaller.
     """
     gain = own - theirs
-    numbers = (
-        f"log-likelihood {own:.3f} against {theirs:.3f} nats per row, difference {gain:+.3f} ± {error:.3f}; {points}"
-    )
+    numbers = f"NLL {-own:.3f} against {-theirs:.3f} nats per row, gain {gain:+.3f} ± {error:.3f}; {points}"
     rule = (
-        "The rival is the simple method of the highest log-likelihood. Problem: it is better than the network by more "
+        "The rival is the simple method of the lowest NLL. Problem: it is better than the network by more "
         f"than {NUM_ERRORS:g} standard errors of the difference, and by {SMALL_GAIN:g} nats per row. Note: there is no "
         "such difference either way. If the network has fewer errors none the less, its uncertainty is to blame."
     )
@@ -184,14 +182,14 @@ def of_averaging(num_samples: int, own: float, mean_weights: float, error: float
 
     Args:
         num_samples: Number of weight draws.
-        own: Mean log-likelihood of the average, in nats per row.
+        own: Mean log-density of the average, in nats per row.
         mean_weights: That of the mean weights.
         error: Standard error of the difference.
     """
     gain = own - mean_weights
     if not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN):
         return None
-    numbers = f"log-likelihood {own:.3f} against {mean_weights:.3f} nats per row, difference {gain:+.3f} ± {error:.3f}"
+    numbers = f"NLL {-own:.3f} against {-mean_weights:.3f} nats per row, gain {gain:+.3f} ± {error:.3f}"
     text = f"Averaging over {num_samples} weight draws predicts {{}} than the mean weights alone ({numbers})."
     rule = f"Said if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
     if gain > 0:
