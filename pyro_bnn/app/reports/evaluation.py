@@ -1,22 +1,33 @@
 """The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ...inference.guides import GuidePosterior
-from ...inference.history import History
 from ...modelling.model import BayesianModel
 from ...results import plotting
 from ...results.prediction import predict, predict_point
 from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction
+from .. import images, runs, sources
+from ..config import RunConfig
 from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
 
-__all__ = ["FILES", "SCORES", "Evaluation", "Report", "Row", "evaluate_classifier", "report_evaluation"]
+__all__ = [
+    "FILES",
+    "SCORES",
+    "Evaluation",
+    "Report",
+    "Row",
+    "evaluate_classifier",
+    "load_measured",
+    "report_evaluation",
+]
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
@@ -34,36 +45,21 @@ LEGEND = [
 
 @dataclass(frozen=True)
 class Row:
-    """Scores of one way to predict.
-
-    Args:
-        name: The way, such as ``ensemble of 100``.
-        accuracy: Fraction of test images classified correctly.
-        nll: Mean negative log-likelihood, in nats.
-        ece: Expected calibration error with 15 bins.
-        brier: Brier score, summed over classes.
-    """
+    """Scores of one way to predict, such as ``ensemble of 100``."""
 
     name: str
     accuracy: float
-    nll: float
-    ece: float
-    brier: float
+    nll: float  # mean, in nats
+    ece: float  # expected calibration error with 15 bins
+    brier: float  # summed over classes
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that an evaluation measures.
-
-    Args:
-        rows: Scores of single draws, of the mean weights and of ensembles.
-        ood: How well each score tells out-of-domain images from known ones, by name of the score.
-        num_test: Number of test images.
-        num_unknown: Number of out-of-domain images.
-    """
+    """Scores of single draws, mean weights and ensembles, and how well each score tells unknown images from known."""
 
     rows: list[Row]
-    ood: dict[str, metrics.OODScores]
+    ood: dict[str, metrics.OODScores]  # by name of the score
     num_test: int
     num_unknown: int
 
@@ -81,46 +77,51 @@ class Report:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report, and the predictions that it was made of.
-
-    Args:
-        report: The report.
-        ensemble: Prediction of the test images by the large ensemble.
-        mean_weights: Prediction of the test images at the mean weights.
-        foreign: Prediction of the out-of-domain images by the large ensemble; None without such images.
-        scores: Scores of test images and of out-of-domain images, by name of the score; empty without the latter.
-    """
+    """A report, and the predictions that it was made of."""
 
     report: Report
-    ensemble: ClassificationPrediction
+    ensemble: ClassificationPrediction  # of the test images, by the large ensemble
     mean_weights: ClassificationPrediction
-    foreign: ClassificationPrediction | None
-    scores: dict[str, tuple[Tensor, Tensor]]
+    foreign: ClassificationPrediction | None  # of the out-of-domain images, if there are any
+    scores: dict[str, tuple[Tensor, Tensor]]  # of test and of out-of-domain images, by name of the score
+
+
+def load_measured(
+    run: Path, config: RunConfig, ood: str | None, *, data: Path | None, download: bool, device: str
+) -> tuple[Dataset, Tensor | None, str, BayesianModel, GuidePosterior]:
+    """The rows of a run, its unknown images and what these are (None for other data), its model and its posterior."""
+    rows: Dataset
+    unknown, name = None, ""
+    if config.kind == "images":
+        rows, unknown, name = images.load_with_unknown(config, ood, root=data, download=download)
+    elif ood is not None or download:
+        raise ValueError("--ood and --download are for image sets; leave them out.")
+    else:
+        rows = sources.load(config, root=data, facts=runs.read_facts(run))
+        if not len(rows.x_test):
+            raise ValueError(
+                "all rows were trained on (--test-fraction 0), so there are none to report on; see scores on new rows "
+                "by `pyro-bnn predict`."
+            )
+    return rows, unknown, name, *runs.load_run(run, rows, device=device)
 
 
 def evaluate_classifier(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Dataset,
+    data: Dataset,
     unknown: Tensor | None,
     *,
     num_samples: int = 100,
     num_components: int = 10,
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a trained classifier.
+    """Measure a trained classifier on its test rows, and on unknown images if there are any.
 
-    Args:
-        model: The model.
-        posterior: Its fitted guide.
-        images: The run's images, of which the test part is used.
-        unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
-        num_samples: Number of draws in the large ensemble.
-        num_components: Number of draws in the small ensemble, whose members are also scored one by one.
-        seed: Seed of the draws.
+    The members of the ensemble of `num_components` draws are also scored one by one; that of `num_samples` is larger.
     """
     device = model.device
-    x, y = images.x_test.to(device), images.y_test.to(device)
+    x, y = data.x_test.to(device), data.y_test.to(device)
     components = predict(
         model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed
     ).as_classification()
@@ -144,34 +145,33 @@ def evaluate_classifier(
 def report_evaluation(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Dataset,
+    data: Dataset,
     unknown: Tensor | None,
     folder: Folder,
     *,
     num_samples: int = 100,
-    num_components: int = 10,
     seed: int = 0,
     picture_format: str = "png",
 ) -> Report:
-    """Measure a trained classifier, and write `metrics.json` and pictures.
-
-    Args:
-        model: The model.
-        posterior: Its fitted guide.
-        images: The run's images, of which the test part is used.
-        unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
-        folder: Folder that the results are written to.
-        num_samples: Number of draws in the large ensemble.
-        num_components: Number of draws in the small ensemble, whose members are also scored one by one.
-        seed: Seed of the draws.
-        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
-    """
-    found = evaluate_classifier(
-        model, posterior, images, unknown, num_samples=num_samples, num_components=num_components, seed=seed
-    )
+    """Measure a trained classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
+    found = evaluate_classifier(model, posterior, data, unknown, num_samples=num_samples, seed=seed)
     folder.write_json("metrics.json", asdict(found.report))
-    y = images.y_test.to(model.device)
-    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, folder, picture_format)
+    known, y = found.ensemble, data.y_test.to(model.device)
+    pictures = {
+        "loss.png": plotting.loss_curves(posterior.history)[0],
+        "reliability.png": plotting.reliability_diagram(known.probs, y)[0],
+    }
+    if found.foreign is not None and unknown is not None:
+        shown = 5
+        pictures["votes.png"] = plotting.vote_histograms(
+            torch.cat([data.x_test[:shown], unknown[:shown].cpu()]),
+            torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
+            data.classes,
+            titles=[f"known: {data.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
+        )[0, 0]
+        pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]
+    for name, ax in pictures.items():
+        save_picture(folder, name, ax, picture_format)
     return found.report
 
 
@@ -190,30 +190,3 @@ def _scores(known: ClassificationPrediction, unknown: ClassificationPrediction) 
         return p.total, p.epistemic, 1 - p.max_probability, p.logit_variance
 
     return dict(zip(SCORES, zip(of(known), of(unknown), strict=True), strict=True))
-
-
-def _draw(
-    history: History,
-    known: ClassificationPrediction,
-    y: Tensor,
-    images: Dataset,
-    foreign: ClassificationPrediction | None,
-    unknown: Tensor | None,
-    folder: Folder,
-    picture_format: str,
-) -> None:
-    save_picture(folder, "loss.png", plotting.loss_curves(history)[0], picture_format)
-    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y)[0], picture_format)
-    if foreign is None or unknown is None:
-        return
-
-    shown = 5
-    votes = plotting.vote_histograms(
-        torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
-        torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
-        images.classes,
-        titles=[f"known: {images.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
-    )
-    save_picture(folder, "votes.png", votes[0, 0], picture_format)
-
-    save_picture(folder, "ood.png", plotting.detection_curves(known, foreign)[0], picture_format)
