@@ -18,7 +18,6 @@ from ..inference.history import History
 from ..inference.posterior import Status
 from ..inference.svi import fit_svi, scheduled
 from ..modelling.model import BayesianModel
-from .accuracy import AccuracyCurve
 from .building import build, rebuild
 from .config import RunConfig
 from .datasets import Dataset, Facts
@@ -27,7 +26,7 @@ from .folders import Folder, creating, find_run
 from .manifest import Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
-from .tracking import AccuracyTracker
+from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import checked, parsed
 
 __all__ = [
@@ -142,7 +141,7 @@ def fit(
     with folder.new(POSTERIOR) as path:
         save_posterior(posterior, path, model)
     if tracker is not None:
-        folder.write_json(ACCURACY, tracker.curve.to_dict())
+        folder.write_json(ACCURACY, tracker.state_dict())
         folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
 

@@ -1,5 +1,6 @@
 """The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,9 +33,16 @@ __all__ = [
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
 
-SCORES = ("entropy", "mutual information", "maximum probability", "logit variance")
-"""Out-of-domain scores; a larger score counts as less known. For the third that is one minus the probability."""
+SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
+    "entropy": lambda prediction: prediction.total,
+    "mutual information": lambda prediction: prediction.epistemic,
+    "maximum probability": lambda prediction: 1 - prediction.max_probability,
+    "logit variance": lambda prediction: prediction.logit_variance,
+}
+"""Out-of-domain scores; a larger score counts as less known."""
 
+NUM_COMPONENTS = 10
+"""Number of draws in the small ensemble, whose members are also scored one by one."""
 
 LEGEND = [
     "component: one weight draw; ensemble: mean probability of several. NLL (nats), ECE (calibration error) and Brier",
@@ -113,30 +121,24 @@ def evaluate_classifier(
     unknown: Tensor | None,
     *,
     num_samples: int = 100,
-    num_components: int = 10,
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a trained classifier on its test rows, and on unknown images if there are any.
-
-    The members of the ensemble of `num_components` draws are also scored one by one; that of `num_samples` is larger.
-    """
+    """Measure a trained classifier on its test rows, and on unknown images if there are any."""
     device = model.device
     x, y = data.x_test.to(device), data.y_test.to(device)
-    components = predict(
-        model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed
-    ).as_classification()
+    small = predict(model, posterior, x, num_samples=NUM_COMPONENTS, keep_draws=True, seed=seed).as_classification()
     ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_classification()
     mean_weights = predict_point(model, posterior.median(), x, y=y).as_classification()
-    assert components.logits is not None
-    rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
+    assert small.logits is not None
+    rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(small.logits)]
     rows.append(_row("mean weights", mean_weights.probs, y))
-    if num_components != num_samples:
-        rows.append(_row(f"ensemble of {num_components}", components.probs, y))
+    if num_samples != NUM_COMPONENTS:
+        rows.append(_row(f"ensemble of {NUM_COMPONENTS}", small.probs, y))
     rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
     foreign, scores = None, {}
     if unknown is not None and len(unknown):
         foreign = predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed).as_classification()
-        scores = _scores(ensemble, foreign)
+        scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
     return Evaluation(report, ensemble, mean_weights, foreign, scores)
@@ -183,10 +185,3 @@ def _row(name: str, probs: Tensor, y: Tensor) -> Row:
         metrics.expected_calibration_error(probs, y),
         metrics.brier_score(probs, y),
     )
-
-
-def _scores(known: ClassificationPrediction, unknown: ClassificationPrediction) -> dict[str, tuple[Tensor, Tensor]]:
-    def of(p: ClassificationPrediction) -> tuple[Tensor, ...]:
-        return p.total, p.epistemic, 1 - p.max_probability, p.logit_variance
-
-    return dict(zip(SCORES, zip(of(known), of(unknown), strict=True), strict=True))

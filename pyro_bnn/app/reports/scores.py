@@ -1,6 +1,6 @@
 """The report on a run with data of one's own: scores on its test rows, in the target's units, beside baselines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -144,42 +144,28 @@ def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]
 
     A linear method is fitted to the first of the training rows, in random order, if there are too many numbers.
     """
+    from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: it takes long
+
     chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
     chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
     x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
     y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
     if data.facts.target.is_class:
-        return {name: _classes(log_probs, y_test) for name, log_probs in _linear_classes(x, y, x_test, data)}
+        shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
+        rivals = {"shares of the classes": _classes(shares.log().expand(len(x_test), -1), y_test)}
+        if len(y.unique()) == len(data.classes):
+            fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
+            rivals["logistic regression"] = _classes(torch.from_numpy(fitted.predict_log_proba(x_test)), y_test)
+        return rivals
+    y = y.double()
+    mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
     if is_count:
-        return {name: _counts(rate, y_test) for name, rate in _linear_counts(x, y.double(), x_test)}
-    return {name: _normal(*moments, y_test) for name, moments in _linear_numbers(x, y.double(), x_test)}
-
-
-def _linear_classes(x: np.ndarray, y: Tensor, x_test: np.ndarray, data: Dataset) -> Iterator[tuple[str, Tensor]]:
-    from sklearn.linear_model import LogisticRegression  # late: it takes long
-
-    shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
-    yield "shares of the classes", shares.log().expand(len(x_test), -1)
-    if len(y.unique()) == len(data.classes):
-        fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-        yield "logistic regression", torch.from_numpy(fitted.predict_log_proba(x_test))
-
-
-def _linear_numbers(x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-    from sklearn.linear_model import BayesianRidge  # late: it takes long
-
-    yield "mean of the targets", (y.mean(0).expand(len(x_test), -1), y.std(0).expand(len(x_test), -1))
-    parts = [BayesianRidge().fit(x, column.numpy()).predict(x_test, return_std=True) for column in y.T]
-    mean, scale = (torch.stack([torch.from_numpy(part[i]) for part in parts], -1) for i in (0, 1))
-    yield "Bayesian ridge", (mean, scale)
-
-
-def _linear_counts(x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Iterator[tuple[str, Tensor]]:
-    from sklearn.linear_model import PoissonRegressor  # late: it takes long
-
-    yield "mean of the targets", y.mean(0).expand(len(x_test), -1)
-    rates = [PoissonRegressor(max_iter=1000).fit(x, column.numpy()).predict(x_test) for column in y.T]
-    yield "Poisson regression", torch.stack([torch.from_numpy(rate) for rate in rates], -1)
+        rates = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
+        name, guess, linear = "Poisson regression", _poisson(mean), _poisson(torch.from_numpy(np.stack(rates, -1)))
+    else:
+        moments = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+        name, guess, linear = "Bayesian ridge", _normal(mean, scale), _normal(*torch.from_numpy(np.stack(moments, -1)))
+    return {"mean of the targets": _numbers(guess, y_test), name: _numbers(linear, y_test)}
 
 
 def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
@@ -197,30 +183,23 @@ def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
     )
 
 
-def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
-    from scipy.stats import norm  # late: it takes long
-
-    scale = scale.clamp_min(1e-12)
-    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy()).sum(-1)
-    components = Normal(mean[None], scale[None], validate_args=False)
-    return _numbers(mean, scale.square(), components, density, y)
+def _normal(mean: Tensor, scale: Tensor) -> Distribution:
+    return Normal(mean[None], scale[None].clamp_min(1e-12), validate_args=False)
 
 
-def _counts(rate: Tensor, y: Tensor) -> Prediction:
-    from scipy.stats import poisson  # late: it takes long
-
-    rate = rate.clamp_min(1e-12)
-    density = poisson.logpmf(y.double().numpy(), rate.numpy()).sum(-1)
-    return _numbers(rate, rate, Poisson(rate[None], validate_args=False), density, y)
+def _poisson(rate: Tensor) -> Distribution:
+    return Poisson(rate[None].clamp_min(1e-12), validate_args=False)
 
 
-def _numbers(mean: Tensor, variance: Tensor, components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
+def _numbers(components: Distribution, y: Tensor) -> Prediction:
+    """The prediction of a single component, of shape (1, N, O)."""
+    y = y.double()
     return RegressionPrediction(
         num_samples=1,
-        log_density=torch.from_numpy(density),
-        mean=mean,
-        aleatoric=variance,
+        log_density=components.log_prob(y)[0].sum(-1),
+        mean=components.mean[0],
+        aleatoric=components.variance[0],
         variance_of_means=None,
         components=components,
-        targets=y.double(),
+        targets=y,
     )

@@ -15,7 +15,7 @@ from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
 from ..evaluation import Report
 from .drawing import drawn, panel, pixels
-from .section import Section, Tile, Verdict, judged, percent, plural, wilson
+from .section import Level, Section, Tile, Verdict, judged, percent, plural, wilson
 from .subject import Classified, Subject
 from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
@@ -192,18 +192,14 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
         f"balanced accuracy {percent(balanced)}, lowest recall {percent(lowest['recall'])} ({name}, {lowest['hits']} "
         f"of {lowest['rows']})"
     )
+    rarer = f"Found clearly less often than the others: {behind}; {numbers}."
     few = f"Too few rows of {name} to tell whether it is found: {numbers}."
     return judged(
         "predictions",
         f"Problem: the 95 % interval of the recall of a class lies below {percent(MISSED, 0)}. Note: it lies more than "
         f"{100 * BEHIND:.0f} points below the accuracy; or the lowest recall is below {percent(MISSED, 0)} by chance.",
         (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
-        (
-            bool(behind),
-            "note",
-            f"low recall of {behind}",
-            f"Found clearly less often than the others: {behind}; {numbers}.",
-        ),
+        (bool(behind), "note", f"low recall of {behind}", rarer),
         (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
         (True, "good", "", f"Every class is mostly found: {numbers}."),
     )
@@ -224,6 +220,8 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
     numbers = (
         f"AUROC {area:.3f} ± {error:.3f}, where 0.5 is a guess and {expected:.3f} is what its probabilities promise"
     )
+    level: Level = "problem" if expected >= POSSIBLE else "note"
+    nowhere = f"The uncertainty does not point at wrong rows ({numbers})."
     weakly = f"The uncertainty points at wrong rows only weakly ({numbers})."
     return judged(
         "uncertainty",
@@ -233,7 +231,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
         (is_above, "note", "uncertainty points at errors only weakly", weakly),
         (
             True,
-            "problem" if expected >= POSSIBLE else "note",
+            level,
             "uncertainty does not point at errors",
             f"The uncertainty does not point at wrong rows ({numbers}).",
         ),
@@ -248,7 +246,7 @@ def calibration_section(subject: Subject) -> Section | None:
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
-    probs = subject.classified.evaluation.ensemble.probs.cpu()
+    probs = subject.classified.prediction.probs.cpu()
     found = calibration_of(probs, y, seed=subject.seed)
     bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS, equal_mass=True)
     diagram = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, equal_mass=True)[0]
@@ -366,7 +364,7 @@ def examples_section(subject: Subject) -> Section | None:
     found = subject.classified
     if found is None or found.images is None:
         return None
-    known, y = found.evaluation.ensemble, found.y.cpu()
+    known, y = found.prediction, found.y.cpu()
     is_right, order = known.labels.cpu() == y, known.total.cpu().argsort()
     truth = [f"truly {found.classes[label]}" for label in y.tolist()]
     groups = [

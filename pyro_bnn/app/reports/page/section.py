@@ -6,7 +6,19 @@ from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binomtest
 
-__all__ = ["Level", "Section", "Tile", "Verdict", "first_line", "judged", "percent", "plural", "sentence", "wilson"]
+__all__ = [
+    "Case",
+    "Level",
+    "Section",
+    "Tile",
+    "Verdict",
+    "first_line",
+    "judged",
+    "percent",
+    "plural",
+    "sentence",
+    "wilson",
+]
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit"]

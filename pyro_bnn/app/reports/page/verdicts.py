@@ -86,10 +86,8 @@ def of_ways(
     )
     rule = f"Said if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
     level: Level = "good" if gain > 0 else "note"
-    return [
-        beaten,
-        Verdict(level, "uncertainty", "" if gain > 0 else "averaging over draws predicts worse", text, rule),
-    ]
+    short = "" if gain > 0 else "averaging over draws predicts worse"
+    return [beaten, Verdict(level, "uncertainty", short, text, rule)]
 
 
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
