@@ -79,7 +79,7 @@ def accuracy_section(subject: Subject) -> Section | None:
     classes, certainty = _by_class(found.classes, matrix), _by_certainty(found.prediction.total.cpu(), is_right)
     balanced = mean(row["recall"] for row in classes)
     name, rival = best_of(found.rivals)
-    name, is_rival_right = f"the {name}" if name.startswith("shares") else name, (rival.labels.cpu() == y).double()
+    is_rival_right = (rival.labels.cpu() == y).double()
     gain, error = mean_and_error(is_right.double() - is_rival_right)
     points = f"{percent(accuracy)} right against {percent(float(is_rival_right.mean()))}"
     verdicts = [
@@ -229,12 +229,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
         f"though the probabilities promise {POSSIBLE:g} or more. Note: the rest.",
         (is_above and area >= USEFUL, "good", "", f"Wrong rows are among the least certain ({numbers})."),
         (is_above, "note", "uncertainty points at errors only weakly", weakly),
-        (
-            True,
-            level,
-            "uncertainty does not point at errors",
-            f"The uncertainty does not point at wrong rows ({numbers}).",
-        ),
+        (True, level, "uncertainty does not point at errors", nowhere),
     )
 
 

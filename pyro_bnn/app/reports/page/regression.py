@@ -48,9 +48,6 @@ MOST_DRAWN = 200
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
 
-RIVALS = {"mean of the targets": "the mean of the targets", "Bayesian ridge": "a straight line"}
-"""Rivals in words, where these differ from their names."""
-
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
@@ -61,8 +58,8 @@ def errors_section(subject: Subject) -> Section | None:
     if found is None:
         return None
     squared, guessed = (found.y - found.prediction.mean).square(), (found.y - found.train_mean).square()
-    key, rival = best_of(found.rivals)
-    name, missed = RIVALS.get(key, key), (found.y - rival.mean.to(found.y)).square()
+    name, rival = best_of(found.rivals)
+    missed = (found.y - rival.mean.to(found.y)).square()
     root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
     gain, error = mean_and_error((missed - squared).mean(-1))
     points = f"RMSE {root:.4g} against {theirs:.4g}"

@@ -6,19 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binomtest
 
-__all__ = [
-    "Case",
-    "Level",
-    "Section",
-    "Tile",
-    "Verdict",
-    "first_line",
-    "judged",
-    "percent",
-    "plural",
-    "sentence",
-    "wilson",
-]
+__all__ = ["Level", "Section", "Tile", "Verdict", "first_line", "judged", "percent", "plural", "sentence", "wilson"]
 
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit"]

@@ -23,6 +23,13 @@ SMALL_GAIN = 0.01
 WEAK = 0.5
 """Heuristic: who avoids less than this share of a guess's mistakes, or of its squared error, is called weak."""
 
+RIVALS = {
+    "mean of the targets": "the mean of the targets",
+    "shares of the classes": "the shares of the classes",
+    "Bayesian ridge": "a straight line",
+}
+"""Simple methods in words, where these differ from their names."""
+
 
 def log_density(prediction: Prediction) -> Tensor:
     """Log-density of each row's target, shape (N,)."""
@@ -41,8 +48,9 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
 
 
 def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """The simple method of the highest log-likelihood, with its name."""
-    return max(rivals.items(), key=lambda item: _mean_density(item[1]))
+    """The simple method of the highest log-likelihood, in words, and its prediction."""
+    name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
+    return RIVALS.get(name, name), rival
 
 
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
