@@ -1,8 +1,9 @@
 """The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +20,7 @@ from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
 
-__all__ = [
-    "FILES",
-    "SCORES",
-    "Evaluation",
-    "Report",
-    "Row",
-    "evaluate_classifier",
-    "load_measured",
-    "report_evaluation",
-]
+__all__ = ["FILES", "Evaluation", "Report", "evaluate_classifier", "load_measured", "report_evaluation"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
@@ -52,21 +44,10 @@ LEGEND = [
 
 
 @dataclass(frozen=True)
-class Row:
-    """Scores of one way to predict, such as ``ensemble of 100``."""
-
-    name: str
-    accuracy: float
-    nll: float  # mean, in nats
-    ece: float  # expected calibration error with 15 bins
-    brier: float  # summed over classes
-
-
-@dataclass(frozen=True)
 class Report:
     """Scores of single draws, mean weights and ensembles, and how well each score tells unknown images from known."""
 
-    rows: list[Row]
+    rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (summed over classes) of each way
     ood: dict[str, metrics.OODScores]  # by name of the score
     num_test: int
     num_unknown: int
@@ -74,7 +55,8 @@ class Report:
     def __str__(self) -> str:
         header = f"on {self.num_test} test images"
         lines = [f"{header:30s} {'accuracy':>9s} {'NLL':>8s} {'ECE':>8s} {'Brier':>8s}"]
-        lines += [f"{r.name:30s} {r.accuracy:9.2%} {r.nll:8.4f} {r.ece:8.4f} {r.brier:8.4f}" for r in self.rows]
+        row = "{name:30s} {accuracy:9.2%} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
+        lines += [row.format(**scores) for scores in self.rows]
         if self.ood:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
@@ -124,20 +106,18 @@ def evaluate_classifier(
     seed: int = 0,
 ) -> Evaluation:
     """Measure a trained classifier on its test rows, and on unknown images if there are any."""
-    device = model.device
-    x, y = data.x_test.to(device), data.y_test.to(device)
-    small = predict(model, posterior, x, num_samples=NUM_COMPONENTS, keep_draws=True, seed=seed).as_classification()
+    x, y = data.x_test.to(model.device), data.y_test.to(model.device)
+    few = predict(model, posterior, x, y=y, num_samples=NUM_COMPONENTS, keep_draws=True, seed=seed).as_classification()
     ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_classification()
     mean_weights = predict_point(model, posterior.median(), x, y=y).as_classification()
-    assert small.logits is not None
-    rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(small.logits)]
-    rows.append(_row("mean weights", mean_weights.probs, y))
-    if num_samples != NUM_COMPONENTS:
-        rows.append(_row(f"ensemble of {NUM_COMPONENTS}", small.probs, y))
-    rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
+    assert few.logits is not None
+    ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
+    ways |= {"mean weights": mean_weights, f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {num_samples}": ensemble}
+    rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}
     if unknown is not None and len(unknown):
-        foreign = predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed).as_classification()
+        far = predict(model, posterior, unknown.to(model.device), num_samples=num_samples, seed=seed)
+        foreign = far.as_classification()
         scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
@@ -175,13 +155,3 @@ def report_evaluation(
     for name, ax in pictures.items():
         save_picture(folder, name, ax, picture_format)
     return found.report
-
-
-def _row(name: str, probs: Tensor, y: Tensor) -> Row:
-    return Row(
-        name,
-        metrics.accuracy(probs, y),
-        metrics.negative_log_likelihood(probs, y),
-        metrics.expected_calibration_error(probs, y),
-        metrics.brier_score(probs, y),
-    )

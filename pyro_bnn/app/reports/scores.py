@@ -159,13 +159,15 @@ def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]
         return rivals
     y = y.double()
     mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
+    guess = "mean of the targets"
     if is_count:
         rates = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
-        name, guess, linear = "Poisson regression", _poisson(mean), _poisson(torch.from_numpy(np.stack(rates, -1)))
-    else:
-        moments = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
-        name, guess, linear = "Bayesian ridge", _normal(mean, scale), _normal(*torch.from_numpy(np.stack(moments, -1)))
-    return {"mean of the targets": _numbers(guess, y_test), name: _numbers(linear, y_test)}
+        rate = torch.from_numpy(np.stack(rates, -1))
+        return {guess: _counts(mean, y_test), "Poisson regression": _counts(rate, y_test)}
+    moments = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+    linear_mean, linear_scale = torch.from_numpy(np.stack(moments, -1)).unbind()
+    ridge = _normal(linear_mean, linear_scale, y_test)
+    return {guess: _normal(mean, scale, y_test), "Bayesian ridge": ridge}
 
 
 def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
@@ -183,23 +185,30 @@ def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
     )
 
 
-def _normal(mean: Tensor, scale: Tensor) -> Distribution:
-    return Normal(mean[None], scale[None].clamp_min(1e-12), validate_args=False)
+def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import norm  # late: it takes long
+
+    scale = scale.clamp_min(1e-12)
+    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())
+    return _numbers(Normal(mean[None], scale[None], validate_args=False), density, y)
 
 
-def _poisson(rate: Tensor) -> Distribution:
-    return Poisson(rate[None].clamp_min(1e-12), validate_args=False)
+def _counts(rate: Tensor, y: Tensor) -> Prediction:
+    from scipy.stats import poisson  # late: it takes long
+
+    rate = rate.clamp_min(1e-12)
+    density = poisson.logpmf(y.double().numpy(), rate.numpy())
+    return _numbers(Poisson(rate[None], validate_args=False), density, y)
 
 
-def _numbers(components: Distribution, y: Tensor) -> Prediction:
+def _numbers(components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
     """The prediction of a single component, of shape (1, N, O)."""
-    y = y.double()
     return RegressionPrediction(
         num_samples=1,
-        log_density=components.log_prob(y)[0].sum(-1),
+        log_density=torch.from_numpy(density.sum(-1)),
         mean=components.mean[0],
         aleatoric=components.variance[0],
         variance_of_means=None,
         components=components,
-        targets=y,
+        targets=y.double(),
     )

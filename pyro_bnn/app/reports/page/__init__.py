@@ -1,4 +1,4 @@
-"""The report on a run as one HTML page: sections compute numbers, `templates` have the words, `verdicts` judge."""
+"""The report on a run as one HTML page: sections compute numbers and judge them, `templates` show them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

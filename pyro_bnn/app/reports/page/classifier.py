@@ -113,12 +113,12 @@ def accuracy_section(subject: Subject) -> Section | None:
 
 def _of_one_draw(report: Report) -> dict[str, Any]:
     """Mean scores of single weight draws."""
-    draws = [row for row in report.rows if row.name.startswith("component")]
+    draws = [row for row in report.rows if row["name"].startswith("component")]
     return {
         "name": f"one weight draw (mean of {len(draws)})",
-        "accuracy": mean(row.accuracy for row in draws),
-        "log_likelihood": -mean(row.nll for row in draws),
-        "brier": mean(row.brier for row in draws),
+        "accuracy": mean(row["accuracy"] for row in draws),
+        "log_likelihood": -mean(row["nll"] for row in draws),
+        "brier": mean(row["brier"] for row in draws),
     }
 
 
