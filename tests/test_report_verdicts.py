@@ -174,7 +174,7 @@ def test_the_numbers_of_a_regression_are_those_of_its_rows():
     groups, ranking = ranking_of(found, seed=0)
     assert [group["rows"] for group in groups] == [150] * 4
     assert groups[0]["predicted"] < groups[-1]["predicted"]
-    assert ranking.surest == pytest.approx(ends[0])
+    assert ranking["surest"] == pytest.approx(ends[0])
 
 
 def test_the_scores_of_rivals_are_on_the_page():
@@ -245,7 +245,7 @@ def test_a_cold_posterior_is_said_to_be_one():
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 reservation below."
+    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note below."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()

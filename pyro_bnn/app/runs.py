@@ -4,27 +4,20 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from pyro.infer import Trace_ELBO
-from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
 
 from .._core.files import DamagedFileError
 from .._core.records import plain, record
-from .._core.scope import seeded
 from ..inference.checkpoint import load_posterior, save_posterior
 from ..inference.guides import GuidePosterior
 from ..inference.history import History
 from ..inference.posterior import Status
 from ..inference.svi import fit_svi, scheduled
 from ..modelling.model import BayesianModel
-from ..results.prediction import predict_point
-from ..scores import metrics
-from ..scores.uncertainty import ClassificationPrediction
-from .accuracy import AccuracyCurve
 from .building import build, rebuild
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
@@ -32,6 +25,7 @@ from .folders import Folder, creating, find_run
 from .manifest import CHECKPOINT, Manifest, has_manifest, verified
 from .own.network import own_code
 from .specs import make_estimator, make_kl_weight, make_optimizer
+from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import checked, parsed
 
 T = TypeVar("T")
@@ -79,7 +73,7 @@ def fit(
     num_weights = sum(model.initial_value(name).numel() for name in model.site_names)
     schedule = _schedule(config)
     optimizer = make_optimizer(config.optimizer, config.lr, math.ceil(len(data.x_train) / config.batch_size))
-    tracker = _AccuracyTracker(model, guide, data) if config.accuracy else None
+    tracker = AccuracyTracker(model, guide, data) if config.accuracy else None
 
     def note(history: History) -> None:
         folder.note(f"{len(history.epochs)} of {config.epochs} epochs")
@@ -105,7 +99,7 @@ def fit(
     with folder.new(POSTERIOR) as path:
         save_posterior(posterior, path, model)
     if tracker is not None:
-        folder.write_json(ACCURACY, tracker.curve.to_dict())
+        folder.write_json(ACCURACY, tracker.state_dict())
         folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
 
@@ -130,35 +124,6 @@ def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
         return SequentialLR(optimizer, [warm, cosine], milestones=[1])
 
     return schedule
-
-
-class _AccuracyTracker:
-    """A callback that measures a classifier's accuracy at mean weights after each epoch.
-
-    It restores torch's random generators, so a fit gives the same result with it and without it.
-    """
-
-    def __init__(self, model: BayesianModel, guide: nn.Module, data: Dataset) -> None:
-        self._model, self._guide, self._data = model, guide, data
-        self.curve = AccuracyCurve((), ())
-
-    def __call__(self, history: History) -> None:
-        with seeded(0, self._model.device), torch.no_grad():
-            train = self._accuracy(self._data.x_train, self._data.y_train)
-            test = self._accuracy(self._data.x_test, self._data.y_test)
-        self.curve = AccuracyCurve((*self.curve.train, train), (*self.curve.test, test))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The accuracies measured so far, for checkpoints of the fit."""
-        return {"train": [*self.curve.train], "test": [*self.curve.test]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
-        self.curve = AccuracyCurve.from_dict(state_dict)
-
-    def _accuracy(self, x: Tensor, y: Tensor) -> float:
-        prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
-        return metrics.accuracy(prediction.as_kind(ClassificationPrediction).probs, y)
 
 
 def load_config(run: str | Path) -> RunConfig:

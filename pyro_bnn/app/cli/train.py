@@ -9,16 +9,18 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .. import recipes
-from ..accuracy import AccuracyCurve
 from ..config import settings
 from . import options
 from .output import Output
 from .stopping import loading
+
+if TYPE_CHECKING:
+    from ..tracking import AccuracyCurve
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
@@ -147,7 +149,7 @@ def train(
     )
 
 
-def _draw_accuracy(curve: AccuracyCurve, out: Path, picture_format: str) -> str:
+def _draw_accuracy(curve: "AccuracyCurve", out: Path, picture_format: str) -> str:
     """Write the accuracies as a picture; returns the name of the file."""
     from ...results import plotting
     from ..folders import updating
