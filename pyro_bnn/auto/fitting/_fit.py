@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,7 @@ def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping
         num_epochs: Number of epochs made.
     """
     if not before:
-        return Status(False, f"{before.message} ({said})")
+        return replace(before, message=f"{before.message} ({said})")
     said += before.detail
     trend = plateau.trend
     if stopping is not None and stopping.is_ended:

@@ -13,7 +13,6 @@ from ..._core import checks as _checks
 from ..guides import MeanFieldGuide, NaturalState, NaturalUpdate
 from ..joint import Joint
 from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, skipping, skips_on_flag
-from ._words import optimizer_in_words
 
 
 def natural_gradient(
@@ -201,7 +200,7 @@ class NaturalGradient(SkippingOptimizer):
             made: Optimizer = self._make_others(parameters)
             _checks.kind("others", made, Optimizer, EXAMPLE)
             self._others, self._others_lr = made, [group["lr"] for group in made.param_groups]
-            self._group["others"] = " ".join(optimizer_in_words(made).values())
+            self._group["others"] = repr(made)
             if self._loaded_others is not None:
                 made.load_state_dict(self._loaded_others)
 
@@ -270,23 +269,3 @@ def mean_field(guide: object) -> MeanFieldGuide:
             f"{type(guide).__name__}; use `MeanFieldGuide(model, scale_map=scale_maps.Precision())`."
         )
     return guide
-
-
-def require_natural(path: str, guide: object, *, has_estimator: bool, cuda_graph: bool) -> None:
-    """Raise unless steps of natural-gradient inference are possible.
-
-    Args:
-        path: Why the direct path is closed; empty if it is open.
-        guide: The guide.
-        has_estimator: Whether there is a gradient estimator.
-        cuda_graph: Whether steps are to be recorded.
-    """
-    mean_field(guide)
-    if path:
-        raise ValueError(f"`natural_gradient` needs the direct path, which is closed because {path}; use Adam.")
-    if has_estimator:
-        raise ValueError(
-            "`natural_gradient` needs the weights' draws, which an estimator does not make; leave `estimator` out."
-        )
-    if cuda_graph:
-        raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
+from ...auto import fitting
 from ...inference.posterior import Posterior
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -183,4 +184,4 @@ class BNNEstimator(BaseEstimator, ABC):
         """How the fit ended and, if there is trouble, what to try."""
         check_is_fitted(self)
         status = self.posterior_.status
-        return str(replace(status, remedy=REMEDY) if status.remedy else status)
+        return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
