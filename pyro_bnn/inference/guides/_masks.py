@@ -84,6 +84,8 @@ class FlatMask:
     ) -> None:
         keep = self._keep = present()
         self._present = present
+        self.is_any = bool(keep)
+        """Whether a weight is removed; without one, nothing needs to be written."""
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:

@@ -108,7 +108,7 @@ class DirectStep(GradientStep):
             adds_up = self._num_draws > 1 or execution.processes.are_many
             state: Any = optimizer.lent(mean_field(guide), joint, adds_up=adds_up)
         else:
-            state = guide.flat(joint, noise=estimator and estimator.noise, closed_form=closed_form)
+            state = guide.flat(joint, noise=None if estimator is None else estimator.noise, closed_form=closed_form)
         self._state: FlatState = self._stack.enter_context(state)
         super().__init__(joint.model, guide, parameters, optimizer, execution.processes)
         of_guide = {id(parameter) for parameter in self._state.parameters}

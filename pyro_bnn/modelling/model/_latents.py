@@ -63,7 +63,11 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     @property
     def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
-        return first_value(self.network, *next(iter(self._paths.items())))
+        name, paths = next(iter(self._paths.items()))
+        try:
+            return self.network.get_buffer(paths[0])
+        except AttributeError:  # the layer was replaced
+            return first_value(self.network, name, paths)
 
     @property
     def network(self) -> nn.Module:

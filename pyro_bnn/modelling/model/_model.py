@@ -141,10 +141,14 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         Raises:
             ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
-        require_values(values, self.latent_names)
-        response = self._respond(self._likelihood_given(values), values, x)
+        try:
+            likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
+        except (KeyError, TypeError):
+            require_values(values, self.latent_names)
+            raise
+        response = self._respond(likelihood, weights, x)
         observed, targets = response.observed(x, y, self.num_data)
-        return observed.log_prob(targets).sum() * (self.num_data / num_rows(x))
+        return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.

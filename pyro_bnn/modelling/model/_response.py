@@ -14,7 +14,7 @@ from ..._core.devices import reads_wait
 from ..._core.inputs import Inputs, num_rows, shapes
 from ..._core.reuse import Memory
 from ..likelihoods import Likelihood
-from ._inputs import check_shapes, check_size
+from ._inputs import check_shapes
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
 """Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
@@ -99,7 +99,11 @@ class Response:
             ValueError: If y has a wrong shape, device or value, or more than `num_data` rows.
         """
         check_shapes(self.likelihood, self.target_shape, x, y)
-        check_size(len(y), num_data)
+        if len(y) > num_data:
+            raise ValueError(
+                f"`num_data` is {num_data} but the batch has {len(y)} rows; build the model with the size of the whole "
+                "data set."
+            )
         if not reads_wait(y.device):  # `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
         dtype = self.output.dtype
@@ -130,8 +134,8 @@ def respond(
     Raises:
         ValueError: If the network cannot take x, or does not return one row per input.
     """
-    num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
     tensors = {path: weights[name] for name in paths for path in paths[name]}
+    num_lead = _functional.num_lead_axes(net, tensors)
     interceptor, memory = interception.interceptor, interception.memory
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
     with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
