@@ -126,8 +126,7 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
         if not isinstance(model, BayesianModel):
             with seeded(1):  # a prior that depends on other variables differs in another draw
                 again = poutine.trace(latents).get_trace(*args, **kwargs)
-            sites = [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
-            return sites
+            return [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
     return _with_fixed_priors(sites, model)
 
 

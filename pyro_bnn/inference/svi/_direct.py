@@ -17,7 +17,7 @@ from ..._core.inputs import Inputs, num_rows, take
 from ..._core.reflection import has_hooks, overridden_names, tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
-from ..estimators import Estimator, random_layers
+from ..estimators import Estimator
 from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
 from ._arguments import Batch
@@ -176,16 +176,16 @@ class DirectStep(GradientStep):
 
     def _backward_of_network(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
         """Add the gradients of minus the log-likelihood to those of the draw; returns the log-likelihood."""
-        parts = [(batch, 1.0)] if self._execution.num_parts == 1 else _cut(batch, self._execution.num_parts)
-        total = torch.zeros((), device=self._state.value.device)
+        parts = _cut(batch, self._execution.num_parts)
+        terms = []
         for index, (part, share) in enumerate(parts):
             log_likelihood = self._log_likelihood(given, part)
-            loss = -log_likelihood * (share / self._num_draws)
+            loss = log_likelihood * (-share / self._num_draws)
             if loss.requires_grad:  # else the network uses no weight
                 self._state.observe(loss)
                 loss.backward(retain_graph=index < len(parts) - 1)  # of the values, which all parts share
-            total = total + share * log_likelihood.detach() if len(parts) > 1 else log_likelihood.detach()
-        return total
+            terms.append(share * log_likelihood.detach())
+        return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
     def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
         def compute() -> Tensor:
@@ -203,7 +203,7 @@ class DirectStep(GradientStep):
         """A context for the network's call, with the estimator and in the type of `autocast`."""
         with ExitStack() as stack:
             if self._estimator is not None:
-                stack.enter_context(random_layers(self._estimator, random, num_rows))
+                stack.enter_context(self._estimator.layers(random, num_rows))
             if self._autocast is not None:
                 stack.enter_context(torch.autocast(self._joint.model.device.type, self._autocast))
             yield
@@ -215,6 +215,8 @@ class DirectStep(GradientStep):
 
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
     """A batch in nearly equal parts, each with its share of the rows."""
+    if num_parts == 1:
+        return [(batch, 1)]
     rows = num_rows(batch[0])
     bounds = sorted({rows * index // num_parts for index in range(num_parts + 1)})
     return [

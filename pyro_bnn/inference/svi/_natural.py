@@ -91,16 +91,15 @@ def natural_gradient(
     _checks.at_least("num_warmup", num_warmup, 0)
     others = functools.partial(torch.optim.Adam, lr=1e-3) if others is None else others
     _checks.function("others", others, EXAMPLE)
-    return functools.partial(
-        NaturalGradient,
-        lr=lr,
-        momentum=momentum,
-        hessian_decay=hessian_decay,
-        initial_hessian=initial_hessian,
-        clip=clip,
-        num_warmup=num_warmup,
-        others=others,
-    )
+    settings = {
+        "lr": lr,
+        "momentum": momentum,
+        "hessian_decay": hessian_decay,
+        "initial_hessian": initial_hessian,
+        "clip": clip,
+        "num_warmup": num_warmup,
+    }
+    return functools.partial(NaturalGradient, settings=settings, others=others)
 
 
 class NaturalGradient(SkippingOptimizer):
@@ -112,40 +111,13 @@ class NaturalGradient(SkippingOptimizer):
 
     Args:
         params: Parameters of guide and model.
-        lr: Learning rate of the means; for this and all other settings see :func:`natural_gradient`.
-        momentum: Decay of the averaged gradient.
-        hessian_decay: Decay of the averaged Hessian.
-        initial_hessian: First Hessian of the loss of one row.
-        clip: Largest change of a mean, divided by `lr`.
-        num_warmup: Number of first steps over which the learning rate rises.
+        settings: The settings by name; see :func:`natural_gradient`.
         others: Function that makes the optimizer of parameters without a distribution.
     """
 
-    def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        *,
-        lr: float,
-        momentum: float,
-        hessian_decay: float,
-        initial_hessian: float | None,
-        clip: float | None,
-        num_warmup: int,
-        others: OptimizerMaker,
-    ) -> None:
-        settings: dict[str, Any] = {
-            "lr": lr,
-            "momentum": momentum,
-            "hessian_decay": hessian_decay,
-            "initial_hessian": initial_hessian,
-            "clip": clip,
-            "num_warmup": num_warmup,
-            "num_updates": 0,
-            "kl_weight": None,
-            "others": "none",
-        }
-        super().__init__(params, settings)
-        self._make_others, self._first_lr = others, lr
+    def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
+        super().__init__(params, {**settings, "num_updates": 0, "kl_weight": None, "others": "none"})
+        self._make_others, self._first_lr = others, settings["lr"]
         self._state: NaturalState | None = None
         self._others: Optimizer | None = None
         self._others_lr: list[float] = []
@@ -157,18 +129,15 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """A context in which this optimizer updates the parameters of a guide.
+        """A context in which this optimizer updates the parameters of a guide, with the gradients of its state.
 
         Args:
             guide: The guide.
             joint: The model's joint density.
             adds_up: Whether a step adds up several draws or processes.
 
-        Yields:
-            The state of the guide, whose gradients the next call of :meth:`step` uses.
-
         Raises:
-            ValueError: If the optimizer is used by another step, or the guide is of another kind.
+            ValueError: If the optimizer is used by another step.
         """
         if self._state is not None:
             raise ValueError("the optimizer is used by another step already; make one for each step.")
@@ -258,11 +227,7 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """The guide, if it is a mean-field guide.
-
-    Raises:
-        ValueError: If it is another one.
-    """
+    """The guide, if it is a mean-field guide; else an error."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "
