@@ -78,7 +78,7 @@ class EarlyStopping:
         value = float(prediction.log_density.double().mean())
         self.log_densities.append(value if math.isfinite(value) else -math.inf)
         if self._best_look == len(self.log_densities) - 1:
-            self._best = {"model": _state(self._model), "guide": _state(self._guide)}
+            self._best = copy.deepcopy({"model": self._model.state_dict(), "guide": self._guide.state_dict()})
         return self.is_ended
 
     def restore_best(self) -> None:
@@ -94,7 +94,3 @@ class EarlyStopping:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self.log_densities, self._best = list(state_dict["log_densities"]), state_dict["best"]
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return copy.deepcopy(module.state_dict())

@@ -59,7 +59,7 @@ class PyroStep(GradientStep):
         """Do nothing: this step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`Step.__call__`."""
+        """Update the parameters; see :meth:`GradientStep.__call__`."""
         try:
             with own_parameters(self.model, self.guide):  # at each step: another open step may have the same names
                 return super().__call__(batch, kl_weight)

@@ -75,30 +75,11 @@ class StepTerms:
         return self.values[3]
 
 
-class Step(ABC):
-    """An optimisation step, called with a batch."""
-
-    model: nn.Module
-    guide: nn.Module
-    optimizer: Optimizer
+class GradientStep(ABC):
+    """A step that computes gradients, checks them, and lets an optimizer use them; parameters are on one device."""
 
     waits: bool
     """Whether a step reads the value of its loss, and so waits for a GPU."""
-
-    @abstractmethod
-    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters, or raise a `NonFiniteError`.
-
-        A step that does not wait for a GPU sets :attr:`StepTerms.is_finite` to false instead.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give the parameters memory of their own again."""
-
-
-class GradientStep(Step):
-    """A step that computes gradients, checks them, and lets an optimizer use them; parameters are on one device."""
 
     def __init__(
         self,
@@ -115,6 +96,10 @@ class GradientStep(Step):
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
 
     @abstractmethod
+    def close(self) -> None:
+        """Give the parameters memory of their own again."""
+
+    @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         """Set the gradients; returns the loss, and expected log-likelihood and KL in nats, shape (2,)."""
 
@@ -127,10 +112,11 @@ class GradientStep(Step):
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`Step.__call__`.
+        """Update the parameters by a batch, or raise a `NonFiniteError`.
 
         To learn whether all numbers are finite, the program would have to wait for a GPU. It does not wait if a flag on
-        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect.
+        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect, and
+        :attr:`StepTerms.is_finite` is false.
         """
         self._count += 1
         with torch.enable_grad():

@@ -25,7 +25,7 @@ from ._natural import NaturalGradient, mean_field
 from ._optimizers import OptimizerMaker, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
 from ._requirements import check_model, learned_parameters, traced_guide
-from ._step import Step, StepTerms
+from ._step import GradientStep, StepTerms
 
 
 class SVIStep:
@@ -45,7 +45,7 @@ class SVIStep:
         self.model, self.guide = model, guide
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
         self._kl_weight, self.execution = check_weight(kl_weight), execution
-        self._step: Step | None = None
+        self._step: GradientStep | GraphStep | None = None
         self._path, self._is_closed = "", False
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -92,7 +92,7 @@ class SVIStep:
             return self._maker
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
-    def prepared(self, *batch: Any) -> Step:
+    def prepared(self, *batch: Any) -> GradientStep | GraphStep:
         """Prepare the steps with an example batch; without this call, the first step does so.
 
         Model and guide are run once on the batch, and the guide's parameters are moved into long vectors.
@@ -132,7 +132,7 @@ class SVIStep:
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self.execution.processes.broadcast_(tensor.data for tensor in tensors)
 
-    def _prepare(self, batch: Batch) -> Step:
+    def _prepare(self, batch: Batch) -> GradientStep | GraphStep:
         model, guide, elbo, execution = self.model, self.guide, self._elbo, self.execution
         if isinstance(model, BayesianModel):
             rest_frozen(model.network, random_paths(model))  # what was frozen after the model was built
