@@ -27,14 +27,8 @@ class EarlyStopping:
     """A callback of fits that ends one when predictions of validation rows no longer get better.
 
     What is compared is the mean log-density of the validation targets, in nats. :meth:`restore_best` puts model and
-    guide back to the epoch that had the largest.
-
-    Args:
-        model: The model that is fitted.
-        guide: Its guide.
-        validation: A pair (x, y) of rows that the fit does not see.
-        every: Number of epochs from one look to the next.
-        patience: Number of looks without a new best that end the fit.
+    guide back to the epoch that had the largest. There are `every` epochs from one look to the next; `patience` looks
+    without a new best end the fit.
     """
 
     def __init__(

@@ -89,11 +89,9 @@ class Estimator(ABC):
         return Applied(self, model, guide)
 
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
-        """A context in which this estimator gives the output of every layer with random parameters.
+        """A context in which this estimator gives the output of every layer with random parameters, for a direct step.
 
-        Args:
-            random: The random parameters, by the `id` of the tensors that the network gets for them.
-            num_rows: Number of rows of data.
+        The parameters are given by the `id` of the tensors that the network gets for them; the data have `num_rows`.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 

@@ -109,13 +109,9 @@ def random_signs(shape: list[int], like: Tensor) -> Tensor:
 
 
 class RandomLayers(TorchFunctionMode):
-    """A context in which a function gives the output of every layer with random parameters; other uses are errors.
+    """A context in which an estimator gives the output of every layer with random parameters; other uses are errors.
 
-    Args:
-        output: Function from a layer with random parameters to its output.
-        name: Name of the estimator, for messages.
-        random: The random parameters, by the `id` of the tensors that the network gets for them.
-        num_rows: Number of rows of data.
+    The random parameters are given by the `id` of the tensors that the network gets for them.
     """
 
     def __init__(

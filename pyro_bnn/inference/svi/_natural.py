@@ -107,12 +107,7 @@ class NaturalGradient(SkippingOptimizer):
 
     The step computes gradients in vectors, and this optimizer updates the guide in these; see
     :class:`~pyro_bnn.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and the
-    averaged gradients.
-
-    Args:
-        params: Parameters of guide and model.
-        settings: The settings by name; see :func:`natural_gradient`.
-        others: Function that makes the optimizer of parameters without a distribution.
+    averaged gradients; `others` makes the optimizer of parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
@@ -129,16 +124,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """A context in which this optimizer updates the parameters of a guide, with the gradients of its state.
-
-        Args:
-            guide: The guide.
-            joint: The model's joint density.
-            adds_up: Whether a step adds up several draws or processes.
-
-        Raises:
-            ValueError: If the optimizer is used by another step.
-        """
+        """A context in which this optimizer updates a guide by its state; a step may add up draws or processes."""
         if self._state is not None:
             raise ValueError("the optimizer is used by another step already; make one for each step.")
         with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
@@ -180,11 +166,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update the guide, and all other parameters by their own optimizer.
-
-        Raises:
-            ValueError: If there is a closure, or no step has computed gradients for this optimizer.
-        """
+        """Update the guide, and all other parameters by their own optimizer, after a step's gradients."""
         if closure is not None or self._state is None:
             raise ValueError(
                 "an optimizer of `natural_gradient` needs gradients in the weights' draws, which only a step of ours "
