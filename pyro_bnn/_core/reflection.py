@@ -92,6 +92,11 @@ def tensors_of(value: object) -> Iterator[Tensor]:
     return _tensors_of(value, set())
 
 
+def is_learned(distribution: Distribution) -> bool:
+    """Whether a distribution has a tensor with a gradient."""
+    return any(tensor.requires_grad for tensor in tensors_of(distribution))
+
+
 def _tensors_of(value: object, seen: set[int]) -> Iterator[Tensor]:
     """The tensors in a value, without those in the objects of `seen`."""
     if isinstance(value, Tensor):

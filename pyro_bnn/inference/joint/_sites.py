@@ -16,7 +16,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.distributions import Transform, biject_to, constraints
 
-from ..._core.reflection import overridden_names, tensors_of
+from ..._core.reflection import is_learned, overridden_names, tensors_of
 from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.model import BayesianModel
 
@@ -176,8 +176,8 @@ def _site(name: str, node: Any) -> Site:
             )
     start: Tensor = node["value"]
     transform = None if _is_real(support) else biject_to(support)
-    is_fixed = not any(tensor.requires_grad for tensor in tensors_of(prior))
-    return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames], is_fixed)
+    plates = [(frame.name, frame.size, frame.dim) for frame in frames]
+    return Site(name, prior, start.detach(), transform, plates, is_fixed=not is_learned(prior))
 
 
 def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:

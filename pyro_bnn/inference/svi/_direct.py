@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..._core.copies import copied
 from ..._core.inputs import Inputs, num_rows, take
-from ..._core.reflection import has_hooks, overridden_names, tensors_of
+from ..._core.reflection import has_hooks, is_learned, overridden_names
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
@@ -61,7 +61,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> J
 def _of_priors(joint: Joint) -> str | None:
     if any(site.plates for site in joint.sites):
         return "a latent variable is inside a plate"
-    if any(tensor.requires_grad for site in joint.sites for tensor in tensors_of(site.prior)):
+    if any(is_learned(site.prior) for site in joint.sites):
         return "a prior is learned"
     if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in joint.sites):
         return "the shape of a prior is not that of its parameter"
@@ -127,7 +127,8 @@ class DirectStep(GradientStep):
         return self._features
 
     def _gradients(self) -> list[Tensor]:
-        return [*self._state.gradients, *(p.grad for p in self._others if p.grad is not None)]
+        others = [parameter.grad for parameter in self._others if parameter.grad is not None]
+        return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()

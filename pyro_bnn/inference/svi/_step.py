@@ -119,13 +119,14 @@ class GradientStep(ABC):
         :attr:`StepTerms.is_finite` is false.
         """
         self._count += 1
+        size = float(_num_rows(batch))
         with torch.enable_grad():
             self.optimizer.zero_grad()
             try:
                 loss, terms = self._backward(batch, kl_weight)
             except CheckpointError:
                 raise ValueError(CHECKPOINTED) from None
-        rows = torch.full((1,), float(_num_rows(batch)), dtype=torch.float64, device=terms.device)
+        rows = torch.full((1,), size, dtype=torch.float64, device=terms.device)
         if self._are_many:
             loss, terms, rows = self._averaged(loss, terms, rows)
         checked = [loss, *(gradient.norm() for gradient in self._gradients())]

@@ -76,9 +76,10 @@ def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], val
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
     """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
-    if _is_dense(y) and (tuple(y.shape), y.device) == (expected, device) and _is_dense(x) and len(y) == len(x):
+    if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):
         return  # at once, since this is done at every step
     _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:

@@ -148,8 +148,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Returns:
             A distribution of batch shape ``draws``.
         """
-        require_values(values, self.parents_of(name))
+        require_site(name, self._paths)
         parents, learned = self._priors.dependencies[name]
+        require_values(values, parents)
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 

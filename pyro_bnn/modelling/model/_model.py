@@ -212,9 +212,9 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs, is_lazy: bool = False
     ) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
+        net = self.network
         check_input(x, self.like)
-        weights = {name: values[name] for name in self._paths}
-        return respond(self.network, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
+        return respond(net, likelihood, self._paths, values, x, self._interception, is_lazy=is_lazy)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

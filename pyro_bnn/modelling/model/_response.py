@@ -114,7 +114,7 @@ def respond(
     net: nn.Module,
     likelihood: Likelihood,
     paths: Mapping[str, Sequence[str]],
-    weights: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
     x: Inputs,
     interception: Interception,
     *,
@@ -126,7 +126,7 @@ def respond(
         net: The network, in which random parameters are buffers.
         likelihood: The likelihood.
         paths: Names in the network of each site's parameter.
-        weights: A value of every site, ``{site: shape (*draws, *event)}``.
+        values: A value of every site, ``{site: shape (*draws, *event)}``; further entries are ignored.
         x: Inputs, shape (N, ...).
         interception: What enters the call of the network.
         is_lazy: Whether the distribution is made only when it is asked for, by a likelihood free of Pyro.
@@ -134,6 +134,7 @@ def respond(
     Raises:
         ValueError: If the network cannot take x, or does not return one row per input.
     """
+    weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)
     interceptor, memory = interception.interceptor, interception.memory
@@ -142,7 +143,8 @@ def respond(
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
     if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
         output = output.to(next(iter(weights.values())).dtype)
-    if output.dim() <= num_lead or output.shape[num_lead] != num_rows(x):
+    rows = len(x) if isinstance(x, Tensor) else num_rows(x)
+    if output.dim() <= num_lead or output.shape[num_lead] != rows:
         raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
     check, interception.check = interception.check, None
     if check is not None:
