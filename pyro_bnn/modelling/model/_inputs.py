@@ -41,12 +41,6 @@ def _require_tensors(name: str, x: object) -> None:
         _require_tensors(f"{name}[{key!r}]", part)
 
 
-def require_site(name: str, sites: Mapping[str, object]) -> None:
-    """Raise unless a name is that of a site of the network."""
-    if not isinstance(name, str) or name not in sites:
-        raise ValueError(f"`name` must be a site of the network, one of {list(sites)}, got {name!r}.")
-
-
 def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
     """Raise unless there is a value for every name."""
     _checks.kind("values", values, Mapping, "a dict of values by site")

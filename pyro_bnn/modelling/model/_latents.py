@@ -17,7 +17,7 @@ from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ._choice import make_random, parameter_tree
 from ._declared import declared_priors, take_declared
-from ._inputs import check_latents, require_site, require_values
+from ._inputs import check_latents, require_values
 from ._network import first_value, private_copy
 from ._priors import NetworkPriors, ParentStatement, SiteStatement
 from ._selection import Rules
@@ -63,11 +63,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     @property
     def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
-        name, paths = next(iter(self._paths.items()))
-        try:
-            return self.network.get_buffer(paths[0])
-        except AttributeError:  # the layer was replaced
-            return first_value(self.network, name, paths)
+        return self._first_value(next(iter(self._paths)))
 
     @property
     def network(self) -> nn.Module:
@@ -113,10 +109,20 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def _likelihood_names(self) -> list[str]:
         return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
+    def _require_site(self, name: str) -> None:
+        if not isinstance(name, str) or name not in self._paths:
+            raise ValueError(f"`name` must be a site of the network, one of {list(self._paths)}, got {name!r}.")
+
     def initial_value(self, name: str) -> Tensor:
         """Value of a site's parameter in the caller's network."""
-        require_site(name, self._paths)
-        return first_value(self.network, name, self._paths[name])
+        self._require_site(name)
+        return self._first_value(name)
+
+    def _first_value(self, name: str) -> Tensor:
+        try:
+            return self.network.get_buffer(self._paths[name][0])
+        except AttributeError:
+            return first_value(self.network, name, self._paths[name])  # which says that the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -135,7 +141,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     def parents_of(self, name: str) -> tuple[str, ...]:
         """Names of the latent variables on which the prior of a site of the network depends."""
-        require_site(name, self._paths)
+        self._require_site(name)
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
@@ -148,7 +154,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Returns:
             A distribution of batch shape ``draws``.
         """
-        require_site(name, self._paths)
+        self._require_site(name)
         parents, learned = self._priors.dependencies[name]
         require_values(values, parents)
         needed = {parent: values[parent] for parent in parents}
