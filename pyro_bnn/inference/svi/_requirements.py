@@ -103,7 +103,8 @@ def learned_parameters(
         )
     owned = dict.fromkeys(parameter for module in (guide, model) for parameter in module.parameters())
     for name, node in trace.nodes.items():
-        if node["type"] == "param" and node["value"].unconstrained() not in owned:
+        # A value without a constraint is the parameter itself, to which Pyro's first call gives no `unconstrained`.
+        if node["type"] == "param" and node["value"] not in owned and node["value"].unconstrained() not in owned:
             raise ValueError(
                 f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
                 "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
