@@ -148,7 +148,9 @@ def count_batches(data: Data, batch_size: int | None, *, num_data: int, executio
     if not _is_whole(data):
         return length_of(data)
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
-    return len(_bounds(num_data, size, Execution.given(execution).processes.count))
+    count, processes = -(-num_data // size), Execution.given(execution).processes
+    is_cut = count > 1 and num_data - (count - 1) * size < processes.count  # then the last two batches are one
+    return count - is_cut
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
