@@ -17,7 +17,7 @@ def copied(module: M) -> M:
     networks keep their attention or their output. torch refuses to copy such tensors, because they have a history; here
     the copy gets their values.
     """
-    tensors = list(tensors_within([vars(part) for part in module.modules()]))
+    tensors = tensors_within([vars(part) for part in module.modules()])
     kept = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
     try:
         return copy.deepcopy(module, kept)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .inputs import Inputs, leaves, shapes, versions
+from .inputs import Inputs, leaves, shapes
 from .inputs import call as call_network
 from .scope import EXCLUSIVE, filtered_warnings
 
@@ -48,6 +48,11 @@ def _present(net: nn.Module, path: str) -> Tensor:
 def num_axes(net: nn.Module, path: str) -> int:
     """Number of axes of a parameter or buffer."""
     return _present(net, path).dim()
+
+
+def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
+    """Largest number of axes that tensors have more than the parameters or buffers whose paths they have."""
+    return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -133,17 +138,12 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                     table.pop(attribute, None)  # None if done already: one module may have several names
 
 
-class ChangedInputError(ValueError):
-    """A network changed its input in place."""
-
-
 ONE_ROW = "Expected more than 1 value per channel"
 """Beginning of torch's message if batch normalisation in train mode gets one row."""
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
-    before = versions(x)
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
@@ -161,11 +161,6 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
             f"batch normalisation in train mode needs at least two rows in a batch, got `x` of shape {shapes(x)}; "
             "leave out the last batch (`drop_last=True`), or put the network into eval mode."
         ) from error
-    if versions(x) != before:
-        raise ChangedInputError(
-            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
-            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
-        )
     if not isinstance(output, Tensor):
         raise ValueError(
             f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."

@@ -79,6 +79,11 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     return prior
 
 
+def is_learned(distribution: Distribution) -> bool:
+    """Whether a distribution has a tensor with a gradient."""
+    return any(tensor.requires_grad for tensor in tensors_of(distribution))
+
+
 def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
     """All tensors that a distribution holds, at any depth, without those in objects whose `id` was seen before."""
     seen = set() if seen is None else seen

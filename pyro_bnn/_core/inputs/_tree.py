@@ -57,7 +57,8 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 def versions(x: Inputs) -> list[int]:
     """How often each tensor was changed in place; tensors of inference mode do not count that."""
-    return [leaf._version for leaf in leaves(x) if not leaf.is_inference()]
+    found = [x] if isinstance(x, Tensor) else leaves(x)
+    return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
@@ -92,8 +93,13 @@ def shapes(x: Inputs) -> object:
     return tuple(shapes(part) for part in x)
 
 
+class ChangedInputError(ValueError):
+    """A network changed its input in place."""
+
+
 def call(net: nn.Module, x: Inputs) -> object:
     """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
+    before = versions(x)
     arguments: tuple[Inputs, ...] = ()
     named: dict[str, Inputs] = {}
     if isinstance(x, Tensor):
@@ -103,10 +109,16 @@ def call(net: nn.Module, x: Inputs) -> object:
     else:
         arguments = tuple(x)
     try:
-        return net(*arguments, **named)
+        output = net(*arguments, **named)
     except TypeError as error:
         _require_signature(net, arguments, named, error)
         raise
+    if versions(x) != before:
+        raise ChangedInputError(
+            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
+        )
+    return output
 
 
 def _require_signature(

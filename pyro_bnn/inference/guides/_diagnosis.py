@@ -190,11 +190,12 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
     if not marginals:
         raise ValueError(f"there is no weight to diagnose: {left_out}; use `posterior.sample` instead.")
     counts = [_counts(site, num_data) for site in marginals]
-    return Diagnosis(tuple(_row(count, num_samples) for count in counts), left_out, tuple(_problems(counts, num_data)))
+    rows = tuple(_row(count, num_samples) for count in counts)
+    return Diagnosis(rows, left_out, tuple(map(" ".join, _problems(counts, num_data))))
 
 
-def problems_of(guide: object, model: BayesianModel) -> list[str]:
-    """What is wrong with a guide with Gaussian marginals, as :attr:`Diagnosis.warnings`, in one pass."""
+def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
+    """What is wrong with a guide with Gaussian marginals, each with its remedy, in one pass over the weights."""
     marginals, _ = _weight_marginals(guide, model)
     return _problems([_counts(site, model.num_data) for site in marginals], model.num_data)
 
@@ -252,17 +253,21 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     return [(centre, scale) for scale in scales[1:-1][is_least]]
 
 
-def _problems(counts: list[Counts], num_data: int) -> list[str]:
-    """Verdicts in words, with remedies."""
+def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
+    """Verdicts in words, each with its remedy."""
     num_weights, num_collapsed = sum(c.num_weights for c in counts), sum(c.num_collapsed for c in counts)
     found = []
     if num_collapsed > MOST_COLLAPSED * num_weights:
-        found.append(
+        verdict = (
             f"collapsed: the standard deviations of {num_collapsed / num_weights:.1%} of the weights are practically "
-            "0, so all draws are the same network. Check that `num_data` is right and the KL weight not close to 0, "
-            "start with wider scales (`NetworkInit(scale=0.01)`), fit for more epochs or at a lower learning rate, and "
-            "give the inputs unit scale."
+            "0, so all draws are the same network."
         )
+        remedy = (
+            "Check that `num_data` is right and the KL weight not close to 0, start with wider scales "
+            "(`NetworkInit(scale=0.01)`), fit for more epochs or at a lower learning rate, and give the inputs unit "
+            "scale."
+        )
+        found.append((verdict, remedy))
     layers: dict[str, list[Counts]] = {}
     for count in counts:
         layers.setdefault(count.marginals.site.rpartition(".")[0], []).append(count)
@@ -271,12 +276,13 @@ def _problems(counts: list[Counts], num_data: int) -> list[str]:
     if silent:
         listed = " and the layer ".join(f"`{name}`" for name in silent)
         where = "every layer" if len(silent) == len(layers) else f"the layer {listed}"
-        found.append(
-            f"prior-dominated: the weights of {where} are still at the prior, so no information passes through. Lower "
-            "the KL weight or let it grow (`kl.linear_warmup`), start with narrower scales (`NetworkInit(scale=0.01)`) "
-            "or choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; check that `num_data` is right, "
-            "and that the targets depend on the inputs."
+        verdict = f"prior-dominated: the weights of {where} are still at the prior, so no information passes through."
+        remedy = (
+            "Lower the KL weight or let it grow (`kl.linear_warmup`), start with narrower scales "
+            "(`NetworkInit(scale=0.01)`) or choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; "
+            "check that `num_data` is right, and that the targets depend on the inputs."
         )
+        found.append((verdict, remedy))
     return found
 
 

@@ -70,6 +70,8 @@ class FlatMask:
     ) -> None:
         keep = self._keep = present()
         self._present = present
+        self.is_any = bool(keep)
+        """Whether a weight is removed; without one, nothing needs to be written."""
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:
@@ -86,6 +88,8 @@ class FlatMask:
     def require_same(self) -> None:
         """Raise a `ValueError` if other weights of the guide are removed than when this object was made."""
         now, before = self._present(), self._keep
+        if not now and not before:
+            return
         if all(now.get(name) is mask for name, mask in before.items()) and len(now) == len(before):
             return
         if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):

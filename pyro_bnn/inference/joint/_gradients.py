@@ -10,8 +10,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from ..._core import checks as _checks
 from ..._core.copies import copied
-from ..._core.functional import ChangedInputError
-from ..._core.inputs import Inputs, map_inputs, versions
+from ..._core.inputs import ChangedInputError, Inputs, map_inputs, versions
 from ..._core.scope import EXCLUSIVE, seeded
 from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
@@ -101,14 +100,13 @@ class _Function:
         """The log-likelihood in nats, with the values in `moved` for some sites."""
         return float(self._call(moved)[0].detach())
 
-    def gradients(self) -> dict[str, Tensor]:
-        """Autograd's gradient with respect to each site of the network."""
+    def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
+        """The log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
         result, leaves = self._call({})
         if not result.requires_grad:
-            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        found = torch.autograd.grad(result, list(leaves.values()), allow_unused=True)
-        pairs = zip(leaves.items(), found, strict=True)
-        return {name: torch.zeros_like(leaf) if gradient is None else gradient for (name, leaf), gradient in pairs}
+            return float(result), {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        found = torch.autograd.grad(result, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return float(result.detach()), dict(zip(leaves, found, strict=True))
 
     def along(self, direction: _Direction, step: float) -> float:
         """The log-likelihood in nats, after a step along a direction."""
@@ -165,7 +163,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
             with EXCLUSIVE:  # another thread's draw may be in the network
                 model_copy = copied(model)
             function = _Function(model_copy.double(), x, y)
-            start, gradients = function.value({}), function.gradients()
+            start, gradients = function.value_and_gradients()
             are_finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values())
             if function.value({}) != start or not math.isfinite(start) or not are_finite:
                 return

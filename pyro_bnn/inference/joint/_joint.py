@@ -1,5 +1,6 @@
 """The joint density of a model's data and latent variables, with the latent variables in a flat vector."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +76,7 @@ class Joint:
     def require_same_priors(self) -> None:
         """Raise a `ValueError` if a prior of the model was changed since this object was made."""
         now, before = self.model.sample_statements, self._statements
-        is_same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+        is_same = len(now) == len(before) and all(map(operator.is_, now, before))
         if not is_same or any(tensor._version != version for tensor, version in self._watched):
             raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
 

@@ -18,6 +18,7 @@ from torch.distributions import Normal
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
+from ...auto import fitting
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -140,7 +141,7 @@ class BNNEstimator(Settings):
         """How the fit ended and, if there is trouble, what to try."""
         check_is_fitted(self)
         status = self.posterior_.status
-        return str(replace(status, remedy=REMEDY) if status.remedy else status)
+        return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from ..likelihoods import CategoricalLikelihood, Likelihood
 def check_input(x: Inputs, like: Tensor) -> None:
     """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
     _require_tensors("x", x)
-    for name, leaf in named_leaves("x", x):
+    for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
             _checks.tensor(name, leaf)
         if leaf.device != like.device:
@@ -27,7 +27,7 @@ def check_input(x: Inputs, like: Tensor) -> None:
                 f"`{name}` is {leaf.dtype} but the network is {like.dtype}; call `{name}.to({like.dtype})` or "
                 f"`model.to({leaf.dtype})`."
             )
-    if num_rows(x) == 0:
+    if (len(x) if isinstance(x, Tensor) and x.dim() else num_rows(x)) == 0:
         raise ValueError(f"`x` must have at least one row, got shape {shapes(x)}.")
 
 
@@ -51,8 +51,11 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
     """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
-    device = leaves(x)[0].device
+    device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
+    if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):
+        return  # at once, since this is done at every step
     _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
@@ -74,10 +77,5 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
         )
 
 
-def check_size(num_rows: int, num_data: int) -> None:
-    """Raise if a batch has more rows than the whole data set."""
-    if num_rows > num_data:
-        raise ValueError(
-            f"`num_data` is {num_data} but the batch has {num_rows} rows; build the model with the size of the whole "
-            "data set."
-        )
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_nested)

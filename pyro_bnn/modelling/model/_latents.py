@@ -52,7 +52,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     @property
     def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
-        return first_value(self.network, *next(iter(self._paths.items())))
+        return self._first_value(next(iter(self._paths)))
 
     @property
     def network(self) -> nn.Module:
@@ -98,14 +98,20 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def _likelihood_names(self) -> list[str]:
         return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
-    def initial_value(self, name: str) -> Tensor:
-        """Value of a site's parameter in the caller's network."""
-        self._require_site(name)
-        return first_value(self.network, name, self._paths[name])
-
     def _require_site(self, name: str) -> None:
         if not isinstance(name, str) or name not in self._paths:
             raise ValueError(f"`name` must be a site of the network, one of {list(self._paths)}, got {name!r}.")
+
+    def initial_value(self, name: str) -> Tensor:
+        """Value of a site's parameter in the caller's network."""
+        self._require_site(name)
+        return self._first_value(name)
+
+    def _first_value(self, name: str) -> Tensor:
+        try:
+            return self.network.get_buffer(self._paths[name][0])
+        except AttributeError:
+            return first_value(self.network, name, self._paths[name])  # which says that the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -137,8 +143,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Returns:
             A distribution of batch shape ``draws``.
         """
-        require_values(values, self.parents_of(name))
+        self._require_site(name)
         parents, learned = self._priors.dependencies[name]
+        require_values(values, parents)
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 

@@ -128,10 +128,14 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         Returns:
             The sum over the batch times ``num_data / B``, differentiable in the values.
         """
-        require_values(values, self.latent_names)
-        response = self._respond(self._likelihood_given(values), values, x)
+        try:
+            likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
+        except (KeyError, TypeError):
+            require_values(values, self.latent_names)
+            raise
+        response = self._respond(likelihood, weights, x)
         observed, targets = response.observed(x, y, self.num_data)
-        return observed.log_prob(targets).sum() * (self.num_data / num_rows(x))
+        return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
@@ -196,9 +200,9 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
+        net = self.network
         check_input(x, self.like)
-        weights = {name: values[name] for name in self._paths}
-        return respond(self.network, likelihood, self._paths, weights, x, self._interception)
+        return respond(net, likelihood, self._paths, values, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""

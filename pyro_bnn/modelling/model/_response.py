@@ -14,7 +14,7 @@ from ..._core.devices import reads_wait
 from ..._core.inputs import Inputs, num_rows, shapes
 from ..._core.reuse import Memory
 from ..likelihoods import Likelihood
-from ._inputs import check_shapes, check_size
+from ._inputs import check_shapes
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
 """Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
@@ -84,7 +84,11 @@ class Response:
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
         """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take."""
         check_shapes(self.likelihood, self.target_shape, x, y)
-        check_size(len(y), num_data)
+        if len(y) > num_data:
+            raise ValueError(
+                f"`num_data` is {num_data} but the batch has {len(y)} rows; build the model with the size of the whole "
+                "data set."
+            )
         if not reads_wait(y.device):  # `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
         dtype = self.output.dtype
@@ -95,20 +99,22 @@ def respond(
     net: nn.Module,
     likelihood: Likelihood,
     paths: Mapping[str, Sequence[str]],
-    weights: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
     x: Inputs,
     interception: Interception,
 ) -> Response:
     """Run a network, in which random parameters are buffers, with given weights, and a likelihood on its output."""
-    num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
+    weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
+    num_lead = _functional.num_lead_axes(net, tensors)
     interceptor, memory = interception.interceptor, interception.memory
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
     with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
     if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
         output = output.to(next(iter(weights.values())).dtype)
-    if output.dim() <= num_lead or output.shape[num_lead] != num_rows(x):
+    rows = len(x) if isinstance(x, Tensor) else num_rows(x)
+    if output.dim() <= num_lead or output.shape[num_lead] != rows:
         raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
     check, interception.check = interception.check, None
     if check is not None:
