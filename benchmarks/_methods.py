@@ -16,7 +16,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.app import specs
-from pyro_bnn.app.files import write_json
+
+from ._results import write_json
 
 
 @dataclass(frozen=True)

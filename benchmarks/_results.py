@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pyro_bnn._core.files import write_atomically
+
 Row = dict[str, Any]
 
 
@@ -19,6 +21,12 @@ def add_row(file: Path, row: Row) -> None:
     """Write a row to the end of a file."""
     with file.open("a") as stream:
         stream.write(json.dumps(row) + "\n")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write plain data as readable JSON, whole or not at all."""
+    text = json.dumps(value, indent=1) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:

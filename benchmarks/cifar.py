@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 import pyro_bnn as pb
-from pyro_bnn.app.files import write_json
 from pyro_bnn.inference.batch_norm import PinnedPosterior
 from pyro_bnn.inference.history import History
 
 from . import _residual, _residual_scores, _residual_tables
 from ._residual import Pictures, Problem, Setting
+from ._results import write_json
 
 BELOW = {"last-layer": "map", "laplace": "map", "natural-refreshed": "natural"}
 """The network on which a last layer stands, or whose batch normalisation is refreshed."""

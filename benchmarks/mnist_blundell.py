@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 import pyro_bnn as pb
-from pyro_bnn.app.files import write_json
 from pyro_bnn.data import Images
 from pyro_bnn.inference.history import History
 
 from . import _blundell
 from ._blundell import Setting
+from ._results import write_json
 
 # Our own. Heuristic, chosen at 400 units on 10,000 training images set aside: a slab no wider than the weights, a cold
 # posterior, and pixels left out at random while training. See docs/results.

@@ -74,7 +74,7 @@ def main() -> None:
 
     x, y = images.x_test, images.y_test
     singles = [metrics.accuracy(pb.predict_point(model, draw, x).probs, y) for draw in posterior.draws(10)]
-    mean = pb.predict_point(model, posterior.median(), x, y=y)
+    mean = pb.predict_point(model, posterior, x, y=y)
     ensemble = pb.predict(model, posterior, x, y=y, num_samples=100, seed=options.seed)
     assert isinstance(mean, pb.uncertainty.ClassificationPrediction)
     assert isinstance(ensemble, pb.uncertainty.ClassificationPrediction)

@@ -86,7 +86,7 @@ def main() -> None:
     model = make_model(len(x), options.seed)
     chains = sample(model, (x, y), options)
     print(chains.status, flush=True)
-    print(chains.diagnostics(model, torch.linspace(-1, 1, 41)[:, None]), flush=True)
+    print(chains.diagnose(model, torch.linspace(-1, 1, 41)[:, None]), flush=True)
     pb.save_posterior(chains, options.out / "chains.safetensors", model)
 
     mean_field = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05))

@@ -50,7 +50,7 @@ def curve(options: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], dict[str,
         nuts = pb.fit_nuts(model, (x, y), progress=True, seed=options.seed, **lengths)
     print(nuts.status, flush=True)
     predict = functools.partial(pb.predict, model, x=GRID, seed=options.seed)
-    predictions = {"NUTS": predict(nuts).as_regression(), "mean-field": predict(mean_field).as_regression()}
+    predictions = {"NUTS": predict(nuts), "mean-field": predict(mean_field)}
     gap = GRID.flatten().abs() < GAP / 2
     inside = (f"{name} {float(p.epistemic.sqrt().flatten()[gap].mean()):.2f}" for name, p in predictions.items())
     print("in the gap, epistemic sd:", ", ".join(inside), flush=True)
@@ -92,8 +92,7 @@ def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tu
         seed=options.seed,
     )
     seen, unseen = (
-        pb.predict(model, posterior, part, num_samples=100, seed=options.seed).as_classification()
-        for part in (images.x_test, unknown)
+        pb.predict(model, posterior, part, num_samples=100, seed=options.seed) for part in (images.x_test, unknown)
     )
     detection = metrics.ood_scores(seen.total, unseen.total)
     print(

@@ -1,10 +1,10 @@
 """The structure: imports point strictly down, rooms keep their private files to themselves, nothing runs in a circle.
 
-Names with an underscore of other objects are ruff's business (`SLF001` in `pyproject.toml`).
+Ruff sees to names with an underscore of other objects (`SLF001` in `pyproject.toml`), and to who may import matplotlib
+or change the filters of warnings (`TID251`).
 """
 
 import ast
-import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -152,15 +152,6 @@ def test_wrong_imports_are_seen(source, up, into, ways):
 
 
 # --- who may know what ------------------------------------------------------------------------------------------------
-
-
-def test_only_plotting_knows_matplotlib():
-    found = {module_of(p)[:2] for p in FILES if re.search(r"^\s*(import|from) matplotlib", p.read_text(), re.M)}
-    assert found == {("results", "plotting")}
-
-
-def test_only_one_module_changes_the_filters_of_warnings_which_belong_to_the_process():
-    assert {module_of(path)[0] for path in FILES if "catch_warnings" in path.read_text()} == {"_core"}
 
 
 MATHEMATICS = {"backward", "grad", "log_prob", "rsample", "kl_divergence", "functional_call", "matmul", "einsum"}

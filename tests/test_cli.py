@@ -190,12 +190,12 @@ def test_help_reads_well(pyro_bnn, command):
 
 def test_module_and_script_are_the_same_command(tmp_path):
     results = [
-        subprocess.run([*command, "evaluate", "nowhere"], capture_output=True, text=True, cwd=tmp_path, check=False)
+        subprocess.run([*command, "trian"], capture_output=True, text=True, cwd=tmp_path, check=False)
         for command in ([sys.executable, "-m", "pyro_bnn"], [str(Path(sys.executable).parent / "pyro-bnn")])
     ]
     assert results[0].returncode == results[1].returncode == 2
     assert results[0].stderr == results[1].stderr
-    assert "Traceback" not in results[0].stderr
+    assert results[0].stderr.startswith("error: No such command 'trian'")
 
 
 @pytest.mark.slow
@@ -342,10 +342,8 @@ def test_priors_by_name_from_the_command_line():
 @pytest.mark.parametrize("recipe", ["default", "fast", pytest.param("article", marks=pytest.mark.nightly)])
 def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, recipe):
     run = tmp_path / "run"
-    epochs = {"default": 3, "fast": 2, "article": 2}[recipe]
-    code, _, err = pyro_bnn(
-        "train", "fashion-mnist", "--recipe", recipe, "--epochs", epochs, "--data", real_data, "--out", run
-    )
+    options = ("--recipe", recipe, "--epochs", 1, "--data", real_data, "--out", run)
+    code, _, err = pyro_bnn("train", "fashion-mnist", *options)
     assert code == 0, err
     code, out, err = pyro_bnn("evaluate", run, "--data", real_data, "--num-samples", 10)
     assert code == 0, err
@@ -357,7 +355,7 @@ def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, 
 
 def test_compare_sets_the_methods_beside_nuts(pyro_bnn, tmp_path):
     out = tmp_path / "compared"
-    code, printed, err = pyro_bnn("compare", "--out", out, "--num-draws", 40, "--num-steps", 100)
+    code, printed, err = pyro_bnn("compare", "--out", out, "--num-samples", 40, "--num-steps", 50, "--compile")
     assert (code, err) == (0, "")
     for word in ("nuts", "laplace", "full-rank", "mean-field, LRT", "mixture", "mc-dropout", "ensemble", "gap:", "±"):
         assert word in printed

@@ -21,7 +21,7 @@ SHORT = {
     "train": ["--epochs", 2, "--hidden", 8],
     "evaluate": ["--num-samples", 4],
     "prune": ["--num-samples", 2, "--fractions", "0,.5"],
-    "compare": ["--num-draws", 40, "--num-steps", 2],
+    "compare": ["--num-samples", 40, "--num-steps", 2],
 }
 """Options that make a command quick."""
 

@@ -134,8 +134,8 @@ def test_methods_by_hand(result):
     assert method["epistemic sd"].value == pytest.approx(float((0.4 * X.abs()).mean()), rel=0.1)
     total = ((0.4 * X).square() + NOISE**2).sqrt()
     densities = scipy.stats.norm.logpdf([1.0, 2.5, -1.0], loc=X.flatten(), scale=total.flatten())
-    assert method["log_likelihood"].value == pytest.approx(densities.mean(), abs=0.05)
-    assert 0 <= method["coverage 50%"].value <= method["coverage 90%"].value <= 1
+    assert method["nll"].value == pytest.approx(-densities.mean(), abs=0.05)
+    assert 0 <= method["coverage_50"].value <= method["coverage_90"].value <= 1
 
 
 def test_a_method_compared_with_itself():
@@ -198,7 +198,7 @@ def test_tables(result, tmp_path):
     assert content["pairs"][0]["scores"]["wasserstein"]["value"] == scores(result)["wasserstein"].value
     text = str(result)
     assert "±" in text
-    assert "coverage 90%" in text
+    assert "coverage_90" in text
     assert len({len(line) for line in text.split("\n\n")[0].splitlines()[1:]}) == 1  # columns line up
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.functional import hessian
 
 import pyro_bnn as pb
-from pyro_bnn.inference.guides import _curvatures, _natural_state
+from pyro_bnn.inference.guides import _natural_state
 from pyro_bnn.inference.scale_maps import Precision
 
 from .cases import small_model
@@ -84,15 +84,15 @@ def test_a_step_uses_second_derivatives_of_the_noise_scale(likelihood, options, 
 
 def test_large_variables_and_those_that_the_loss_does_not_use_have_no_second_derivatives():
     model, _, _ = small_model(likelihood="gaussian-latent-vector", num_data=6)
-    assert [found.name for found in _curvatures.curvatures(precise(model).joint(model))] == ["likelihood.scale"]
+    assert [found.name for found in _natural_state.curvatures(precise(model).joint(model))] == ["likelihood.scale"]
     prior = dist.LogNormal(torch.zeros(17), 1.0).to_event(1)
     wide = pb.BayesianModel(
         nn.Linear(2, 17), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(prior), num_data=6
     )
-    assert _curvatures.curvatures(precise(wide).joint(wide)) == []
+    assert _natural_state.curvatures(precise(wide).joint(wide)) == []
     model, _, _ = small_model(num_data=6)
-    assert _curvatures.curvatures(precise(model).joint(model)) == []
-    unused = _curvatures.Curvature("scale", slice(3, 5))
+    assert _natural_state.curvatures(precise(model).joint(model)) == []
+    unused = _natural_state.Curvature("scale", slice(3, 5))
     leaf = torch.zeros(2, requires_grad=True)
     unused.begin({"scale": leaf})
     unused.add(torch.ones(2, requires_grad=True).sum())
@@ -105,7 +105,7 @@ def test_large_variables_and_those_that_the_loss_does_not_use_have_no_second_der
 
 def test_second_derivatives_go_to_their_place_in_any_part():
     """Of x^2 y^2 in x and y, each by itself, and divided by the precisions."""
-    found = _curvatures.Curvature("scale", slice(3, 5))
+    found = _natural_state.Curvature("scale", slice(3, 5))
     leaf = torch.tensor([2.0, 3.0], requires_grad=True)
     found.begin({"scale": leaf})
     for _ in range(2):

@@ -103,7 +103,7 @@ def test_a_posterior_is_written_and_read_on_the_device(tmp_path):
 
 
 def test_noise_of_gradients():
-    both(lambda model, guide, x, y: pb.gradient_noise(model, guide, x, y, num_draws=3).parameters[0].noise)
+    both(lambda model, guide, x, y: pb.gradient_noise(model, guide, x, y, num_samples=3).parameters[0].noise)
 
 
 def test_swag():
@@ -194,7 +194,7 @@ def test_laplace():
 
     def compute(model, guide, x, y):
         posterior = pb.fit_laplace(model, (x, y), seed=0)
-        return posterior.log_evidence, posterior.mode, posterior.sample(3, seed=0)
+        return posterior.log_evidence, posterior.location, posterior.sample(3, seed=0)
 
     counts = both(compute, make_guide=lambda model: None, net=nn.Linear(4, 3))
     search = "optimizer.step(closure)"

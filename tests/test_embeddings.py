@@ -104,7 +104,7 @@ def test_samplers_and_laplace_see_the_same_density_and_the_prior_of_the_padding_
         return
     posterior = pb.fit_laplace(model, (x, y))
     row = model.network[0].padding_idx % 5
-    size = len(posterior.mode)
+    size = len(posterior.location)
     assert_identical(posterior.precision[2 * row : 2 * row + 2], torch.eye(size)[2 * row : 2 * row + 2])
 
 

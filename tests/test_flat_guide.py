@@ -7,7 +7,6 @@ import torch
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
-from pyro_bnn._core.scope import allow_local_mode, local_param
 from pyro_bnn.inference.guides import FlatGuide, FlatState, ParameterVector, lent, tree
 from pyro_bnn.inference.joint import LOG_ROOT_TAU, find_sites
 
@@ -20,13 +19,9 @@ class CommonScaleGuide(FlatGuide):
 
     def __init__(self, model):
         super().__init__()
-        allow_local_mode(self)
         self.sites = tuple(find_sites(model, (), {}))
         self.loc = tree({site.name: pb.NormalInit()(site)[0] for site in self.sites})
         self.common = tree({"log_scale": self.sites[0].start.new_tensor(-1.0)})
-
-    def _parameter(self, kind, name):
-        return self._modules[kind].get_parameter(name)
 
     def _gaussian(self, site, loc, log_scale):
         base = dist.Normal(loc, log_scale.exp()).to_event(site.unconstrained_event_dim)
@@ -34,21 +29,19 @@ class CommonScaleGuide(FlatGuide):
 
     def forward(self, *args, **kwargs):
         draws = {}
-        log_scale = local_param(self._pyro_get_fullname("common.log_scale"), self._parameter("common", "log_scale"))
+        log_scale = self.stated("common", "log_scale")
         for site in self.sites:
-            loc = local_param(self._pyro_get_fullname(f"loc.{site.name}"), self._parameter("loc", site.name))
+            loc = self.stated("loc", site.name)
             draws[site.name] = pyro.sample(site.name, self._gaussian(site, loc, log_scale))
         return draws
 
     def draws(self, num_samples):
-        log_scale = self._parameter("common", "log_scale").detach()
+        log_scale, locations = self.tree("common").get_parameter("log_scale").detach(), self.values("loc")
         for _ in range(num_samples):
-            pairs = ((site, self._parameter("loc", site.name).detach()) for site in self.sites)
-            yield {site.name: self._gaussian(site, loc, log_scale).sample() for site, loc in pairs}
+            yield {s.name: self._gaussian(s, locations[s.name], log_scale).sample() for s in self.sites}
 
     def median(self, *args, **kwargs):
-        pairs = ((site, self._parameter("loc", site.name).detach()) for site in self.sites)
-        return {site.name: loc if site.transform is None else site.transform(loc) for site, loc in pairs}
+        return self.constrained(self.values("loc"))
 
     def flat(self, joint, *, noise, closed_form):
         if noise is not None:
@@ -56,8 +49,8 @@ class CommonScaleGuide(FlatGuide):
         return lent(CommonScaleState(joint, *self._vectors(joint)))
 
     def _vectors(self, joint):
-        yield ParameterVector(self._modules["loc"], joint.layout.shapes)
-        yield ParameterVector(self._modules["common"], ["log_scale"])
+        yield ParameterVector(self.tree("loc"), joint.layout.shapes)
+        yield ParameterVector(self.tree("common"), ["log_scale"])
 
 
 class CommonScaleState(FlatState):
@@ -97,9 +90,6 @@ class CommonScaleState(FlatState):
         self._common_grad.copy_(self.factor * self._scale * self.value_grad.dot(self._noise) - weight * count)
         log_q = -0.5 * self._noise.square().sum() - count * (self._log_scale.sum() + LOG_ROOT_TAU)
         return log_q.double() - log_p
-
-    def release(self):
-        self.value = self._loc
 
 
 class WrongState(CommonScaleState):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pyro_bnn.app import exchange
-from pyro_bnn.app.folders import creating, updating
+from pyro_bnn.app import places
+from pyro_bnn.app.folders import creating, find_run, updating
 from pyro_bnn.app.manifest import verified
 
 from .folders import NEW, OLD, content, fail, make, make_good
@@ -47,12 +47,26 @@ def test_force_replaces_what_the_program_wrote_and_keeps_the_rest(good):
     assert os.listdir(good.parent) == ["run"]
 
 
-def test_a_strangers_file_of_the_same_name_is_kept_beside(good):
+def test_a_strangers_file_of_the_same_name_is_not_replaced(good):
     (good / "extra.json").write_text("mine")
-    with pytest.warns(UserWarning, match=r"did not write are in .*run\.kept-1"):
+    with pytest.raises(FileExistsError, match=r"run/extra\.json was not written by pyro-bnn; move it away"):
         make(good, force=True, names=("config.json", "extra.json"))
-    assert content(good) == {"config.json": "new", "extra.json": "new", "thesis.txt": "thesis"}
-    assert content(good.parent / "run.kept-1") == {"extra.json": "mine"}
+    assert content(good) == {**OLD, "extra.json": "mine"}
+    assert os.listdir(good.parent) == ["run"]
+
+
+def test_a_strangers_file_that_comes_meanwhile_is_kept(good):
+    def overtaken():
+        with creating(good, command="train", force=True) as folder:
+            folder.write_text("extra.json", "new")
+            (good / "extra.json").write_text("mine")
+
+    with pytest.raises(OSError, match=r"did not write extra\.json there\); all files are in .*\.run\.part"):
+        overtaken()
+    assert content(good) == {**OLD, "extra.json": "mine"}
+    assert content(good.parent / ".run.part") == {"extra.json": "new"}
+    (good / "extra.json").unlink()
+    assert content(find_run(good)) == {"extra.json": "new", "thesis.txt": "thesis"}
 
 
 def test_a_failure_with_force_leaves_the_earlier_folder(good):
@@ -91,11 +105,6 @@ def a_hidden_folder_in_the_way(base):
     (base / ".run.part" / "mine.txt").write_text("text")
 
 
-def an_old_folder_in_the_way(base):
-    (base / ".run.old").mkdir()
-    (base / ".run.old" / "mine.txt").write_text("text")
-
-
 def nothing(base):
     pass
 
@@ -110,11 +119,10 @@ def a_damaged_manifest(base):
     [
         (a_file, "run", "run is a file; choose another --out"),
         (a_dangling_link, "run", "run is a link to nowhere, which is not there; remove the link"),
-        (a_circle, "run", "run cannot be followed"),
+        (a_circle, "run", "run is a link to .*run, which is not there; remove the link"),
         (somebody_elses_folder, "run", "run was not made by pyro-bnn"),
         (a_file_above, "above/run", r"above/run cannot be written \(.*above.*\); choose another"),
         (a_hidden_folder_in_the_way, "run", r"\.run\.part is in the way"),
-        (an_old_folder_in_the_way, "run", r"\.run\.old is in the way"),
         (a_damaged_manifest, "run", "manifest.json is damaged, and it is not known which files"),
         (nothing, ".", "is or holds the folder you are in"),
         (nothing, "..", "is or holds the folder you are in"),
@@ -235,6 +243,6 @@ def test_an_addition_that_fails_leaves_the_earlier_file(good):
 
 
 def test_a_system_without_locks_is_refused_politely(tmp_path, monkeypatch):
-    monkeypatch.setattr(exchange, "fcntl", None)
+    monkeypatch.setattr(places, "fcntl", None)
     with pytest.raises(OSError, match="this system has no POSIX file locks; on Windows, use WSL"):
         make(tmp_path / "run")

@@ -191,7 +191,7 @@ def test_it_is_exact_for_conjugate_regression():
     away = pb.fit_gauss_newton(exact.model, (exact.x, exact.y), init={"net.weight": exact.mean + 5}, structure="full")
     assert not away.status
     assert "posterior standard deviations from the mode" in away.status.message
-    assert "train longer" in away.status.message
+    assert "Train longer" in away.status.remedy
 
 
 @pytest.mark.parametrize("structure", ["full", "diagonal"])

@@ -117,7 +117,7 @@ def test_a_weight_that_is_used_elsewhere_a_little_is_noticed_whatever_the_size_o
     x, y = torch.randn(NUM_DATA, 6), torch.randn(NUM_DATA, 6)
     likelihood = pb.GaussianLikelihood(size)  # so that the matrix has the same numbers
     model = pb.BayesianModel(SlightlyTied(size), prior=pb.NormalPrior(), likelihood=likelihood, num_data=NUM_DATA)
-    found = pb.fit_gauss_newton(model, (x, size * y), structure="diagonal").scales()
+    found = pb.fit_gauss_newton(model, (x, size * y), structure="diagonal").moments().scale
     with pytest.raises(ValueError, match="act only through their layers"):
         pb.fit_gauss_newton(model, (x, size * y), structure="kronecker")
     model.network.size = 1.0
@@ -130,7 +130,7 @@ def test_a_weight_that_is_used_elsewhere_a_little_is_noticed_whatever_the_size_o
 @pytest.mark.parametrize("name", NETS)
 def test_the_scales_are_those_by_brute_force(name, structure):
     model, (x, y) = problem(name)
-    found = pb.fit_gauss_newton(model, (x, y), structure=structure).scales()
+    found = pb.fit_gauss_newton(model, (x, y), structure=structure).moments().scale
     matrix = precision(model, x)
     expected = matrix.diag().rsqrt() if structure == "diagonal" else matrix.inverse().diag().sqrt()
     torch.testing.assert_close(torch.cat([found[site].flatten() for site in model.site_names]), expected)

@@ -36,17 +36,19 @@ def rows_of(found):
 def test_signal_and_noise_of_one_weight_have_a_formula(path, kl_weight):
     """The gradient in the mean is a - b + h SIGMA e: h = sum x^2 / TAU^2, and e standard normal."""
     model, guide, x, y = one_weight()
-    num_draws = 500
-    found = pb.gradient_noise(model, guide, x, y, elbo=TraceMeanField_ELBO(), num_draws=num_draws, kl_weight=kl_weight)
+    num_samples = 500
+    found = pb.gradient_noise(
+        model, guide, x, y, elbo=TraceMeanField_ELBO(), num_samples=num_samples, kl_weight=kl_weight
+    )
     row = rows_of(found)["loc.net.weight"]
     curvature = float(x.square().sum()) / TAU**2
     noise = curvature * SIGMA
     signal = abs(curvature * MU - float((x * y).sum()) / TAU**2 + kl_weight * MU / PRIOR**2)
-    assert row.noise == pytest.approx(noise, abs=STANDARD_ERRORS * noise / math.sqrt(2 * num_draws))
-    assert row.signal == pytest.approx(signal, abs=STANDARD_ERRORS * noise / math.sqrt(num_draws))
-    assert row.noise != pytest.approx(1.2 * noise, abs=STANDARD_ERRORS * noise / math.sqrt(2 * num_draws))
+    assert row.noise == pytest.approx(noise, abs=STANDARD_ERRORS * noise / math.sqrt(2 * num_samples))
+    assert row.signal == pytest.approx(signal, abs=STANDARD_ERRORS * noise / math.sqrt(num_samples))
+    assert row.noise != pytest.approx(1.2 * noise, abs=STANDARD_ERRORS * noise / math.sqrt(2 * num_samples))
     assert row.signal_to_noise == row.signal / row.noise
-    assert (row.num_numbers, found.num_draws) == (1, num_draws)
+    assert (row.num_numbers, found.num_samples) == (1, num_samples)
 
 
 def test_there_is_no_signal_at_the_optimum_and_one_next_to_it():
@@ -57,7 +59,7 @@ def test_there_is_no_signal_at_the_optimum_and_one_next_to_it():
         with torch.no_grad():
             guide.loc.net.weight.fill_(mean + shift)
             guide.rho.net.weight.copy_(guide.scale_map.inverse(torch.tensor(precision**-0.5)))
-        rows = rows_of(pb.gradient_noise(model, guide, x, y, elbo=TraceMeanField_ELBO(), num_draws=500))
+        rows = rows_of(pb.gradient_noise(model, guide, x, y, elbo=TraceMeanField_ELBO(), num_samples=500))
         limit = STANDARD_ERRORS / math.sqrt(500)
         assert (rows["loc.net.weight"].signal_to_noise > limit) is is_seen
         assert rows["rho.net.weight"].signal_to_noise < limit
@@ -66,7 +68,8 @@ def test_there_is_no_signal_at_the_optimum_and_one_next_to_it():
 def test_two_particles_halve_the_variance():
     model, guide, x, y = one_weight()
     one, two = (
-        rows_of(pb.gradient_noise(model, guide, x, y, elbo=Trace_ELBO(num_particles=n), num_draws=500)) for n in (1, 2)
+        rows_of(pb.gradient_noise(model, guide, x, y, elbo=Trace_ELBO(num_particles=n), num_samples=500))
+        for n in (1, 2)
     )
     ratio = two["loc.net.weight"].noise / one["loc.net.weight"].noise
     assert ratio == pytest.approx(0.5**0.5, abs=STANDARD_ERRORS * 0.5**0.5 / math.sqrt(500))
@@ -80,7 +83,7 @@ def test_a_table_of_every_parameter_that_leaves_model_and_guide_alone(name):
     states = [{k: v.clone() for k, v in module.state_dict().items()} for module in (model, guide)]
     learned = [p for p in guide.parameters() if p.requires_grad]
     gradients = [p.grad.clone() for p in learned]
-    found = pb.gradient_noise(model, posterior, x, y, num_draws=5, seed=3)
+    found = pb.gradient_noise(model, posterior, x, y, num_samples=5, seed=3)
     assert [row.name for row in found.parameters] == [
         n for module in (guide, model) for n, p in module.named_parameters() if p.requires_grad
     ]
@@ -89,7 +92,7 @@ def test_a_table_of_every_parameter_that_leaves_model_and_guide_alone(name):
     for module, state in zip((model, guide), states, strict=True):
         assert all(torch.equal(value, state[key]) for key, value in module.state_dict().items())
     assert all(torch.equal(p.grad, before) for p, before in zip(learned, gradients, strict=True))
-    assert found == pb.gradient_noise(model, guide, x, y, num_draws=5, seed=3)
+    assert found == pb.gradient_noise(model, guide, x, y, num_samples=5, seed=3)
     lines = str(found).splitlines()
     assert len(lines) == 1 + len(found.parameters)
     assert len({len(line) for line in lines}) == 1
@@ -97,7 +100,7 @@ def test_a_table_of_every_parameter_that_leaves_model_and_guide_alone(name):
 
 def test_misuse_is_told():
     model, guide, x, y = one_weight()
-    with pytest.raises(ValueError, match="`num_draws` must be a whole number of at least 2"):
-        pb.gradient_noise(model, guide, x, y, num_draws=1)
+    with pytest.raises(ValueError, match="`num_samples` must be a whole number of at least 2"):
+        pb.gradient_noise(model, guide, x, y, num_samples=1)
     with pytest.raises(ValueError, match="a guide that is a module"):
         pb.gradient_noise(model, lambda x, y: None, x, y)

@@ -35,7 +35,7 @@ def test_laplace_says_when_it_did_not_reach_the_mode_or_has_none():
     model, x, y = small_model(likelihood="gaussian-fixed", num_data=6)
     posterior = pb.fit_laplace(model, (x, y), max_iterations=1)
     assert not posterior.status
-    assert "raise `max_iterations`" in posterior.status.message
+    assert "Raise `max_iterations`" in posterior.status.remedy
     model, x, y = small_model(prior=pb.ScaleMixturePrior(0.5, 3.0, 0.01), likelihood="gaussian-fixed", num_data=6)
     try:
         assert pb.fit_laplace(model, (x, y)).precision.shape == (37, 37)
@@ -57,7 +57,7 @@ def test_laplace_takes_the_hessian_as_it_is():
     model = pb.BayesianModel(Product(), prior=pb.NormalPrior(1.0), likelihood=pb.GaussianLikelihood(1.0), num_data=1)
     posterior = pb.fit_laplace(model, (torch.ones(1, 1), torch.full((1, 1), 0.8)))
     assert posterior.status
-    torch.testing.assert_close(posterior.mode, torch.zeros(2), atol=1e-4, rtol=0)
+    torch.testing.assert_close(posterior.location, torch.zeros(2), atol=1e-4, rtol=0)
     torch.testing.assert_close(posterior.precision, torch.tensor([[1.0, -0.8], [-0.8, 1.0]]), atol=1e-4, rtol=0)
     expected = -0.5 * 0.8**2 - 0.5 * math.log(2 * math.pi) - 0.5 * math.log(1 - 0.64)
     assert posterior.log_evidence == pytest.approx(expected, abs=1e-4)

@@ -151,13 +151,20 @@ def test_quantiles_are_those_of_the_draws():
 # --- divergences in closed form ---------------------------------------------------------------------------------------
 
 
-def gradients_of(model, guide, x, y, *, elbo, kl_weight, seed=3):
+def steps_of(model, guide, x, y, *, num_steps, **options):
+    """KL and flat gradients of each of some steps that move nothing."""
+    torch.manual_seed(3)
+    with pb.svi_step(model, guide, FROZEN, **options) as step:
+        for _ in range(num_steps):
+            kl = step(x, y).kl
+            assert step.path == "direct"
+            yield kl, torch.cat([parameter.grad.flatten() for parameter in guide.parameters()])
+
+
+def gradients_of(*arguments, **options):
     """KL and flat gradients of one step that moves nothing."""
-    torch.manual_seed(seed)
-    with pb.svi_step(model, guide, FROZEN, elbo=elbo, kl_weight=kl_weight) as step:
-        kl = step(x, y).kl
-        assert step.path == "direct"
-    return kl, torch.cat([parameter.grad.flatten() for parameter in guide.parameters()])
+    (found,) = steps_of(*arguments, num_steps=1, **options)
+    return found
 
 
 @pytest.mark.parametrize("num_particles", [1, 3])
@@ -197,7 +204,7 @@ def test_closed_and_drawn_divergences_have_the_same_expectation_and_gradients(pr
     guide = low_rank(model)
     found = {}
     for elbo in ELBOS:
-        steps = [gradients_of(model, guide, x, y, elbo=elbo(), kl_weight=3.0, seed=seed) for seed in range(600)]
+        steps = steps_of(model, guide, x, y, num_steps=600, elbo=elbo(), kl_weight=3.0)
         found[elbo] = [torch.stack(part) for part in zip(*steps, strict=True)]
     for closed, drawn in zip(found[TraceMeanField_ELBO], found[Trace_ELBO], strict=True):
         assert bool((standard_errors_apart(closed, drawn) < STANDARD_ERRORS).all())

@@ -29,7 +29,7 @@ def test_dual_averaging_finds_the_step_of_a_known_acceptance():
 
 def test_welford_is_the_variance():
     values = torch.randn(40, 3)
-    welford = Welford(values[0])
+    welford = Welford.like(values[0])
     for value in values:
         welford.update(value)
     assert_identical(welford.variance(), 40 / 45 * values.var(0) + 1e-3 * 5 / 45)

@@ -292,7 +292,7 @@ def complaining_compiler(monkeypatch):
 
 def wrong_operation(monkeypatch):
     aten = torch.ops.aten
-    monkeypatch.setitem(_native.OPERATIONS, aten.mul.Tensor, _native.OPERATIONS[aten.add.Tensor])
+    monkeypatch.setitem(_native.OPERATIONS, aten.mul, _native.OPERATIONS[aten.add])
 
 
 def regression():

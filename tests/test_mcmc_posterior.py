@@ -130,7 +130,7 @@ def test_pyros_chains_are_a_posterior_like_any_other(pyros, tmp_path):
     ]
     prediction = pb.predict(model, posterior, x, num_samples=50)
     torch.testing.assert_close(prediction.probs, torch.stack(by_hand).mean(0))
-    report = posterior.diagnostics(model, x[:3])
+    report = posterior.diagnose(model, x[:3])
     assert report.bfmi is None
     assert "BFMI not reported" in str(report)
     expected = convergence(torch.stack(by_hand).view(2, 25, 20, 3)[:, :, :3].flatten(2))
@@ -157,7 +157,7 @@ def test_only_what_pyro_reports_is_in_the_statistics(pyros):
     walk = run_pyro(RandomWalkKernel(lambda: pyro.sample("w", dist.Normal(0.0, 1.0))))
     posterior = quietly(pb.MCMCPosterior.from_pyro, walk)
     assert posterior.statistics.diverging is None
-    assert posterior.diagnostics().num_divergences is None
+    assert posterior.diagnose().num_divergences is None
     assert "Pyro's RandomWalkKernel: 2 chains of 6 draws, divergences not reported" in posterior.status.message
     assert posterior.to_arviz().groups() == ["posterior"]
 
@@ -183,7 +183,7 @@ def test_pyros_divergences_are_those_of_the_draws():
     draws = posterior.samples["w"]
     repeats = torch.cat([torch.zeros(2, 1, dtype=torch.bool), draws[:, 1:] == draws[:, :-1]], 1)
     assert repeats[:, 1:][diverging[:, 1:]].all()  # a trajectory that diverged was rejected
-    assert posterior.diagnostics().num_divergences == int(diverging.sum())
+    assert posterior.diagnose().num_divergences == int(diverging.sum())
     assert not posterior.status
 
 
@@ -223,17 +223,17 @@ def test_chains_of_another_model_are_refused(fitted):
     model, x, _, posterior = fitted
     other, _, _ = small_model(net=nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3)))
     other.float()
-    for use in (lambda: posterior.diagnostics(other, x), lambda: posterior.to_arviz(model=other, x=x)):
+    for use in (lambda: posterior.diagnose(other, x), lambda: posterior.to_arviz(model=other, x=x)):
         with pytest.raises(ValueError, match="belongs to another model"):
             use()
     with pytest.raises(ValueError, match="the start belongs to another model"):
         pb.fit_nuts(other, (torch.zeros(20, 4).float(), torch.arange(20) % 3), init=posterior)
     with pytest.raises(ValueError, match=r"`x` is torch\.float64"):
-        posterior.diagnostics(model, x.double())
+        posterior.diagnose(model, x.double())
     with pytest.raises(ValueError, match="cannot take `x`"):
-        posterior.diagnostics(model, x[:, :2])
+        posterior.diagnose(model, x[:, :2])
     with pytest.raises(ValueError, match="must be finite"):
-        posterior.diagnostics(model, x * float("nan"))
+        posterior.diagnose(model, x * float("nan"))
 
 
 def known_chains():
@@ -259,7 +259,7 @@ def test_diagnostics_are_those_of_arviz():
 
     model, posterior = known_chains()
     x = torch.tensor([[-1.41], [0.37], [2.13]])
-    report = posterior.diagnostics(model, x)
+    report = posterior.diagnose(model, x)
     r_hat = arviz.rhat(posterior.to_arviz())
     expected = [float(r_hat[name].max()) for name in posterior.samples]
     assert report.latents.worst_r_hat == pytest.approx(max(expected), rel=1e-10)
@@ -273,7 +273,7 @@ def test_diagnostics_are_those_of_arviz():
     assert report.predictions.r_hat[3:].isnan().all()  # the noise is the same in all draws
     assert "predictions" in str(report)
     with pytest.raises(ValueError, match="go together"):
-        posterior.diagnostics(model)
+        posterior.diagnose(model)
 
 
 def test_one_chain_is_judged_by_its_halves():
@@ -282,7 +282,7 @@ def test_one_chain_is_judged_by_its_halves():
         pb.fit_nuts, problem.model, (problem.x, problem.y), num_samples=200, num_warmup=100, num_chains=1, seed=0
     )
     assert "1 chain of 200 draws" in posterior.status.message
-    assert 0.99 < posterior.diagnostics().latents.worst_r_hat < 1.1
+    assert 0.99 < posterior.diagnose().latents.worst_r_hat < 1.1
     drifting = torch.linspace(0, 1, 100).reshape(1, 100, 1)
     assert convergence(drifting).worst_r_hat > 1.5
 
@@ -304,7 +304,7 @@ def test_chains_that_do_not_move_are_a_problem():
     statistics = ChainStatistics(
         numbers, numbers, numbers, numbers > 9, numbers.long(), numbers[:, 0], numbers, seconds=1.0
     )
-    report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnostics()
+    report = pb.MCMCPosterior(values, statistics, pb.Status(True, ""), sampler="NUTS").diagnose()
     assert any("did not move" in problem for problem in report.problems)
 
 

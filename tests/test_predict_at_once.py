@@ -350,7 +350,7 @@ def test_blocks_of_draws_add_up_even_if_they_hardly_disagree(parts):
     for draw in logits:
         one.add(pyro.distributions.Categorical(logits=draw), keep=False)
     for block in logits.split(parts):
-        blocks.add_draws(pyro.distributions.Categorical(logits=block), [], keep=False)
+        blocks.add_draws(pyro.distributions.Categorical(logits=block), keep=False)
     ours, expected = blocks.prediction(None), one.prediction(None)
     torch.testing.assert_close(ours.epistemic, expected.epistemic, rtol=1e-6, atol=0.0)
     torch.testing.assert_close(ours.logit_variance, expected.logit_variance, rtol=1e-6, atol=0.0)

@@ -238,7 +238,7 @@ def test_standard_deviations_are_finite_wherever_quantiles_are_in_single_precisi
         make = lambda draws: NormalMixture(torch.zeros_like(loc[draws]), loc[draws], scale[draws])  # noqa: E731
     singles = [make(draw) for draw in range(9)]
     if at_once:
-        accumulator.add_draws(make(slice(None)), singles, keep=False)
+        accumulator.add_draws(make(slice(None)), keep=False)
     else:
         for single in singles:
             accumulator.add(single, keep=True)

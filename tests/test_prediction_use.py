@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn.scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 from .cases import GUIDES, LIKELIHOODS, small_model, small_net
 from .test_prediction import wide_guide
@@ -98,14 +99,14 @@ def test_rows_of_a_prediction_are_the_prediction_of_rows(likelihood):
 def test_a_prediction_of_the_other_kind_is_refused():
     model, x, _ = small_model()
     classes = pb.predict(model, wide_guide(model), x, num_samples=2)
-    assert classes.as_classification() is classes
-    with pytest.raises(ValueError, match="a prediction of numbers is needed, got class probabilities"):
-        classes.as_regression()
+    assert classes.as_kind(ClassificationPrediction) is classes
+    with pytest.raises(ValueError, match="a RegressionPrediction is needed, got a ClassificationPrediction"):
+        classes.as_kind(RegressionPrediction)
     model, x, _ = small_model(likelihood="poisson")
     numbers = pb.predict(model, wide_guide(model), x, num_samples=2)
-    assert numbers.as_regression() is numbers
-    with pytest.raises(ValueError, match="class probabilities are needed, got a prediction of numbers"):
-        numbers.as_classification()
+    assert numbers.as_kind(RegressionPrediction) is numbers
+    with pytest.raises(ValueError, match="a ClassificationPrediction is needed, got a RegressionPrediction"):
+        numbers.as_kind(ClassificationPrediction)
 
 
 # --- draws, batches, seeds --------------------------------------------------------------------------------------------

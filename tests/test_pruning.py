@@ -67,13 +67,10 @@ def test_per_layer_takes_the_share_of_every_layer():
     guide = scattered(model)
     with torch.no_grad():
         guide.loc.get_parameter("net.0.weight").mul_(1e-6)
-    kept = {
-        per_layer: masks_of(pruning.prune(guide, fraction=0.4, per_layer=per_layer).guide)
-        for per_layer in (False, True)
-    }
-    assert kept[False]["net.2.weight"].all()
+    kept = {per: masks_of(pruning.prune(guide, fraction=0.4, per=per).guide) for per in ("network", "layer")}
+    assert kept["network"]["net.2.weight"].all()
     for layer, expected in {"net.0": 15, "net.2": 11}.items():  # of 25 and 18
-        assert kept[True][f"{layer}.weight"].sum() + kept[True][f"{layer}.bias"].sum() == expected
+        assert kept["layer"][f"{layer}.weight"].sum() + kept["layer"][f"{layer}.bias"].sum() == expected
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,12 +75,6 @@ def test_every_public_name_is_in_the_reference():
     reference = (PACKAGE.parent / "docs" / "api.rst").read_text()
     for owner, name, _ in public_objects():
         assert f"   {name}\n" in reference, f"{owner}.{name} is missing from docs/api.rst"
-
-
-def test_every_module_can_be_imported_on_its_own():
-    for info in pkgutil.iter_modules([str(PACKAGE)]):
-        if info.name != "__main__":
-            importlib.import_module(f"pyro_bnn.{info.name}")
 
 
 def test_importing_does_nothing_to_torch_pyro_or_the_import_time():

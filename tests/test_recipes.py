@@ -253,31 +253,42 @@ def documented(kind):
     return int(number), re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECIPES)
-def test_a_new_member_costs_as_many_files_as_is_said_and_gets_the_generic_tests(kind, tmp_path):
+def test_a_new_member_costs_as_many_files_as_is_said(kind, tmp_path):
     recipe, root = RECIPES[kind], copied(tmp_path)
     recipe.apply(root)
     number, listed = documented(kind)
     written = changed(root)
     assert len(written) == recipe.num_files == number
     assert written == {recipe.target if Path(path).name == "_yours.py" else path for path in listed}
-    paths = [f"tests/{name}.py" for name in (*recipe.tests, "test_architecture", "test_public_names")]
-    outcomes, printed = run(root, recipe.selection, [*paths, recipe.target], "-x", "-m", "not slow and not nightly")
+
+
+def with_all(root, **options):
+    """A copy of the library with all members, and the files whose tests run over their rows."""
+    copied(root)
+    for recipe in RECIPES.values():
+        recipe.apply(root, **options)
+    return sorted({f"tests/{name}.py" for recipe in RECIPES.values() for name in recipe.tests})
+
+
+@pytest.mark.slow
+def test_new_members_get_the_generic_tests(tmp_path):
+    paths = with_all(tmp_path)
+    paths += ["tests/test_architecture.py", "tests/test_public_names.py", *(r.target for r in RECIPES.values())]
+    selection = " or ".join(f"({recipe.selection})" for recipe in RECIPES.values())
+    outcomes, printed = run(tmp_path, selection, paths, "-x", "-m", "not slow and not nightly")
     assert not [name for name, is_passed in outcomes.items() if not is_passed], printed
-    for file in recipe.tests:
-        assert [name for at, name in outcomes if at == file and recipe.row in name.partition("[")[2]], file
+    for recipe in RECIPES.values():
+        for file in recipe.tests:
+            assert [name for at, name in outcomes if at == file and recipe.row in name.partition("[")[2]], file
 
 
 @pytest.mark.slow
 def test_a_mistake_in_a_member_is_found_by_the_generic_tests(tmp_path):
     """The must-fail twin."""
-    root = copied(tmp_path)
-    for recipe in RECIPES.values():
-        recipe.apply(root, faulty=True)
+    paths = with_all(tmp_path, faulty=True)
     selection = " or ".join(f"({recipe.finder} and {recipe.row})" for recipe in RECIPES.values())
-    paths = {f"tests/{name}.py" for recipe in RECIPES.values() for name in recipe.tests}
-    outcomes, _ = run(root, selection, sorted(paths), "--tb=no")
+    outcomes, _ = run(tmp_path, selection, paths, "--tb=no")
     for kind, recipe in RECIPES.items():
         found = [is_passed for (_, name), is_passed in outcomes.items() if name.startswith(recipe.finder)]
         assert found, kind

@@ -15,9 +15,8 @@ from pyro_bnn import metrics
 from pyro_bnn.app import recipes
 from pyro_bnn.app.config import RunConfig
 from pyro_bnn.app.reports.page import Section, Tile, Verdict, page_of
-from pyro_bnn.app.reports.page.commands import training_command
 from pyro_bnn.app.reports.page.drawing import pixels
-from pyro_bnn.app.reports.page.fit import has_settled
+from pyro_bnn.app.reports.page.fit import has_settled, training_command
 from pyro_bnn.inference.history import History
 
 from .test_cli import pyro_bnn  # noqa: F401  # a fixture
@@ -249,7 +248,7 @@ def test_an_image_is_written_as_it_is(tmp_path):
     from matplotlib.image import imread
 
     grey = torch.tensor([[0.0, 1.0, 0.2], [0.4, 0.6, 0.8]])
-    content = pixels(grey, alt="some pixels").address.partition(",")[2]
+    content = pixels(grey).partition(",")[2]
     (tmp_path / "image.png").write_bytes(base64.b64decode(content))
     found = torch.from_numpy(imread(tmp_path / "image.png")).double()
     torch.testing.assert_close(1 - found, grey, rtol=0, atol=1e-6)

@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_bnn.app.reports.evaluation import Evaluation, Report, Row
-from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section
+from pyro_bnn.app.reports.evaluation import Evaluation, Report
+from pyro_bnn.app.reports.page import page_of
+from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section, of_calibration
 from pyro_bnn.app.reports.page.subject import Classified
-from pyro_bnn.app.reports.page.verdicts import of_calibration
 from pyro_bnn.scores.uncertainty import ClassificationPrediction
 
 from .test_report_verdicts import NUM_ROWS, Measured, judged
+
+ONE_DRAW = {"name": "component 0", "accuracy": 0.5, "nll": 1.0, "ece": 0.1, "brier": 0.5}
 
 
 def classes(probs, y):
@@ -33,7 +35,7 @@ def classes(probs, y):
 
 def classifier(probs, y, rival):
     network = classes(probs, y)
-    report = Report([Row("component 0", 0.5, 1.0, 0.1, 0.5)], {}, len(y), 0)
+    report = Report([ONE_DRAW], {}, len(y), 0)
     evaluation = Evaluation(report, network, network, None, {})
     names = tuple("abcdefgh"[: probs.shape[-1]])
     rivals = {"logistic regression": classes(rival, y)}
@@ -124,7 +126,7 @@ def test_the_numbers_of_a_classifier_are_those_of_its_rows():
     assert section.usable == "70.0 % right; defer the least certain 50 % and the rest had no error (5 rows)"
     own = (4 * math.log(0.98) + math.log(0.6) + math.log(0.3) + 2 * math.log(0.4) + math.log(0.3) + math.log(0.1)) / 10
     theirs = (6 * math.log(0.4) + 4 * math.log(0.3)) / 10
-    assert f"log-likelihood {own:.3f} against {theirs:.3f} nats" in section.verdicts[2].text
+    assert f"NLL {-own:.3f} against {-theirs:.3f} nats" in section.verdicts[2].text
 
 
 def test_of_many_classes_those_of_the_lowest_recall_are_listed():
@@ -133,7 +135,7 @@ def test_of_many_classes_those_of_the_lowest_recall_are_listed():
     probs[y == 7] = probs[y == 8]
     names = tuple(f"class {i}" for i in range(25))
     network = classes(probs, y)
-    evaluation = Evaluation(Report([Row("component 0", 0, 0, 0, 0)], {}, 100, 0), network, network, None, {})
+    evaluation = Evaluation(Report([ONE_DRAW], {}, 100, 0), network, network, None, {})
     found = Classified(y, names, "row", "test rows", evaluation, {"logistic regression": network})
     values = accuracy_section(Measured(classified=found)).values
     assert values["classes"][0]["name"] == "class 7"
@@ -167,7 +169,8 @@ def test_the_examples_are_the_extremes_of_all():
     subject.classified = replace(
         found, evaluation=evaluation, images=images, unknown=images[:3], unknown_name="hats", noun="image"
     )
-    groups = dict(examples_section(subject).values["groups"])
+    section = examples_section(subject)
+    groups = dict(section.values["groups"])
     entropy = classes(probs, y).total
     for title, rows in {
         "Surest, and right": [0, 4],
@@ -179,7 +182,7 @@ def test_the_examples_are_the_extremes_of_all():
         assert [card["entropy"] for card in groups[title]] == pytest.approx(entropy[rows].tolist()), title
         names = ["unknown (hats)"] * 2 if "Unknown" in title else [f"truly {'ab'[y[row]]}" for row in rows]
         assert [card["truth"] for card in groups[title]] == names
-    assert groups["Surest, and wrong"][0]["picture"].alt == "An image, truly b, taken for a."
+    assert 'alt="An image, truly b, taken for a."' in page_of("", "", "", [], [section])
     assert groups["Surest, and wrong"][0]["votes"] == [("a", 1.0)]
 
 

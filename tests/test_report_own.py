@@ -60,7 +60,7 @@ def test_a_straight_line_is_no_worse_than_a_network_where_the_truth_is_one(pyro_
         ("ensemble of 20", "average over 20 draws"),
         ("baseline: Bayesian ridge", "rival: Bayesian ridge"),
     ):
-        cells = (f"{scores[name]['rmse']:.4g}", f"{scores[name]['log_likelihood']:.4f}", f"{scores[name]['crps']:.4g}")
+        cells = (f"{scores[name]['rmse']:.4g}", f"{scores[name]['nll']:.4f}", f"{scores[name]['crps']:.4g}")
         assert f"{shown} {' '.join(cells)}".replace(" ", "") in page.words.replace(" ", "")
 
 

@@ -56,7 +56,7 @@ def test_numbers_in_units_of_the_target():
     np.testing.assert_allclose(found["Bayesian ridge"].log_density, norm.logpdf(y[TEST, 0], mean, scale))
     own = scores_of(found["Bayesian ridge"], NUMBERS)  # y = 10 + 2 z
     assert own["rmse"] == pytest.approx(2 * np.sqrt(np.square(y[TEST, 0] - mean).mean()))
-    assert own["log_likelihood"] == pytest.approx(norm.logpdf(y[TEST, 0], mean, scale).mean() - np.log(2))
+    assert own["nll"] == pytest.approx(np.log(2) - norm.logpdf(y[TEST, 0], mean, scale).mean())
     inside = np.abs(y[TEST, 0] - mean) <= norm.ppf(0.95) * scale
     assert own["coverage_90"] == pytest.approx(inside.mean())
     plain = found["mean of the targets"]

@@ -174,7 +174,7 @@ def test_the_numbers_of_a_regression_are_those_of_its_rows():
     groups, ranking = ranking_of(found, seed=0)
     assert [group["rows"] for group in groups] == [150] * 4
     assert groups[0]["predicted"] < groups[-1]["predicted"]
-    assert ranking.surest == pytest.approx(ends[0])
+    assert ranking["surest"] == pytest.approx(ends[0])
 
 
 def test_the_scores_of_rivals_are_on_the_page():
@@ -182,7 +182,7 @@ def test_the_scores_of_rivals_are_on_the_page():
     rows = {row["name"]: row for row in errors_section(found).values["scores"]}
     assert list(rows) == ["mean weights", "average over 4 draws", "rival: mean of the targets", "rival: Bayesian ridge"]
     right = found.regressed.rivals["Bayesian ridge"]
-    assert rows["rival: Bayesian ridge"]["log_likelihood"] == pytest.approx(float(right.log_density.mean()))
+    assert rows["rival: Bayesian ridge"]["nll"] == pytest.approx(-float(right.log_density.mean()))
     y, mean = found.regressed.y, right.mean
     assert rows["rival: Bayesian ridge"]["rmse"] == pytest.approx(float((y - mean).square().mean().sqrt()))
 
@@ -221,10 +221,10 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
 @pytest.mark.parametrize(
     ("own", "error", "level", "words"),
     [
-        (-5.0, 0.1, "good", "probabilities are better than those of a line (log-likelihood -5.000 against -5.434 nats"),
-        (-5.455, 0.03, "note", "no better than those of a line (log-likelihood -5.455 against -5.434"),
-        (-5.455, 0.005, "problem", "A line predicts better (log-likelihood -5.455 against -5.434 nats per row"),
-        (-5.430, 0.001, "note", "difference +0.004 ± 0.001; RMSE 2 against 1"),
+        (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
+        (-5.455, 0.03, "note", "no better than those of a line (NLL 5.455 against 5.434"),
+        (-5.455, 0.005, "problem", "A line predicts better (NLL 5.455 against 5.434 nats per row"),
+        (-5.430, 0.001, "note", "gain +0.004 ± 0.001; RMSE 2 against 1"),
     ],
 )
 def test_a_rival_is_compared_by_the_standard_error_of_the_difference(own, error, level, words):
@@ -245,7 +245,7 @@ def test_a_cold_posterior_is_said_to_be_one():
     history.end_epoch([10], 0.1, 1.0)
     [verdict] = of_temperature(history)
     assert verdict.short == "a cold posterior (KL weight 0.1)"
-    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 reservation below."
+    assert first_line([verdict], "99 % right") == "Usable: 99 % right; 1 note below."
     history.add_step(-1.0, 0.0, 1.0)
     history.end_epoch([10], 0.1, 1.0)
     assert of_temperature(history) == ()

@@ -18,7 +18,7 @@ from pyro_bnn.interop.scikit import METHODS, in_units, standard_units
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 
-SHORT = {"hidden_layer_sizes": (6,), "max_iter": 30, "learning_rate": 0.1, "num_draws": 10, "random_state": 0}
+SHORT = {"hidden_layer_sizes": (6,), "max_iter": 30, "learning_rate": 0.1, "num_samples": 10, "random_state": 0}
 """Settings with which a tiny network learns something in thirty steps."""
 
 REASON = {
@@ -110,7 +110,7 @@ def test_the_prediction_is_in_the_units_of_the_targets(fitted):
     assert_identical(prediction.total.sqrt()[:, 0], scale)
     target = torch.from_numpy(y)[:, None]
     expected = torch.distributions.Normal(prediction.components.loc, prediction.components.scale).log_prob(target)
-    expected = expected[..., 0].logsumexp(0) - np.log(fitted.num_draws)
+    expected = expected[..., 0].logsumexp(0) - np.log(fitted.num_samples)
     assert_identical(prediction.log_prob(target), expected)
     assert prediction.score(target)["rmse"] == pytest.approx(((mean - y) ** 2).mean() ** 0.5)
 
@@ -177,7 +177,7 @@ def test_a_mixture_in_other_units_has_all_its_moments():
 
 def test_constant_columns_keep_their_scale():
     values = torch.tensor([[0.1, 1.0], [0.1, 3.0], [0.1, 5.0]])
-    mean, scale = standard_units(values, torch.tensor([1.0, 2.0, 1.0]))
+    mean, scale = standard_units(values, np.array([1.0, 2.0, 1.0]))
     assert_identical(mean, torch.tensor([0.1, 3.0]))
     assert_identical(scale, torch.tensor([1.0, 2.0**0.5]))
 
@@ -216,10 +216,10 @@ def test_every_method_learns_both_problems_and_can_be_pickled_to_the_bit(method)
         "hidden_layer_sizes": (4,),
         "num_members": 2,
         "max_iter": 120,
-        "num_draws": 20,
+        "num_samples": 20,
     }
     if method == "nuts":
-        settings |= {"max_iter": 15, "num_chains": 1, "num_draws": 10}
+        settings |= {"max_iter": 15, "num_chains": 1, "num_samples": 10}
     X, y = curve(60)
     labels = np.where(y > 500, "high", "low")
     regressor, classifier = pb.BNNRegressor(**settings).fit(X, y), pb.BNNClassifier(**settings).fit(X, labels)
@@ -310,7 +310,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
-        ({"num_draws": 1}, "`num_draws` must be a whole number of at least 2"),
+        ({"num_samples": 1}, "`num_samples` must be a whole number of at least 2"),
         ({"learning_rate": -1}, "`learning_rate` must be a finite number above 0"),
         ({"kl_weight": 0.5, "method": "laplace"}, '`kl_weight` must be 1 for methods other than "svi", got 0.5'),
         ({"kl_weight": -1}, "a KL weight must be a finite number of at least 0"),

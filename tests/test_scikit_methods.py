@@ -19,7 +19,7 @@ def test_laplace_predicts_with_the_network_that_is_linear_in_its_weights(kind):
     """So its mean is near that of the point estimate; the network at drawn weights is far from it."""
     X, y = curve(60)
     X_test, y_test = curve(300, seed=1)
-    settings = {**SHORT, "max_iter": 400, "hidden_layer_sizes": (20,), "learning_rate": 0.03, "num_draws": 100}
+    settings = {**SHORT, "max_iter": 400, "hidden_layer_sizes": (20,), "learning_rate": 0.03, "num_samples": 100}
     if kind == "classifier":
         y, y_test = y > 500, y_test > 500
     make = pb.BNNRegressor if kind == "regressor" else pb.BNNClassifier

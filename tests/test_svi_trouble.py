@@ -64,7 +64,7 @@ def test_a_falling_objective_is_reported_with_its_remedy(path):
         model, pb.MeanFieldGuide(model), x, y, optimizer=functools.partial(torch.optim.SGD, lr=0.5), num_epochs=2
     )
     assert not posterior.status.ok
-    assert "lower the learning rate" in posterior.status.message
+    assert posterior.status.remedy.startswith("Lower the learning rate")
     assert "{" not in posterior.status.message
 
 

@@ -76,8 +76,8 @@ def test_scores_are_in_the_units_of_the_target(pyro_bnn, tmp_path):  # noqa: F81
             other = scores[1][row][score]
             if score in ("rmse", "crps"):
                 assert other == pytest.approx(factor * value, rel=1e-6)
-            elif score == "log_likelihood":
-                assert other == pytest.approx(value - math.log(factor), rel=1e-6)
+            elif score == "nll":
+                assert other == pytest.approx(value + math.log(factor), rel=1e-6)
             else:
                 assert other == value
 

@@ -111,7 +111,7 @@ def test_chains_are_judged_by_output_and_noise_as_their_own_diagnostics_do_it():
     problem = Problem.of(small_data())
     model, posterior = Nuts().fit(problem, Setting(), TINY, 0)
     result = score(problem, (model, posterior), 4, 0)
-    expected = posterior.diagnostics(model, problem.x_test).predictions
+    expected = posterior.diagnose(model, problem.x_test).predictions
     assert result.r_hat == pytest.approx(expected.worst_r_hat, rel=1e-9)
     assert result.ess == pytest.approx(expected.worst_ess, rel=1e-9)
     assert Map().evaluate(problem, Setting(), TINY, 0).r_hat is None

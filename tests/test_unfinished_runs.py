@@ -8,9 +8,8 @@ import warnings
 
 import pytest
 
-from pyro_bnn.app.exchange import CHECKPOINT
 from pyro_bnn.app.folders import creating, find_run, resuming, updating
-from pyro_bnn.app.manifest import Manifest, verified
+from pyro_bnn.app.manifest import CHECKPOINT, Manifest, verified
 
 from .folders import NEW, OLD, content, make, make_good
 
@@ -139,7 +138,7 @@ def unfinished(tmp_path):
     def interrupted():
         with creating(tmp_path / "run", command="train") as folder:
             folder.write_text("config.json", "unfinished")
-            folder.claim(CHECKPOINT).write_text("state")
+            (folder.path / CHECKPOINT).write_text("state")
             folder.note("12 of 40 epochs")
             raise KeyboardInterrupt
 

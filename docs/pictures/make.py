@@ -197,7 +197,7 @@ def estimators(out: Path, quick: bool) -> None:
                             guide,
                             x[:size],
                             y[:size],
-                            num_draws=num_draws,
+                            num_samples=num_draws,
                             elbo=TraceMeanField_ELBO(),
                             estimator=estimator,
                             seed=seed,

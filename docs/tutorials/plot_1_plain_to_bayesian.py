@@ -136,7 +136,7 @@ plt.show()
 # - **aleatoric**: the noise of the data, which stays however many data there are;
 # - **epistemic**: the disagreement of the drawn networks, which more data would remove.
 
-prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0).as_regression()
+prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
 epistemic, aleatoric = prediction.epistemic.sqrt().flatten(), prediction.aleatoric.sqrt().flatten()
 print("    x   epistemic sd   aleatoric sd")
 for place in (-1.0, -0.25, 0.0, 0.25, 1.0):
@@ -147,7 +147,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(7.4, 3.2), sharey=True, layo
 plotting.regression_bands(grid, prediction, data=(x, y), ax=left)
 left.plot(grid, truth, ":", color="0.4")
 for draw in posterior.draws(20):
-    right.plot(grid, pb.predict_point(model, draw, grid).as_regression().mean, color="C0", alpha=0.4)
+    right.plot(grid, pb.predict_point(model, draw, grid).mean, color="C0", alpha=0.4)
 right.plot(x, y, "x", color="0.6", markersize=4)
 left.set(title="predictive bands", ylim=(-20, 20))
 right.set(title="20 of the networks behind them", xlabel="x")
@@ -181,7 +181,7 @@ point = pb.fit_svi(
     kl_weight=0.0,
     seed=0,
 )
-pinched = pb.predict(model, point, grid, num_samples=200, seed=0).as_regression()
+pinched = pb.predict(model, point, grid, num_samples=200, seed=0)
 at_one = float(pinched.epistemic[-1].sqrt())
 print(f"epistemic sd at x = 1: {epistemic[-1]:.2f} with KL weight 1, {at_one:.2f} with KL weight 0")
 

@@ -110,8 +110,8 @@ posterior = pb.fit_svi(
 )
 print(posterior.status)
 
-known_prediction = pb.predict(model, posterior, x_test, y=y_test, num_samples=100, seed=0).as_classification()
-unknown_prediction = pb.predict(model, posterior, unknown, num_samples=100, seed=0).as_classification()
+known_prediction = pb.predict(model, posterior, x_test, y=y_test, num_samples=100, seed=0)
+unknown_prediction = pb.predict(model, posterior, unknown, num_samples=100, seed=0)
 accuracy = metrics.accuracy(known_prediction.probs, y_test)
 print(f"Bayesian network: accuracy {accuracy:.1%}, KL weight {kl_weight:g}")
 print(

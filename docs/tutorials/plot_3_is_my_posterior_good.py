@@ -68,7 +68,7 @@ for name, posterior in (("KL weight 1000", vague), ("start 1e-6, 300 epochs", po
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), sharey=True, layout="constrained")
 candidates = {"the candidate": fitted, "KL weight 1000": vague, "start 1e-6, 300 epochs": point}
 for ax, (title, posterior) in zip(axes, candidates.items(), strict=True):
-    prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0).as_regression()
+    prediction = pb.predict(model, posterior, grid, num_samples=200, seed=0)
     plotting.regression_bands(grid, prediction, data=(x, y), ax=ax)
     ax.set(title=title, ylim=(-25, 25))
     ax.get_legend().set_visible(ax is axes[0])
@@ -88,7 +88,7 @@ plt.show()
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
     for kind, estimator in (("sampled weights", None), ("local reparameterisation", pb.LocalReparameterization())):
-        rows = pb.gradient_noise(model, guide, x, y, estimator=estimator, num_draws=50).parameters
+        rows = pb.gradient_noise(model, guide, x, y, estimator=estimator, num_samples=50).parameters
         signal = sum(row.signal**2 for row in rows) ** 0.5
         noise = sum(row.noise**2 for row in rows) ** 0.5
         print(f"{name:13} {kind:25} signal {signal:8.1f}   noise {noise:8.1f}   ratio {signal / noise:7.2f}")
@@ -128,7 +128,7 @@ print(comparison)
 # right, and each number has a Monte Carlo standard error. *rms mean difference* says how far apart the means are.
 
 predictions = {
-    name: pb.predict(model, posterior, grid, num_samples=600, seed=0).as_regression()
+    name: pb.predict(model, posterior, grid, num_samples=600, seed=0)
     for name, posterior in (("NUTS", chains), ("mean-field", fitted))
 }
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.7), layout="constrained")

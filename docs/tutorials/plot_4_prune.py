@@ -85,7 +85,7 @@ plt.show()
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
-    prediction = pb.predict(model, pruned, test[0], y=test[1], num_samples=50, seed=0).as_classification()
+    prediction = pb.predict(model, pruned, test[0], y=test[1], num_samples=50, seed=0)
     accuracy = metrics.accuracy(prediction.probs, test[1])
     print(f"{name:28} accuracy {accuracy:.1%}, NLL {prediction.nll:.3f} nats")
     return accuracy
@@ -128,6 +128,6 @@ print(f"accuracy of the sparse network {accuracy:.1%}")
 # ---------
 # 1. Remove 99 %, and train on. How much accuracy is left with 75 weights?
 # 2. Prune in steps, 75 %, 90 %, 95 %, 98 %, training on in between. Is it better than one cut?
-# 3. Use ``per_layer=True``. Why is it worse for the last layer?
+# 3. Use ``per="layer"``. Why is it worse for the last layer?
 # 4. Use ``pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.0025)`` and compare the reports. Then fit
 #    it for three times as long.

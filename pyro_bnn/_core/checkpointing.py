@@ -49,12 +49,7 @@ class Interrupted(KeyboardInterrupt):
 class Keeper:
     """Writes the state of a computation when that is due; a signal makes it write at once and end the computation.
 
-    Args:
-        checkpoint: The file; None writes nothing.
-        kind: What the state is of; see :func:`write_state`.
-        is_asked: Function that says whether a signal asks to stop.
-        processes: Processes of the computation. They write and stop together; process 0 holds the file.
-        name: The file as the caller knows it, for messages; None is its path.
+    All processes write and stop together; process 0 holds the file. Messages call the file `name`, if it has one.
     """
 
     def __init__(
@@ -71,14 +66,9 @@ class Keeper:
         self._written, self._cost = time.monotonic(), 0.0
 
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
-        """Note that an epoch is done; its state is written, unless epochs are so short that this would slow them down.
+        """Note that an epoch is done; its state is written, unless epochs are so short that this would be slow.
 
-        Args:
-            state: Function that returns the state from which the computation can go on.
-            is_last: Whether the computation is done; its state is then written in any case, and no signal stops it.
-
-        Raises:
-            Interrupted: If a signal asks to stop; the state is then written.
+        After the last one the state is written in any case, and no signal stops the computation.
         """
         if self._checkpoint is None:
             return
@@ -89,14 +79,7 @@ class Keeper:
             self.step(state)
 
     def step(self, state: Callable[[], Mapping[str, Any]]) -> None:
-        """Note that a step of the computation is done.
-
-        Args:
-            state: Function that returns the state from which the computation can go on.
-
-        Raises:
-            Interrupted: If a signal asks to stop; the state is then written.
-        """
+        """Note that a step is done: if a signal asks to stop, the state is written and `Interrupted` raised."""
         if self._checkpoint is None:
             return
         is_due = time.monotonic() - self._written >= 60 * self._checkpoint.minutes
@@ -130,16 +113,7 @@ def keeping(
 ) -> Iterator[Keeper]:
     """A context for a computation that writes checkpoints. Without one, signals act as they did.
 
-    Args:
-        checkpoint: The file, which must not exist yet unless the computation goes on from it.
-        kind: What the state is of; see :func:`write_state`.
-        resume: File that the computation goes on from.
-        processes: Processes of the computation; None is this one alone.
-        name: The file as the caller knows it, for messages; None is its path.
-
-    Raises:
-        FileExistsError: If there is a file that would be lost.
-        OSError: If the file cannot be written.
+    The file must not exist yet, unless it is the one to resume from.
     """
     if checkpoint is None:
         yield Keeper(None, kind, lambda: False)
@@ -152,17 +126,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise before a computation if its state could not be written after hours of it, or would replace another.
-
-    Args:
-        path: The file to write.
-        resume: File that the computation goes on from.
-        name: The file as the caller knows it, for messages.
-
-    Raises:
-        FileExistsError: If there is a file that would be lost.
-        OSError: If the file cannot be written.
-    """
+    """Raise before a computation if its state could not be written after hours of it, or would replace another."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -189,10 +153,8 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 def stopping() -> Iterator[Callable[[], bool]]:
     """A context in which the first SIGINT or SIGTERM only asks to stop, and a second one acts as it would without.
 
-    Signals belong to the main thread. In other threads, and for a signal that the process ignores, nothing changes.
-
-    Yields:
-        Function that says whether a signal asks to stop.
+    Signals belong to the main thread. In other threads, and for a signal that the process ignores, nothing changes. The
+    context yields a function that says whether a signal has asked.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}

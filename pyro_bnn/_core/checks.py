@@ -88,10 +88,12 @@ def tensor(name: str, value: object) -> Tensor:
     """Return `value` if it is a dense tensor that holds values."""
     if not isinstance(value, Tensor):
         raise ValueError(f"`{name}` must be a tensor, got {described(value)}; make one with `torch.as_tensor`.")
+    if value.is_nested:
+        raise ValueError(f"`{name}` must not be nested; call `torch.nested.to_padded_tensor`.")
+    if value.layout != torch.strided:
+        raise ValueError(f"`{name}` must be a dense tensor, got {value.layout}; call `{name}.to_dense()`.")
     if value.is_meta:
-        raise ValueError(f"`{name}` must hold values, got a tensor on the device meta, which holds none; make it anew.")
-    if value.layout != torch.strided or value.is_nested:
-        raise ValueError(f"`{name}` must be a dense tensor, got one of layout {value.layout}; call `.to_dense()`.")
+        raise ValueError(f"`{name}` must have values, got a tensor on the meta device, which has none; load the data.")
     return value
 
 

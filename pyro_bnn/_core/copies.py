@@ -16,13 +16,9 @@ def copied(module: M) -> M:
     Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` keep the weight that they computed, and some
     networks keep their attention or their output. torch refuses to copy such tensors, because they have a history; here
     the copy gets their values.
-
-    Raises:
-        ValueError: If such a tensor is inside an object of another class, where it cannot be found.
     """
-    parts = (value for part in module.modules() for value in vars(part).values())
-    tensors = (tensor for value in parts for tensor in tensors_within(value) if tensor.grad_fn is not None)
-    kept = {id(tensor): tensor.detach().clone() for tensor in tensors}
+    tensors = tensors_within([vars(part) for part in module.modules()])
+    kept = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
     try:
         return copy.deepcopy(module, kept)
     except RuntimeError as error:

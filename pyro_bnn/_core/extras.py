@@ -14,15 +14,6 @@ def optional(module: str, package: str, extra: str, *, root: str | None = None) 
     """A module of another package, imported when it is needed: that is slow, and some warn.
 
     An installed package that cannot be imported, or that lacks a package of its own, raises its own error.
-
-    Args:
-        module: Name of the module.
-        package: Name of the package, for people.
-        extra: The extra of this package that installs it.
-        root: Name under which the package is imported; None is the first part of the module's name.
-
-    Raises:
-        MissingExtraError: If it is not installed; the message says how to get it.
     """
     root = module.partition(".")[0] if root is None else root
     try:

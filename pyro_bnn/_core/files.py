@@ -38,12 +38,7 @@ class DamagedFileError(ValueError):
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file that appears whole or not at all: a file beside it is written, synchronised, and renamed.
 
-    Args:
-        path: The file; what a symbolic link points to is replaced, and not the link.
-        write: Function that writes the content to an open binary file.
-
-    Raises:
-        OSError: If the folder cannot be written or is full. The file is then as it was before.
+    What a symbolic link points to is replaced, and not the link. After an error the file is as it was before.
     """
     target = Path(path).resolve()
     _remove_parts_of_dead_processes(target)
@@ -63,15 +58,11 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         ):  # a full disk: the system names no file
             error.filename = str(target)
         raise
-    _synchronise(target.parent)
+    synchronise(target.parent)
 
 
 def check_name(path: str | Path) -> None:
-    """Raise if a path is not in UTF-8: such a file could be written, but safetensors could not read it.
-
-    Raises:
-        ValueError: If so.
-    """
+    """Raise if a path is not in UTF-8: such a file could be written, but safetensors could not read it."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -107,7 +98,7 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _synchronise(folder: Path) -> None:
+def synchronise(folder: Path) -> None:
     """Make a renaming last through a loss of power, where the system lets folders be opened."""
     if os.name == "nt":
         return
@@ -119,17 +110,7 @@ def _synchronise(folder: Path) -> None:
 
 
 def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
-    """Write plain data to a file, atomically and with a checksum.
-
-    Args:
-        path: The file.
-        kind: What the state is of; :func:`read_state` asks for it.
-        state: Plain data; tensors may be on any device.
-
-    Raises:
-        ValueError: If the state holds something that is not plain data.
-        OSError: If the file cannot be written.
-    """
+    """Write plain data to a file, atomically and with a checksum."""
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_encoded(state, tensors, "state"))
     metadata = {"format": FORMAT, "version": str(VERSION), "kind": kind, "state": text}
@@ -139,17 +120,7 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read what :func:`write_state` wrote, on the CPU; the file cannot run code.
-
-    Args:
-        path: The file.
-        kind: What the state must be of.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        DamagedFileError: If the file is damaged or was not written by :func:`write_state`.
-        ValueError: If the file is of another kind or of a later version.
-    """
+    """Read what :func:`write_state` wrote, on the CPU; the file cannot run code."""
     check_name(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}; pass a {kind} that pyro_bnn wrote.")
@@ -189,15 +160,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """A context for reading the content of a file whose checksum is right but which may have been forged.
-
-    Args:
-        path: The file.
-        kind: What it should hold.
-
-    Raises:
-        DamagedFileError: In the place of any error that a wrong structure causes.
-    """
+    """A context for reading a file whose checksum is right but which may be forged: it raises `DamagedFileError`."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:

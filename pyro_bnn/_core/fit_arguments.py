@@ -16,17 +16,7 @@ def check_fit(
     resume: object = None,
     seed: object = None,
 ) -> None:
-    """Raise unless the arguments that a fit shares with others are of the right kinds.
-
-    Args:
-        progress: Whether to show progress.
-        checkpoint: File to write, or None.
-        resume: File to go on from, or None.
-        seed: Seed, or None.
-
-    Raises:
-        ValueError: If one is not; the message names it.
-    """
+    """Raise unless the arguments that a fit shares with others are of the right kinds."""
     _checks.flag("progress", progress)  # type: ignore[arg-type]
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         Checkpoint(checkpoint)  # type: ignore[arg-type]
@@ -37,11 +27,7 @@ def check_fit(
 
 
 def checked_callbacks(callbacks: Iterable[CallbackT]) -> list[CallbackT]:
-    """The callbacks of a fit as a list.
-
-    Raises:
-        ValueError: If they are not functions in a list.
-    """
+    """The callbacks of a fit as a list."""
     example = "a list of functions of the history"
     found: list[CallbackT] = _checks.items("callbacks", callbacks, example)
     for callback in found:

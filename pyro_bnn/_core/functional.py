@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .inputs import Inputs, leaves, shapes, versions
+from .inputs import Inputs, leaves, shapes
 from .inputs import call as call_network
 from .scope import EXCLUSIVE, filtered_warnings
 
@@ -50,6 +50,11 @@ def num_axes(net: nn.Module, path: str) -> int:
     return _present(net, path).dim()
 
 
+def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
+    """Largest number of axes that tensors have more than the parameters or buffers whose paths they have."""
+    return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
+
+
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
@@ -57,14 +62,6 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
     """Make an embedding layer with a random weight return the true gradient; do nothing for other layers.
 
     A sparse gradient becomes a dense one with the same numbers, since the gradient of the prior is dense.
-
-    Args:
-        net: The network, which is changed.
-        path: Path of the random parameter.
-        name: Site of the parameter, for messages.
-
-    Raises:
-        ValueError: If the layer changes its weight in place, or scales its gradient.
     """
     layer, attribute = _owner(net, path)
     if not isinstance(layer, EMBEDDINGS) or attribute != "weight":
@@ -88,11 +85,6 @@ def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
 
     torch gives the padding row no gradient. If the forward pass used a drawn row, the likelihood would depend on
     numbers in which it has no gradient.
-
-    Args:
-        net: The network, whose buffers hold the first values.
-        path: Path of the parameter, which is a buffer by now.
-        value: Value of the parameter, of its shape.
     """
     return _with_padding(*_owner(net, path), value)
 
@@ -146,17 +138,12 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                     table.pop(attribute, None)  # None if done already: one module may have several names
 
 
-class ChangedInputError(ValueError):
-    """A network changed its input in place."""
-
-
 ONE_ROW = "Expected more than 1 value per channel"
 """Beginning of torch's message if batch normalisation in train mode gets one row."""
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
     """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
-    before = versions(x)
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
@@ -174,11 +161,6 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
             f"batch normalisation in train mode needs at least two rows in a batch, got `x` of shape {shapes(x)}; "
             "leave out the last batch (`drop_last=True`), or put the network into eval mode."
         ) from error
-    if versions(x) != before:
-        raise ChangedInputError(
-            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
-            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
-        )
     if not isinstance(output, Tensor):
         raise ValueError(
             f"the network must return one tensor, got {type(output).__name__}; wrap it in a module that returns one."
@@ -223,11 +205,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
     A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
     works. Either is used only if its outputs and gradients agree with those of a plain loop, which is the last resort.
-
-    Args:
-        net: The network.
-        example: At least two draws of all random weights, by path, with the draws on the first axis.
-        x: Example inputs, shape (N, ...).
+    The example has at least two draws of all random weights.
     """
     paths = set(example)
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
 """Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that they are far apart."""
@@ -15,23 +16,15 @@ LONG = 2**16
 """Heuristic: number of elements from which on a tensor is sent by itself."""
 
 
-P = TypeVar("P", bound="Processes")
-
-
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a computation.
-
-    Args:
-        rank: Number of this process, from 0; that with number 0 writes files and shows progress.
-        count: Number of all processes.
-    """
+    """The processes of a computation."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
-    def present(cls: type[P]) -> P:
+    def present(cls) -> Self:
         """Those of the process group that `torch.distributed` has; a single one if there is none."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()

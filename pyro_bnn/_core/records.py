@@ -26,15 +26,7 @@ def record(kind: type[T], values: object, where: str) -> T:
     """A dataclass from the result of :func:`plain`.
 
     Fields may be numbers, which must be finite, truth values, texts, tensors, dataclasses, and optional ones, lists,
-    tuples and dictionaries of these.
-
-    Args:
-        kind: The dataclass.
-        values: Plain data.
-        where: Name of the values, for messages.
-
-    Raises:
-        ValueError: If a field is missing, unknown or of another type; the message names it.
+    tuples and dictionaries of these. Messages name the field that is wrong, as a part of `where`.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass

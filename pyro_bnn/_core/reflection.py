@@ -22,11 +22,7 @@ def unwrap(distribution: Distribution) -> Distribution:
 
 
 def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distribution:
-    """The distribution of single elements inside the prior of a whole parameter.
-
-    Raises:
-        ValueError: If the elements depend on each other.
-    """
+    """The distribution of single elements inside the prior of a whole parameter."""
     prior = unwrap(prior)
     if prior.event_shape or (prior.batch_shape and prior.batch_shape != shape):
         raise ValueError(
@@ -68,11 +64,7 @@ def unvalidated(distribution: Any) -> Any:
 
 
 def require_positive(name: str, prior: object) -> TorchDistributionMixin:
-    """The prior of a scale, after a check: it must be a Pyro distribution over positive numbers, without a batch shape.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """The prior of a scale, if it is a Pyro distribution over positive numbers without a batch shape."""
     if not isinstance(prior, TorchDistributionMixin):
         raise ValueError(f"the prior of `{name}` must be one of `pyro.distributions`, got {type(prior)}.")
     support = prior.support
@@ -87,22 +79,23 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
     return prior
 
 
-def tensors_of(value: object) -> Iterator[Tensor]:
-    """All tensors that a distribution holds, at any depth."""
-    return _tensors_of(value, set())
+def is_learned(distribution: Distribution) -> bool:
+    """Whether a distribution has a tensor with a gradient."""
+    return any(tensor.requires_grad for tensor in tensors_of(distribution))
 
 
-def _tensors_of(value: object, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors in a value, without those in the objects of `seen`."""
+def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors that a distribution holds, at any depth, without those in objects whose `id` was seen before."""
+    seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Distribution, Transform)) and id(value) not in seen:
         seen.add(id(value))  # a transform and its inverse hold each other once one was asked for
         for part in vars(value).values():
-            yield from _tensors_of(part, seen)
+            yield from tensors_of(part, seen)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors_of(part, seen)
+            yield from tensors_of(part, seen)
 
 
 def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distribution:

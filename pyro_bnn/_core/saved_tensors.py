@@ -16,16 +16,7 @@ def check_tensors(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, 
 
 
 def check_state(owner: str, got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless a state has the names, shapes and dtypes that are expected.
-
-    Args:
-        owner: What the state is of, such as "the guide", for messages.
-        got: The state from a file.
-        expected: A state that fits; its numbers do not matter.
-
-    Raises:
-        ValueError: If a tensor is missing, unknown, or of another shape or dtype.
-    """
+    """Raise unless a state has the names, shapes and dtypes that are expected."""
     for name, value in expected.items():
         if name not in got:
             raise ValueError(f"the file lacks `{name}` of {owner}; {owner} is of another kind than the one saved.")
@@ -71,11 +62,7 @@ def require_tensors(owner: str, state: Mapping[str, object]) -> dict[str, Tensor
 def check_numbers(owner: str, got: Mapping[str, Tensor], own: Mapping[str, Tensor], constants: Collection[str]) -> None:
     """Raise if a number is not finite, or a running variance of batch normalisation is negative.
 
-    Args:
-        owner: What the state is of, such as "the model", for messages.
-        got: The state from a file.
-        own: The state that it replaces.
-        constants: Names of buffers, such as an attention mask; they may have infinities where their present value has.
+    Buffers named in `constants`, such as an attention mask, may have infinities where their present value has.
     """
     for name, value in got.items():
         same = own[name].to(value.device) == value

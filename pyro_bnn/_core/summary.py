@@ -28,14 +28,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Summary:
-    """A few lines about an object.
-
-    Args:
-        title: What it is.
-        notes: Sentences, one below the other.
-        rows: A table, whose middle is left out where it is long; numbers are right-aligned, None is empty.
-        header: Names of the table's columns; may be empty.
-    """
+    """A few lines about an object: a title, sentences, and a table, whose middle is left out where it is long."""
 
     title: str
     notes: Sequence[str] = ()

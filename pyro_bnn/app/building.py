@@ -15,27 +15,17 @@ from .own.network import check_network, make_network
 from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
-__all__ = ["build", "rebuild", "unused_globs"]
-
 CHECKED_ROWS = 2
 """Number of rows that a network of the user is tried on."""
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """The untrained model and guide of a run; the same seed gives the same start.
-
-    Raises:
-        ValueError: If a setting is wrong, or does not fit the network or the data.
-    """
+    """The untrained model and guide of a run; the same seed gives the same start."""
     return _build(config, data.facts, data.x_train, len(data.x_train))
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
-    """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded.
-
-    Raises:
-        ValueError: As for :func:`build`.
-    """
+    """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
     return _build(config, facts, stand_in, facts.num_train)
@@ -46,8 +36,7 @@ def unused_globs(config: RunConfig, data: Dataset) -> str:
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
-    model, _ = build(config, data)
-    names = model.site_names
+    names = build(config, data)[0].site_names
     used = [prior.prior_of(name) for name in names]
     unused = [glob for glob, chosen in prior.priors.items() if not any(chosen is other for other in used)]
     if not unused:
@@ -71,11 +60,11 @@ def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[B
 def _likelihood(spec: str, target: Target) -> Likelihood:
     """The likelihood; a known noise scale is in the target's units, and the network predicts in standard units."""
     name, _, number = spec.partition(":")
-    if name == "gaussian" and number:
-        if target.size > 1:
-            raise ValueError(f"a known noise scale is for a single target, got {target.size}; choose gaussian.")
-        return make_likelihood(f"gaussian:{float(number) / target.scale[0]!r}")
-    return make_likelihood(spec)
+    if name != "gaussian" or not number:
+        return make_likelihood(spec)
+    if target.size > 1:
+        raise ValueError(f"a known noise scale is for a single target, got {target.size}; choose gaussian.")
+    return make_likelihood(f"gaussian:{float(number) / target.scale[0]!r}")
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
@@ -98,12 +87,9 @@ def _mlp(config: RunConfig, x: Tensor, num_outputs: int) -> nn.Module:
 def _own(config: RunConfig, facts: Facts, x: Tensor, num_outputs: int) -> nn.Module:
     net = make_network(config.net, input_shape=facts.input_shape, num_outputs=num_outputs)
     first = _first(config, x)
-    check_network(config.net, nn.Sequential(*first, net), x[:CHECKED_ROWS], num_outputs, _reason(facts.target, config))
-    return nn.Sequential(*first, net) if first else net
-
-
-def _reason(target: Target, config: RunConfig) -> str:
-    """What the outputs are for."""
-    if target.is_class:
-        return f"{target.size} classes"
-    return f"{target.size} target{'s' if target.size > 1 else ''} under {config.likelihood}"
+    whole = nn.Sequential(*first, net) if first else net
+    size = facts.target.size
+    targets = f"{size} target{'s' if size > 1 else ''} under {config.likelihood}"
+    reason = f"{size} classes" if facts.target.is_class else targets
+    check_network(config.net, whole, x[:CHECKED_ROWS], num_outputs, reason)
+    return whole

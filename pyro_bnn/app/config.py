@@ -4,30 +4,28 @@ The option of the command line, its help, the checks, `config.json` and the tabl
 help shows the settings; so torch is loaded where settings are checked, and not before.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from .own.specs import TABLES, parts_of
-from .setting import KINDS, Setting
 from .specs import (
     LARGEST,
     OPTIMIZERS,
     PRIOR_CHOICES,
     PRIORS,
-    make_estimator,
+    TABLES,
     make_init,
     make_inputs,
     make_kl_weight,
     make_optimizer,
     make_prior,
     numbers_in,
+    parts_of,
 )
 from .validation import STRICT, checked, parsed
-
-__all__ = ["RunConfig", "kind_of", "settings"]
 
 VERSION = 2
 """Version of configurations in files; one of a later version is refused."""
@@ -35,16 +33,47 @@ VERSION = 2
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
 """Headings in the help of the command line."""
 
+KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
+"""What data may be, and several of them in words."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the command line and the checks have to know of a setting.
+
+    Args:
+        help: What the setting is, for the help.
+        panel: Heading in the help.
+        choices: What may be typed, for completion; texts that end with a colon are beginnings.
+        default: What the help says of the default; None for what the recipes have, an empty text for nothing.
+        kinds: The data that have this setting; for others it has its default.
+        check: Function that raises ValueError if a value is wrong.
+    """
+
+    help: str
+    panel: str
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    kinds: tuple[str, ...] = tuple(KINDS)
+    check: Callable[[Any], object] | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Adds the check to those that pydantic makes of the annotation."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: Any) -> Any:
+        if self.check is not None:
+            self.check(value)
+        return value
+
 
 # --- checks of texts --------------------------------------------------------------------------------------------------
 
 
 def kind_of(dataset: str) -> str:
-    """What a data set is, by its name: ``images``, ``table`` or ``arrays``.
-
-    Raises:
-        ValueError: If it is neither the name of an image set nor a file of a known kind.
-    """
+    """What a data set is, by its name: ``images``, ``table`` or ``arrays``."""
     from ..data import GREY_SETS  # late: loads torch
 
     ending = Path(dataset).suffix.lower()
@@ -167,11 +196,7 @@ class RunConfig:
     ]
     hold_out: Annotated[
         tuple[Whole, ...],
-        Setting(
-            'Classes kept out of training, as the unknown, such as 7,8,9; "" for none.',
-            NETWORK,
-            kinds=IMAGES,
-        ),
+        Setting('Classes kept out of training, as the unknown, such as 7,8,9; "" for none.', NETWORK, kinds=IMAGES),
     ] = ()
     validation: Annotated[
         Whole,
@@ -224,14 +249,12 @@ class RunConfig:
         ),
     ] = "mlp"
     estimator: Annotated[
-        str,
+        Literal["weights", "local", "flipout"],
         Setting(
             "Estimator of gradients: weights (draws each weight once a step), local (draws outputs of linear layers "
             "instead) or flipout.",
             FIT,
-            choices=("weights", "local", "flipout"),
             default="weights, for tables and arrays local",
-            check=make_estimator,
         ),
     ] = "weights"
     target: Annotated[str, Setting("Column of a table to predict.", OWN, default="", kinds=TABLE)] = ""
@@ -299,11 +322,7 @@ class RunConfig:
         return kind_of(self.dataset)
 
     def check(self) -> None:
-        """Raise if a setting is wrong.
-
-        Raises:
-            ValueError: If so; the message names all settings that are.
-        """
+        """Raise if a setting is wrong."""
         checked(RunConfig, asdict(self))
         problems = self._disagreements()
         if problems:
@@ -342,11 +361,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "RunConfig":
-        """Settings from the JSON of :meth:`to_dict`, read from a file.
-
-        Raises:
-            ValueError: If a setting is missing, unknown or wrong; the message names all that are.
-        """
+        """Settings from the JSON of :meth:`to_dict`, read from a file."""
         values = parsed(text)
         if not isinstance(values, dict):
             raise ValueError(f"a configuration must be an object with settings by name, got {type(values).__name__}.")

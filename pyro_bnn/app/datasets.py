@@ -2,15 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
 from ..inference.history import EpochRecord
+from .config import RunConfig
 from .own.arrays import ArrayEncoding
-from .own.table import TableEncoding
+from .own.encoding import TableEncoding
 from .own.targets import Target
-
-__all__ = ["Dataset", "Facts"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +65,18 @@ class Dataset:
         """Negative expected log-likelihood of an epoch per training row, in nats and in the target's units."""
         unit = sum(math.log(scale) for scale in self.facts.target.scale)
         return -epoch.expected_log_likelihood / len(self.x_train) + unit
+
+
+def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
+    """Raise if rows with this checksum are not those that a run was trained on; `facts` are what its folder says."""
+    if facts is None or facts.sha256 == sha256:
+        return
+    if config.kind == "images":
+        raise ValueError(
+            f"the {config.dataset} images are not those that {shown} was trained on (their checksums differ); pass the "
+            "folder of those (--data, or $PYRO_BNN_DATA)."
+        )
+    raise ValueError(
+        f"{shown} is not what the run was trained on: its rows have changed since; pass a copy of the file as it "
+        "was (--data FILE), or see new rows by `pyro-bnn predict`."
+    )

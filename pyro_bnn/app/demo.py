@@ -15,6 +15,7 @@ from ..modelling.priors import NormalPrior
 from ..nets import mlp
 from ..results import plotting
 from ..results.prediction import predict
+from ..scores.uncertainty import RegressionPrediction
 from .folders import Folder
 from .images import load_data
 from .recipes import find_recipe
@@ -26,14 +27,7 @@ __all__ = ["digits_demo", "regression_demo"]
 
 
 def digits_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png", progress: bool = False) -> Report:
-    """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown.
-
-    Args:
-        folder: Folder for the run, its metrics and its pictures.
-        seed: Seed of the run and of the draws.
-        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
-        progress: Show a progress bar.
-    """
+    """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown."""
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)
     model, posterior = fit(config, images, folder, progress=progress)
@@ -42,11 +36,6 @@ def digits_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png", p
 
 def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png") -> dict[str, float]:
     """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
-
-    Args:
-        folder: Folder for the picture and `regression.json`.
-        seed: Seed of noise, initial weights, fit and draws.
-        picture_format: Format of the picture: ``png``, ``pdf`` or ``svg``.
 
     Returns:
         Epistemic standard deviation, averaged inside and outside the data's range; aleatoric standard deviation inside,
@@ -70,7 +59,7 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
         seed=seed,
     )
     grid = torch.linspace(-1.5, 1.5, 500)[:, None]
-    prediction = predict(model, posterior, grid, num_samples=100, seed=seed).as_regression()
+    prediction = predict(model, posterior, grid, num_samples=100, seed=seed).as_kind(RegressionPrediction)
 
     truth = 10 * torch.sin(2 * torch.pi * grid)
     ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)

@@ -1,4 +1,9 @@
-"""Folders that the program writes: locked, proven to be writable before anything is computed, and never half there."""
+"""Folders that the program writes: they are there whole or not at all, and files of others are never lost.
+
+``NAME`` is made as ``.NAME.part`` beside it, under the lock ``.NAME.lock``. At the end files of others move from an
+earlier ``NAME`` to the new folder, the rest of the earlier one is removed, and ``.NAME.part`` becomes ``NAME``. If the
+process is killed in between, the next command finishes this.
+"""
 
 import errno
 import json
@@ -8,13 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .._core.files import DamagedFileError
-from . import exchange
-from .exchange import CHECKPOINT, Place, locked, told
-from .files import synchronise
-from .manifest import PROGRESS, FileRecord, Manifest, has_manifest, part_of
-
-__all__ = ["Folder", "creating", "find_run", "resuming", "updating"]
+from .._core.files import DamagedFileError, synchronise
+from .manifest import CHECKPOINT, MANIFEST, PART, PROGRESS, Manifest, checksum, has_manifest
+from .places import Place, locked, told
 
 
 class Folder:
@@ -31,17 +32,14 @@ class Folder:
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context in which a file is written to the path that it yields; afterwards it is in its place, whole.
-
-        Args:
-            name: Name of the file.
-        """
-        self.claim(name)
-        part = self.path / part_of(name)
+        """A context in which a file is written to the path that it yields; afterwards it is in its place, whole."""
+        self.check_free(name)
+        part = self.path / f"{PART}{name}"
         try:
             yield part
             synchronise(part)
-            self.manifest.files[name] = FileRecord.of(part)
+            self.manifest.files[name] = checksum(part)
+            self.manifest.write(self.path)
             os.replace(part, self.path / name)
         except BaseException:
             with suppress(OSError):
@@ -68,40 +66,22 @@ class Folder:
             del self.manifest.files[name]
             self.manifest.write(self.path)
 
-    def claim(self, name: str) -> Path:
-        """List a file as the program's before it is written, so that it is so even if the process is killed.
-
-        Returns:
-            Its path.
-        """
-        self.check_free(name)
-        if name not in self.manifest.files or self.manifest.files[name] is not None:
-            self.manifest.files[name] = None
-            self.manifest.write(self.path)
-        return self.path / name
-
     def check_free(self, *names: str) -> None:
-        """Check that files may be written.
-
-        Raises:
-            FileExistsError: If one of them is there and the program has not written it.
-        """
+        """Raise FileExistsError if a file is there, or in the earlier folder, and the program has not written it."""
+        earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
-            if name not in self.manifest.files and os.path.lexists(self.path / name):
-                raise FileExistsError(
-                    f"{self.place.shown / name} was not written by pyro-bnn; move it away or rename it."
-                )
+            for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
+                if name not in manifest.files and os.path.lexists(folder / name):
+                    raise FileExistsError(
+                        f"{self.place.shown / name} was not written by pyro-bnn; move it away or rename it."
+                    )
 
     def note(self, progress: str) -> None:
         """Say how far this process has come, to other commands; such as ``12 of 40 epochs``."""
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
-        """Check that a disk has room.
-
-        Raises:
-            OSError: If it has less than so many bytes.
-        """
+        """Raise OSError if the disk has no room for so many bytes."""
         free = shutil.disk_usage(self.path).free
         if free < num_bytes:
             raise OSError(
@@ -109,51 +89,36 @@ class Folder:
                 "make room or choose another --out."
             )
 
-    def record(self) -> None:
-        """Bring the manifest up to date: files that were claimed and not written are no longer listed."""
-        for name in [name for name, record in self.manifest.files.items() if record is None]:
-            path = self.path / name
-            if path.is_file():
-                self.manifest.files[name] = FileRecord.of(path)
-            else:
-                del self.manifest.files[name]
-        self.manifest.write(self.path)
-
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[Folder]:
     """A context in which a folder is made; it is in its place only at the end, and complete.
 
     If the context ends with an exception, nothing of it stays, and an earlier folder is as it was; except that with a
-    checkpoint in it the unfinished folder stays, for :func:`resuming`.
-
-    Args:
-        out: The folder.
-        command: The command, such as ``train``.
-        force: Replace an earlier folder of the program. Files in it that the program did not write move to the new one.
-
-    Raises:
-        FileExistsError: If the folder exists, and `force` is not given or it is not the program's.
-        BlockingIOError: If another process makes the same folder.
-        OSError: If the folder cannot be written.
+    checkpoint in it the unfinished folder stays, for :func:`resuming`. With `force`, an earlier folder of the program
+    is replaced, and files in it that the program did not write move to the new one.
     """
     place = Place.of(out)
     _check_target(place)
-    made = _make_parents(place)
+    made = [parent for parent in place.real.parents if not os.path.lexists(parent)]
+    with told(place):
+        place.real.parent.mkdir(parents=True, exist_ok=True)
     try:
         with locked(place, command):
-            exchange.settle(place)
-            _check_free(place, force)
-            folder = Folder(place.part, place, Manifest(command, replaces=force))
+            _settle(place)
+            _make_room(place, force)
+            manifest = Manifest(command, replaces=force)
             try:
                 with told(place):
                     place.part.mkdir()
-                    folder.manifest.write(place.part)
+                    manifest.write(place.part)
                     if place.real.exists():
                         shutil.copymode(place.real, place.part)
-                yield from _working(folder)
+                yield from _working(Folder(place.part, place, manifest))
             finally:
-                _tidy(place)
+                with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest says whose it is
+                    if not manifest.is_finished and not is_resumable(place):
+                        _clear(place.part, manifest)
     finally:
         for parent in made:
             with suppress(OSError):  # not empty: it is in use
@@ -162,30 +127,17 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """A context in which an unfinished training run goes on from its checkpoint; at the end it is in its place.
-
-    Args:
-        run: The folder that the finished run will be.
-
-    Raises:
-        FileNotFoundError: If there is no unfinished run.
-        FileExistsError: If the run is finished.
-        BlockingIOError: If another process goes on with it.
-    """
+    """A context in which an unfinished training run goes on from its checkpoint; at the end it is in its place."""
     place = Place.of(run)
-    if not place.part.is_dir():
-        if has_manifest(place.real):
-            raise FileExistsError(
-                f"{run} is finished: there is nothing to resume; see it by `pyro-bnn evaluate {run}`."
-            )
+    if not place.part.is_dir() and not has_manifest(place.real):
         raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")
     with locked(place, "train"):
-        exchange.settle(place)
+        _settle(place)
         if not place.part.exists():
             raise FileExistsError(
                 f"{run} is finished: there is nothing to resume; see it by `pyro-bnn evaluate {run}`."
             )
-        if not exchange.is_resumable(place.part):
+        if not is_resumable(place):
             raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it anew.")
         folder = Folder(place.part, place, Manifest.read(place.part))
         if place.real.exists() and not folder.manifest.replaces:
@@ -195,56 +147,43 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 
 @contextmanager
 def updating(run: str | Path, *, command: str, writes: Sequence[str] = ()) -> Iterator[Folder]:
-    """A context in which files are added to a finished folder, or replaced in it.
-
-    Args:
-        run: The folder.
-        command: The command, such as ``evaluate``.
-        writes: Names of the files that may be written.
-
-    Raises:
-        FileNotFoundError: If there is no such folder.
-        FileExistsError: If one of the files is there and the program has not written it.
-        BlockingIOError: If another process writes to the folder.
-        OSError: If the folder cannot be written.
-    """
+    """A context in which files are added to a finished folder, or replaced in it; `writes` are their names."""
     place = Place.of(find_run(run))
     with locked(place, command):
-        with told(place):
-            if not _is_writable(place.real):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place.real))
         folder = Folder(place.real, place, Manifest.read(place.real))
+        with told(place):
+            folder.manifest.write(place.real)  # which shows that it can be written
         folder.check_free(*writes)
-        try:
-            yield folder
-        finally:
-            folder.record()
+        yield folder
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a finished run, unchanged. What a killed process has left half done is finished first.
-
-    Raises:
-        FileNotFoundError: If there is none; the message says whether there is an unfinished one.
-        BlockingIOError: If it is being made.
-    """
+    """The folder of a finished run, unchanged. What a killed process has left half done is finished first."""
     place = Place.of(run)
-    part = exchange.manifest_of(place.part)
-    if place.old.exists() or (part is not None and part.is_finished):
+    part = _manifest_of(place.part)
+    if part is not None and part.is_finished:
         with locked(place, "train"):
-            exchange.settle(place)
+            _settle(place)
     if has_manifest(place.real):
         return Path(run)
     if part is None or place.real.exists():
         raise FileNotFoundError(
-            f"{run} holds no training run: there is no {Path(run) / 'manifest.json'}; make one with `pyro-bnn train`."
+            f"{run} holds no training run: there is no {Path(run) / MANIFEST}; make one with `pyro-bnn train`."
         )
-    state = _progress(place) or "its training has begun"
-    if exchange.is_locked(place):
-        raise BlockingIOError(f"{run} is being trained: {state}; wait until it is finished.")
-    if exchange.is_resumable(place.part):
-        raise FileNotFoundError(f"{run} is not finished: {state}; `pyro-bnn train --resume {run}` goes on.")
+    try:
+        with locked(place, "look"):
+            pass
+    except BlockingIOError:
+        raise BlockingIOError(f"{run} is being trained: {_progress(place)}; wait until it is finished.") from None
+    if is_resumable(place):
+        raise FileNotFoundError(f"{run} is not finished: {_progress(place)}; `pyro-bnn train --resume {run}` goes on.")
     raise FileNotFoundError(f"{run} was stopped before its first checkpoint; train it anew.")
+
+
+def is_resumable(place: Place) -> bool:
+    """Whether there is an unfinished folder with a state from which its command can go on."""
+    manifest = _manifest_of(place.part)
+    return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 
 
 def _working(folder: Folder) -> Iterator[Folder]:
@@ -253,34 +192,65 @@ def _working(folder: Folder) -> Iterator[Folder]:
     try:
         yield folder
     except KeyboardInterrupt as error:
-        if exchange.is_resumable(place.part):
+        if is_resumable(place):
             raise KeyboardInterrupt(f"stopped; `pyro-bnn train --resume {place.shown}` goes on.") from error
         raise
-    for name in (CHECKPOINT, PROGRESS):
-        (place.part / name).unlink(missing_ok=True)
     folder.manifest.is_finished = True
-    folder.record()
-    exchange.publish(place)
+    folder.manifest.write(place.part)
+    _publish(place, folder.manifest)
 
 
-def _tidy(place: Place) -> None:
-    """Remove what is left of the hidden folder, unless it is of use."""
-    with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest says whose it is
-        manifest = exchange.manifest_of(place.part)
-        if place.part.is_dir() and not (manifest and manifest.is_finished) and not exchange.is_resumable(place.part):
-            exchange.clear(place.part)
+def _settle(place: Place) -> None:
+    """Finish what a killed process has left half done. The caller holds the lock."""
+    manifest = _manifest_of(place.part)
+    if manifest is not None and manifest.is_finished and (manifest.replaces or not place.real.exists()):
+        _publish(place, manifest)
+
+
+def _publish(place: Place, manifest: Manifest) -> None:
+    """Put the finished folder `place.part` in its place. The caller holds the lock."""
+    try:
+        for name in (CHECKPOINT, PROGRESS):
+            (place.part / name).unlink(missing_ok=True)
+        if place.real.exists() and any(place.real.iterdir()):
+            earlier = _manifest_of(place.real)
+            if earlier is None or not manifest.replaces:
+                raise OSError(errno.ENOTEMPTY, "it has come into being meanwhile")
+            for name in earlier.others(place.real):
+                if os.path.lexists(place.part / name):
+                    raise OSError(errno.EEXIST, f"pyro-bnn did not write {name} there")
+                os.rename(place.real / name, place.part / name)
+            _clear(place.real, earlier)
+        os.rename(place.part, place.real)
+        synchronise(place.real.parent)
+    except OSError as error:
+        raise OSError(
+            f"{place.shown} cannot be written ({error.strerror or error}); all files are in {place.part}: move that "
+            "folder to where you want it."
+        ) from error
+
+
+def _clear(folder: Path, manifest: Manifest) -> None:
+    """Remove the program's files from a folder, and the folder itself if nothing else is in it."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest last
+        if manifest.owns(path):
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _manifest_of(folder: Path) -> Manifest | None:
+    return Manifest.read(folder) if has_manifest(folder) else None
 
 
 def _progress(place: Place) -> str:
-    """How far an unfinished run has come, or an empty text."""
-    try:
+    """How far an unfinished run has come."""
+    with suppress(OSError, UnicodeDecodeError):
         return (place.part / PROGRESS).read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return "its training has begun"
 
 
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+# --- before anything is computed --------------------------------------------------------------------------------------
 
 
 def _check_target(place: Place) -> None:
@@ -295,15 +265,18 @@ def _check_target(place: Place) -> None:
         raise FileExistsError(f"{shown} is a mounted disk; choose a folder in it, such as {shown / 'run'}.")
 
 
-def _check_free(place: Place, force: bool) -> None:
+def _make_room(place: Place, force: bool) -> None:
     """Raise if something is at a place that is not to be replaced; else remove what a killed process left there."""
     part, shown = place.part, place.shown
-    if os.path.lexists(part) and not exchange.is_ours(part):
+    manifest = _manifest_of(part) or Manifest("")
+    others = manifest.others(part) if part.is_dir() else []
+    is_ours = part.is_dir() and not part.is_symlink() and (has_manifest(part) or not others)
+    if os.path.lexists(part) and not is_ours:
         raise FileExistsError(f"{part} is in the way; move it away or choose another --out.")
-    if exchange.is_resumable(part) and not force:
-        state = _progress(place) or "it has a checkpoint"
+    if is_resumable(place) and not force:
         raise FileExistsError(
-            f"{shown} is not finished: {state}; `pyro-bnn train --resume {shown}` goes on, and --force begins anew."
+            f"{shown} is not finished: {_progress(place)}; `pyro-bnn train --resume {shown}` goes on, and --force "
+            "begins anew."
         )
     if place.real.exists() and any(place.real.iterdir()):
         if not force:
@@ -316,24 +289,14 @@ def _check_free(place: Place, force: bool) -> None:
             Manifest.read(place.real)
         except DamagedFileError as error:
             raise DamagedFileError(
-                f"{shown / 'manifest.json'} is damaged, and it is not known which files in {shown} are pyro-bnn's; "
-                "move that folder away."
+                f"{shown / MANIFEST} is damaged, and it is not known which files in {shown} are pyro-bnn's; move that "
+                "folder away."
             ) from error
-        if not _is_writable(place.real):
+        if not os.access(place.real, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(f"{shown} cannot be replaced: permission denied; choose another --out.")
-    manifest = exchange.manifest_of(part)
-    if manifest is not None and manifest.is_finished:
+    if manifest.is_finished:
         raise FileExistsError(f"{part} holds a finished run that could not be moved to its place; move it away.")
-    if os.path.lexists(place.old):
-        raise FileExistsError(f"{place.old} is in the way; move it away or choose another --out.")
+    if others:
+        raise FileExistsError(f"{part} holds files that pyro-bnn did not write ({', '.join(others)}); move them.")
     if part.exists():
-        exchange.check_alone(part)
-        exchange.clear(part)
-
-
-def _make_parents(place: Place) -> list[Path]:
-    """Make the folders above a place; returns those that were made, the innermost first."""
-    missing = [parent for parent in place.real.parents if not os.path.lexists(parent)]
-    with told(place):
-        place.real.parent.mkdir(parents=True, exist_ok=True)
-    return missing
+        _clear(part, manifest)

@@ -12,21 +12,14 @@ from .config import RunConfig
 from .datasets import Dataset, Facts
 from .own.targets import Target
 
-__all__ = ["SIBLINGS", "check_unseen", "known_classes", "load_data", "load_unknown"]
+__all__ = ["check_unseen", "known_classes", "load_data", "load_with_unknown"]
 
 SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 """The data set whose images are unknown to a run without held-out classes."""
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """Split off some classes as the unknown.
-
-    Args:
-        images: The data set.
-        hold_out: Labels of the unknown classes.
-
-    Returns:
-        The data set of the remaining classes, relabelled 0, 1, ..., and the test images of the unknown ones.
+    """The data set of the classes that are not held out, relabelled 0, 1, ..., and the test images of the others.
 
     Raises:
         ValueError: If fewer than two classes remain or a label does not exist.
@@ -51,10 +44,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """A run's images, and the test images of its held-out classes.
 
-    Args:
-        config: The run. If it has a validation set, that takes the place of the test set.
-        root: Folder of the data, as for :func:`~pyro_bnn.data.load_images`.
-        download: Whether to fetch missing files.
+    If the run has a validation set, that takes the place of the test set.
 
     Raises:
         ValueError: If the validation set is as large as the training set, or as for :func:`known_classes`.
@@ -91,38 +81,32 @@ def _dataset(images: Images) -> Dataset:
     return Dataset(images.x_train, images.y_train, images.x_test, images.y_test, facts)
 
 
-def load_unknown(
-    name: str | None, config: RunConfig, known: Dataset, *, root: str | Path | None, download: bool = False
-) -> Tensor | None:
-    """The test images of another data set, as the unknown of a run.
+def load_with_unknown(
+    config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
+) -> tuple[Dataset, Tensor, str]:
+    """A run's images; those that are unknown to it, shape (M, H, W), of which there may be none; and what these are.
 
-    Args:
-        name: The data set. If None: no other data set for a run with held-out classes, else the sibling of the run's
-            data set (MNIST for FashionMNIST, and the reverse), if it has one.
-        config: The run.
-        known: The run's own images.
-        root: Folder of the data, as for :func:`~pyro_bnn.data.load_images`.
-        download: Whether to fetch missing files.
-
-    Returns:
-        Images, shape (M, H, W), or None without another data set.
+    They are the test images of the data set `ood`, else of the run's held-out classes, else of its data set's sibling.
 
     Raises:
-        ValueError: If they are of the run's own data set, or have another size than the run's images.
+        ValueError: If they are of the run's own data set, have another size, or were trained on.
     """
-    if name is None and not config.hold_out:
-        name = SIBLINGS.get(config.dataset)
-    if name is None:
-        return None
+    known, unknown = load_data(config, root=root, download=download)
+    name = ood if ood is not None or config.hold_out else SIBLINGS.get(config.dataset)
     if name == config.dataset:
         raise ValueError(
             f"--ood must be another data set than the run's {name}, whose images are known to it; leave --ood out, "
             "choose another, or train with held-out classes (--hold-out)."
         )
-    unknown = load_images(name, root=root, download=download).x_test
-    if unknown.shape[1:] != known.x_test.shape[1:]:
-        raise ValueError(f"{name} images are {tuple(unknown.shape[1:])} but the run's {tuple(known.x_test.shape[1:])}.")
-    return unknown
+    if name is not None:
+        unknown = load_images(name, root=root, download=download).x_test
+        if unknown.shape[1:] != known.x_test.shape[1:]:
+            raise ValueError(
+                f"{name} images are {tuple(unknown.shape[1:])} but the run's {tuple(known.x_test.shape[1:])}."
+            )
+    check_unseen("test", known.x_test, known.x_train)
+    check_unseen("unknown", unknown, known.x_train)
+    return known, unknown, name or f"the held-out classes {', '.join(map(str, config.hold_out))}"
 
 
 MOST_KNOWN = 0.01
@@ -130,16 +114,7 @@ MOST_KNOWN = 0.01
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Check that images are not those that a run was trained on.
-
-    Args:
-        name: What the images are, such as ``test``, for the error.
-        x: The images, shape (M, H, W).
-        x_train: Training images, shape (N, H, W).
-
-    Raises:
-        ValueError: If they are.
-    """
+    """Raise if images, called `test` or `unknown`, are those that a run was trained on."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

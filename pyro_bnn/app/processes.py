@@ -5,28 +5,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed
 
 from .._core.processes import Processes
-from .exchange import Place, is_resumable
-from .folders import Folder, creating, resuming
-
-__all__ = ["Follower", "going_on", "joined", "shared"]
+from .folders import Folder, creating, is_resumable, resuming
+from .manifest import Manifest
+from .places import Place
 
 
 class Follower(Folder):
-    """The folder as processes other than the first see it: they know its path, and write nothing.
-
-    Args:
-        path: Where the first process writes its files.
-        place: Where the folder will be at the end.
-    """
-
-    def __init__(self, path: Path, place: Place) -> None:
-        self.path, self.place = path, place
+    """The folder as processes other than the first see it: they know its path, and write nothing."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
@@ -34,25 +24,8 @@ class Follower(Folder):
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
-    def write_text(self, name: str, text: str) -> None:
-        """Write nothing."""
-
-    def __contains__(self, name: str) -> bool:
-        """Whether the first process has written a file: unknown here, and so none counts as written."""
-        return False
-
-    def claim(self, name: str) -> Path:
-        """The path of a file of the first process."""
-        return self.path / name
-
     def note(self, progress: str) -> None:
         """Say nothing."""
-
-    def require(self, num_bytes: int) -> None:
-        """Check nothing."""
-
-    def record(self) -> None:
-        """Record nothing."""
 
 
 @contextmanager
@@ -62,11 +35,7 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
     The launcher keeps one store of addresses for all its restarts. Each restart gets a part of its own, or a process
     would look for its peers where they were before (PyTorch issue 135712).
 
-    Args:
-        device: Where to compute; ``cuda`` becomes a GPU of this process's own.
-
-    Yields:
-        The processes, and the device of this one.
+    Yields the processes, and the device of this one: of ``cuda`` a GPU of its own.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -88,18 +57,13 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
     """A context in which the first process enters that of a folder, and the others follow it.
 
-    Args:
-        folder: Context of the folder; only the first process enters it.
-        processes: The processes.
-
-    Raises:
-        SystemExit: In the other processes, if the first one could not enter the context, and says why.
+    The others exit if the first one could not enter the context, which says why.
     """
     if not processes.is_first:
-        place: tuple[Path, Any] | None = processes.from_first(None)
+        place: tuple[Path, Place] | None = processes.from_first(None)
         if place is None:
             raise SystemExit(2)
-        yield Follower(*place)
+        yield Follower(*place, Manifest("train"))
         return
     with ExitStack() as stack:
         try:
@@ -114,6 +78,6 @@ def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iter
 def going_on(out: Path, *, force: bool) -> AbstractContextManager[Folder]:
     """The folder of a new run, or, where the launcher has restarted the processes of a run that died, of that run."""
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if was_restarted and is_resumable(Place.of(out).part):
+    if was_restarted and is_resumable(Place.of(out)):
         return resuming(out)
     return creating(out, command="train", force=force)

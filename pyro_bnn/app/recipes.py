@@ -85,29 +85,24 @@ TUTORIAL = RunConfig(
     accuracy=True,
 )
 
-TUTORIAL_MIXTURE = replace(TUTORIAL, prior="mixture:0.25,0.75,0.1")
-
-RECIPES: dict[tuple[str, str], RunConfig] = {
-    ("fashion-mnist", "default"): DEFAULT,
-    ("mnist", "default"): replace(DEFAULT, dataset="mnist"),
-    ("digits", "default"): DIGITS,
-    ("fashion-mnist", "fast"): FAST,
-    ("mnist", "fast"): replace(FAST, dataset="mnist"),
-    ("digits", "fast"): FAST_DIGITS,
-    ("fashion-mnist", "article"): ARTICLE,
-    ("mnist", "article"): replace(ARTICLE, dataset="mnist"),
-    ("digits", "article"): replace(ARTICLE, dataset="digits", hold_out=(7, 8, 9)),
-    ("fashion-mnist", "tutorial"): replace(TUTORIAL, dataset="fashion-mnist"),
-    ("mnist", "tutorial"): TUTORIAL,
-    ("digits", "tutorial"): replace(TUTORIAL, dataset="digits", hold_out=(7, 8, 9)),
-    ("fashion-mnist", "tutorial-mixture"): replace(TUTORIAL_MIXTURE, dataset="fashion-mnist"),
-    ("mnist", "tutorial-mixture"): TUTORIAL_MIXTURE,
-    ("digits", "tutorial-mixture"): replace(TUTORIAL_MIXTURE, dataset="digits", hold_out=(7, 8, 9)),
+NAMED = {
+    "default": DEFAULT,
+    "fast": FAST,
+    "article": ARTICLE,
+    "tutorial": TUTORIAL,
+    "tutorial-mixture": replace(TUTORIAL, prior="mixture:0.25,0.75,0.1"),
 }
+
+HELD_OUT: dict[str, tuple[int, ...]] = {"fashion-mnist": (), "mnist": (), "digits": (7, 8, 9)}
+
+RECIPES = {
+    (dataset, name): replace(config, dataset=dataset, hold_out=classes)
+    for name, config in NAMED.items()
+    for dataset, classes in HELD_OUT.items()
+} | {("digits", "default"): DIGITS, ("digits", "fast"): FAST_DIGITS}
 """The settings of each recipe, by data set and name of the recipe."""
 
-DATA_SETS = tuple(dict.fromkeys(dataset for dataset, _ in RECIPES))
-NAMES = tuple(dict.fromkeys(name for _, name in RECIPES))
+DATA_SETS, NAMES = tuple(HELD_OUT), tuple(NAMED)
 
 
 def find_recipe(dataset: str, name: str) -> RunConfig:

@@ -10,32 +10,21 @@ from torch import Tensor
 
 from . import images
 from .config import RunConfig
-from .datasets import Dataset, Facts
+from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
-from .own.cells import Cells, listed
+from .own.cells import listed
+from .own.encoding import checksum, complete_rows, feature_names, learned_encoding
 from .own.reading import Table, read_table
 from .own.splitting import last_rows, split_rows
-from .own.table import checksum, complete_rows, feature_names, learned_encoding
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
-
-__all__ = ["Look", "Sample", "first_look", "load", "read_sample", "trained_on"]
 
 
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """The data of a run.
+    """The data of a run, from where they are now if `root` says so.
 
-    Args:
-        config: The run.
-        root: Of an image set the folder, as for :func:`~pyro_bnn.data.load_images`; of a table or of arrays the file,
-            if it is not where it was.
-        download: Whether to fetch missing files of an image set.
-        facts: What the run's folder says of the data; None for a new run, which learns means, scales and categories.
-
-    Raises:
-        FileNotFoundError: If there are no data.
-        ValueError: If something is wrong with them.
+    `facts` are what the run's folder says of the data; a new run has none, and learns means, scales and categories.
     """
     if config.kind == "images":
         return images.load_data(config, root=root, download=download)[0]
@@ -53,9 +42,8 @@ def trained_on(config: RunConfig, data: Dataset) -> str:
         held_out = f" (classes {', '.join(map(str, config.hold_out))} are held out)" if config.hold_out else ""
         return f"Trained on {len(data.x_train)} images of {len(data.classes)} classes{held_out}."
     shape = " x ".join(map(str, data.facts.input_shape))
-    what = (
-        f"{len(data.classes)} classes of {data.facts.target.name!r}" if data.classes else f"{data.facts.target.name!r}"
-    )
+    classes = f"{len(data.classes)} classes of " if data.classes else ""
+    what = f"{classes}{data.facts.target.name!r}"
     return f"Trained on {len(data.x_train)} rows of {shape} inputs for {what}; {len(data.x_test)} rows are set aside."
 
 
@@ -67,10 +55,10 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     names = feature_names(table, target=config.target, features=config.features, ignore=config.ignore)
     used = [*names, config.target, *([config.split_by] if config.split_by else [])]
     digest = checksum(table, used)
-    _check_unchanged(path, facts, digest)
+    check_same(config, facts, digest, path)
     notes = [*table.notes]
-    for reason, columns, drop in (("the target", [config.target], True), ("a value", used, config.drop_missing)):
-        kept = complete_rows(table, columns, drop=True) if drop else np.ones(len(table), dtype=bool)
+    for reason, columns in (("the target", [config.target]), ("a value", used if config.drop_missing else [])):
+        kept = complete_rows(table, columns, drop=True)
         notes += [] if kept.all() else [f"Rows left out because they lack {reason}: {(~kept).sum()}."]
         table = table.rows(kept)
     cells = table.column(config.target)
@@ -81,28 +69,25 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
         training, testing = split_rows(len(table), config.test_fraction, seed=config.split_seed, labels=labels)
     if facts is None:
         encoding, said = learned_encoding(table, names, training, wanted=config.features)
-        target = learned_classes(config.target, labels, table.shown) if labels else _learned(config, cells, training)
-        written = {feature.name: feature.written for feature in encoding.features if feature.kind == "number"}
-        notes += [*said, *_on_numbers({**written, target.name: target.written})]
-        dates = [feature.name for feature in encoding.features if feature.kind == "date"]
+        if labels:
+            target = learned_classes(config.target, labels, table.shown)
+        else:
+            numbers, written = target_numbers(cells)
+            target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, table.shown)
+            target = replace(target, written=written)
+        notes += [*said, *_on_numbers({**encoding.written, target.name: target.written})]
+        dates = encoding.columns("date")
         if dates and testing and not config.split_by:
             notes.append(
                 f"Test rows are chosen at random, though column {dates[0]!r} holds dates; to test on the latest rows, "
                 f"pass --split-by {dates[0]}."
             )
-    elif facts.table is None:
-        raise ValueError(f"the run was not trained on a table, but {path} is one.")
     else:
+        assert facts.table is not None
         encoding, target = facts.table, facts.target
     x, y = encoding.inputs(table), target.encoded(cells)
     found = Facts(digest, len(training), len(testing), [encoding.width], target, encoding, None)
     return Dataset(x[training], y[training], x[testing], y[testing], found, tuple(notes))
-
-
-def _learned(config: RunConfig, cells: Cells, training: list[int]) -> Target:
-    numbers, written = target_numbers(cells)
-    target = learned_numbers(config.target, numbers[training][:, None], config.likelihood, cells.shown)
-    return replace(target, written=written)
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
@@ -114,22 +99,13 @@ def _on_numbers(written: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _check_unchanged(path: Path, facts: Facts | None, digest: str) -> None:
-    """Raise if the rows of a run are not those that it was trained on."""
-    if facts is not None and facts.sha256 != digest:
-        raise ValueError(
-            f"{path} is not what the run was trained on: its rows have changed since; pass a copy of the file as it "
-            "was (--data FILE), or see new rows by `pyro-bnn predict`."
-        )
-
-
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
 def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
     arrays, shown = read_arrays(path), str(path)
     digest = array_checksum(arrays)
-    _check_unchanged(path, facts, digest)
+    check_same(config, facts, digest, path)
     (x, y), test = pairs_of(arrays, shown)
     is_class = config.likelihood == "categorical"
     if test is None:
@@ -147,9 +123,8 @@ def _load_arrays(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
             target = learned_classes("y", labels, shown)
         else:
             target = learned_numbers("y", numeric_targets(y, shown), config.likelihood, shown)
-    elif facts.arrays is None:
-        raise ValueError(f"the run was not trained on arrays, but {path} holds some.")
     else:
+        assert facts.arrays is not None
         encoding, target = facts.arrays, facts.target
     named = (("y", x, y), ("y_test", *test))
     sets = [(encoding.inputs(a, shown), _array_targets(target, b, shown, name)) for name, a, b in named]
@@ -173,40 +148,25 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 # --- new runs ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Look:
-    """What a first look at a file shows.
-
-    Args:
-        likelihood: The likelihood that its targets suggest.
-        reason: A sentence that says why.
-        num_rows: Number of rows for training and test together, or for training where the file has test rows.
-        has_test_rows: Whether the file says which rows are for testing.
-    """
-
-    likelihood: str
-    reason: str
-    num_rows: int
-    has_test_rows: bool = False
-
-
-def first_look(config: RunConfig) -> Look:
+def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     """What a first look at the file of a new run shows.
 
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If something is wrong with it.
+    Returns:
+        The likelihood that its targets suggest; a sentence that says why; the number of rows for training and test
+        together, or for training where the file has test rows; and whether it has.
     """
     path = Path(config.dataset)
     if config.kind == "table":
         table = read_table(path)
-        return Look(*guessed(table.column(config.target)), len(table))
+        return *guessed(table.column(config.target)), len(table), False
     (x, y), test = pairs_of(read_arrays(path), str(path))
     if y.dtype.kind == "f":
+        likelihood = "gaussian"
         reason = "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
-        return Look("gaussian", reason, len(x), test is not None)
-    reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
-    return Look("categorical", reason, len(x), test is not None)
+    else:
+        likelihood = "categorical"
+        reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."
+    return likelihood, reason, len(x), test is not None
 
 
 # --- new rows ---------------------------------------------------------------------------------------------------------
@@ -249,20 +209,7 @@ def read_sample(
     drop_missing: bool = False,
     allow_unseen: bool = False,
 ) -> Sample:
-    """Rows of a file, as the network of a trained run takes them.
-
-    Args:
-        config: The run.
-        facts: What its folder says of its data.
-        path: A table for a run on a table, else arrays: ``x``, or ``x_test``, with ``y`` or ``y_test`` if it is there.
-        keep: Columns of a table that are copied beside the predictions.
-        drop_missing: Whether rows of a table that lack a value to predict from are left out. A target may be missing.
-        allow_unseen: Whether cells may hold categories that training did not have.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the rows do not fit the run.
-    """
+    """Rows of a file, as the network of a trained run takes them."""
     if config.kind == "table":
         return _table_sample(config, facts, path, keep, drop_missing, allow_unseen)
     if keep:

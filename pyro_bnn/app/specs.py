@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyro_bnn as pb
@@ -19,19 +20,9 @@ if TYPE_CHECKING:
     from ..inference.estimators import Estimator
     from ..inference.guides import Init
 
-__all__ = [
-    "OPTIMIZERS",
-    "PRIORS",
-    "PRIOR_CHOICES",
-    "make_estimator",
-    "make_init",
-    "make_inputs",
-    "make_kl_weight",
-    "make_optimizer",
-    "make_prior",
-    "make_scale_map",
-    "numbers_in",
-]
+
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+"""Endings of the files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
 """About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
@@ -57,11 +48,7 @@ SMALLEST, LARGEST = 1e-18, 1e18
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
-    """Numbers from a part of a specification, separated by commas.
-
-    Raises:
-        ValueError: If they are not so many numbers, or one is neither 0 nor of a size that single precision can square.
-    """
+    """Numbers from a part of a specification, separated by commas."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -75,9 +62,6 @@ def numbers_in(spec: str, text: str, count: int) -> list[float]:
 
 def make_prior(spec: str) -> pb.Prior:
     """The prior that a specification names.
-
-    Raises:
-        ValueError: If there is no such prior or a number is out of range.
 
     Example:
         >>> make_prior("mixture:0.5,1,0.0025")
@@ -104,9 +88,6 @@ def make_prior(spec: str) -> pb.Prior:
 def make_init(spec: str) -> Init:
     """The initialisation that a specification names.
 
-    Raises:
-        ValueError: If there is no such initialisation.
-
     Example:
         >>> make_init("network:0.3*prior").prior_fraction, make_init("network:0.1*weight").weight_fraction
         (0.3, 0.1)
@@ -129,14 +110,7 @@ def make_init(spec: str) -> Init:
 
 
 def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
-    """The modules that a specification of inputs puts before the network: none or one.
-
-    Args:
-        spec: ``raw``, ``standardized``, or ``scaled:FACTOR``, whose factor may be a fraction.
-        x: Training inputs, shape (N, D).
-
-    Raises:
-        ValueError: If there is no such scaling.
+    """The modules that a specification puts before the network, none or one; `x` are training inputs, shape (N, D).
 
     Example:
         >>> import torch
@@ -165,9 +139,6 @@ def make_inputs(spec: str, x: Tensor) -> list[pb.nets.Standardize]:
 def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
     """The KL weight that a specification names.
 
-    Raises:
-        ValueError: If there is no such weight.
-
     Example:
         >>> make_kl_weight("warmup:2", 10)(0, 0, 1), make_kl_weight("per-weight", 10)(0, 0, 1)
         (0.5, 0.1)
@@ -192,16 +163,8 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """The estimator of gradients that a specification names; None draws each weight once a step.
-
-    Raises:
-        ValueError: If there is no such estimator.
-    """
-    if spec not in ("weights", "local", "flipout"):
-        raise ValueError(f"unknown estimator {spec!r}; choose weights, local or flipout.")
-    if spec == "weights":
-        return None
-    return pb.LocalReparameterization() if spec == "local" else pb.Flipout()
+    """The estimator of gradients of a name; None draws each weight once a step."""
+    return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
@@ -209,15 +172,6 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
     `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
     the learning rate is divided by that number; the steps of the others do not depend on the scale of the loss.
-
-    Args:
-        spec: ``adam``, ``sgd``, ``natural``, or ``natural:DECAY,CLIP`` with `hessian_decay` and `clip` of
-            :func:`~pyro_bnn.natural_gradient`.
-        lr: Learning rate as in :class:`~pyro_bnn.app.config.RunConfig`.
-        num_batches: Number of batches in an epoch.
-
-    Raises:
-        ValueError: If there is no such optimizer or a number is out of range.
     """
     import torch  # late: it takes long
 
@@ -235,10 +189,19 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
-    """The scale map of a mean-field guide that the optimizer of a specification can fit.
-
-    Example:
-        >>> make_scale_map("adam"), make_scale_map("natural:0.999,1")
-        (Softplus(), Precision())
-    """
+    """The scale map of a mean-field guide that the optimizer of a specification can fit."""
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()
+
+
+def parts_of(spec: str) -> tuple[str, str]:
+    """The file or module, and the function, that a text names."""
+    place, colon, function = spec.rpartition(":")
+    if not colon or not place or not function.isidentifier():
+        raise ValueError(f"`net` must be mlp, FILE.py:FUNCTION or MODULE:FUNCTION, got {spec!r}.")
+    return place, function
+
+
+def stored(spec: str) -> str:
+    """The name of a function as a run's configuration has it: a file with its full path."""
+    place, function = parts_of(spec)
+    return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec

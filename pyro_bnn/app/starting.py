@@ -8,9 +8,7 @@ from typing import Any
 
 from . import recipes, sources
 from .config import RunConfig, kind_of
-from .own.specs import stored
-
-__all__ = ["OWN", "new_config"]
+from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
 """Heuristic: optimisation steps of a run on tables or arrays, and limits of the epochs that follow from them."""
@@ -39,20 +37,7 @@ OWN = RunConfig(
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run.
-
-    Args:
-        dataset: Name of an image set, or path of a file of one's own.
-        recipe: Name of a recipe for an image set; None is ``default``.
-        given: Settings that the user gave.
-
-    Returns:
-        The settings, and sentences on what was guessed.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a setting is wrong.
-    """
+    """The settings of a new run, with what the user gave, and sentences on what was guessed."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -71,31 +56,27 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
-    path = Path(dataset).resolve()
-    base = OWN if kind == "table" else replace(OWN, target="")
+    guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve())}
+    if kind != "table":
+        guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
-        base = replace(base, estimator="weights")  # the others do not suit every layer, guide and optimizer
-    config = replace(base, dataset=str(path), **settings)
+        guesses["estimator"] = "weights"  # the others do not suit every layer, guide and optimizer
+    config = replace(OWN, **{**guesses, **settings})
     config.check()
-    if not path.exists():
+    if not Path(dataset).exists():
         raise FileNotFoundError(f"there is no file {dataset}.")
-    look = sources.first_look(config)
-    notes = []
-    if look.has_test_rows:
+    guesses["likelihood"], reason, num_rows, has_test_rows = sources.first_look(config)
+    if has_test_rows:
         given = [f"--{name.replace('_', '-')}" for name in ("test_fraction", "split_seed") if name in settings]
         if given:
             raise ValueError(f"{dataset} holds its test rows (x_test and y_test); leave out {' and '.join(given)}.")
-        config = replace(config, test_fraction=0.0)
-    if "likelihood" not in settings:
-        config = replace(config, likelihood=look.likelihood)
-        notes.append(look.reason)
-    num_train = max(round(look.num_rows * (1 - config.test_fraction)), 1)
-    if "batch_size" not in settings:
-        num_batches = math.ceil(num_train / LARGEST_BATCH)
-        config = replace(config, batch_size=math.ceil(num_train / num_batches))
-    if "epochs" not in settings:
-        epochs = round(NUM_STEPS / math.ceil(num_train / config.batch_size))
-        config = replace(config, epochs=min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS))
+        guesses["test_fraction"] = 0.0
+    test_fraction = guesses.get("test_fraction", config.test_fraction)
+    num_train = max(round(num_rows * (1 - test_fraction)), 1)
+    guesses["batch_size"] = math.ceil(num_train / math.ceil(num_train / LARGEST_BATCH))
+    epochs = round(NUM_STEPS / math.ceil(num_train / settings.get("batch_size", guesses["batch_size"])))
+    guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
+    config = replace(OWN, **{**guesses, **settings})
     config.check()
-    return config, notes
+    return config, [] if "likelihood" in settings else [reason]

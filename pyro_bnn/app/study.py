@@ -24,8 +24,6 @@ from ..results.comparison import Comparison, compare
 from .folders import Folder
 from .reports.pictures import save_picture
 
-__all__ = ["RegressionStudy"]
-
 Fit = Posterior | tuple[BayesianModel, Posterior]
 
 GAP, NOISE, NUM_UNITS, PRIOR_SCALE = 0.5, 2.0, 20, 2.0
@@ -38,13 +36,6 @@ class RegressionStudy:
 
     The network has one hidden layer of 20 tanh units. All methods share one model, and so one exact posterior, except
     the mixture prior and MC dropout, which have a model each. All fits maximise the ELBO itself: no posterior is cold.
-
-    Args:
-        seed: Seed of noise, initial weights, fits and draws.
-        num_steps: Optimisation steps of each fit, on all data at once.
-        num_draws: Draws of each of the four chains of NUTS, after equally many of warm-up.
-        compile: Whether to compile the sampler.
-        progress: Whether to show progress bars.
     """
 
     def __init__(
@@ -52,12 +43,12 @@ class RegressionStudy:
         *,
         seed: int = 0,
         num_steps: int = 3000,
-        num_draws: int = 500,
+        num_samples: int = 500,
         compile: bool = False,
         progress: bool = False,
     ) -> None:
         self.x, self.y = regression_problem(noise=NOISE, gap=GAP, seed=seed)
-        self.seed, self.num_steps, self.num_draws = seed, num_steps, num_draws
+        self.seed, self.num_steps, self.num_samples = seed, num_steps, num_samples
         self.compile, self.progress = compile, progress
         self.model = self._make()
 
@@ -97,8 +88,8 @@ class RegressionStudy:
         return fit_nuts(
             self.model,
             (self.x, self.y),
-            num_samples=self.num_draws,
-            num_warmup=self.num_draws,
+            num_samples=self.num_samples,
+            num_warmup=self.num_samples,
             compile=self.compile,
             progress=self.progress,
             seed=self.seed,
@@ -133,14 +124,7 @@ class RegressionStudy:
         return self._fit(model, auto_delta(model), seed=index)
 
     def run(self, report: Callable[[str], None] = print) -> Comparison:
-        """Fit all methods, and compare them at test points where there are data, in the gap, and outside.
-
-        Args:
-            report: Called with one line of text after each fit.
-
-        Returns:
-            The comparison.
-        """
+        """Fit all methods, report each in a line, and compare them where there are data, in the gap and outside."""
         entries: dict[str, Fit] = {}
         for name, method in {"nuts": self.nuts, **self.methods()}.items():
             entry = entries[name] = method()
@@ -161,16 +145,7 @@ class RegressionStudy:
         return x, 10 * torch.sin(2 * torch.pi * x) + NOISE * torch.randn(x.shape, generator=generator)
 
     def save(self, result: Comparison, folder: Folder, *, picture_format: str = "png") -> str:
-        """Write a comparison as a table and a picture.
-
-        Args:
-            result: The comparison that :meth:`run` returned.
-            folder: Folder for `comparison.csv`, `comparison.json` and the picture `comparison`.
-            picture_format: Format of the picture: ``png``, ``pdf`` or ``svg``.
-
-        Returns:
-            Name of the picture.
-        """
+        """Write `comparison.csv`, `comparison.json` and a picture; returns the name of the picture."""
         with folder.new("comparison.csv") as path:
             result.to_csv(path)
         with folder.new("comparison.json") as path:

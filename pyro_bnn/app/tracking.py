@@ -1,7 +1,9 @@
-"""The recording of a classifier's accuracy during training."""
+"""The accuracy of a classifier by epoch, and its recording during training."""
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -11,48 +13,67 @@ from ..inference.history import History
 from ..modelling.model import BayesianModel
 from ..results.prediction import predict_point
 from ..scores import metrics
-from .accuracy import AccuracyCurve
+from ..scores.uncertainty import ClassificationPrediction
+from .datasets import Dataset
+from .validation import STRICT
 
-__all__ = ["AccuracyTracker"]
+
+@dataclass(frozen=True)
+class AccuracyCurve:
+    """Accuracy at mean weights after each epoch, on training data and on test data (or on a validation set)."""
+
+    __pydantic_config__ = STRICT
+
+    train: tuple[float, ...]
+    test: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.train) != len(self.test):
+            raise ValueError(f"`train` and `test` must be of one length, got {len(self.train)} and {len(self.test)}.")
+
+    def to_csv(self) -> str:
+        """CSV text: a header, then one line per epoch, counted from 1."""
+        frame = pd.DataFrame(asdict(self), index=range(1, len(self.train) + 1))
+        return frame.to_csv(index_label="epoch", lineterminator="\n")
+
+    def table(self) -> str:
+        """A table with one line per epoch.
+
+        Example:
+            >>> print(AccuracyCurve((0.9,), (0.8,)).table())
+            accuracy at mean weights        train      test
+            epoch  1                       90.00%    80.00%
+        """
+        rows = enumerate(zip(self.train, self.test, strict=True), 1)
+        lines = [f"{f'epoch {epoch:2d}':26s} {train:10.2%}{test:10.2%}" for epoch, (train, test) in rows]
+        return "\n".join([f"{'accuracy at mean weights':26s} {'train':>10s}{'test':>10s}", *lines])
 
 
 class AccuracyTracker:
-    """A callback for :func:`~pyro_bnn.fit_svi` that measures the accuracy at mean weights after each epoch.
+    """A callback that measures a classifier's accuracy at mean weights after each epoch.
 
     It restores torch's random generators, so a fit gives the same result with it and without it.
-
-    Args:
-        model: The model that is fitted.
-        guide: The guide that is fitted; it must have a median.
-        train: Training images and labels.
-        test: Test images and labels.
     """
 
-    def __init__(
-        self, model: BayesianModel, guide: nn.Module, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
-    ) -> None:
-        self._model, self._guide, self._sets = model, guide, (train, test)
-        self._curve = AccuracyCurve((), ())
+    def __init__(self, model: BayesianModel, guide: nn.Module, data: Dataset) -> None:
+        self._model, self._guide, self._data = model, guide, data
+        self.curve = AccuracyCurve((), ())
 
     def __call__(self, history: History) -> None:
         """Measure both accuracies; the history is not used."""
         with seeded(0, self._model.device), torch.no_grad():
-            train, test = (self._accuracy(*part) for part in self._sets)
-        self._curve = AccuracyCurve((*self._curve.train, train), (*self._curve.test, test))
+            train = self._accuracy(self._data.x_train, self._data.y_train)
+            test = self._accuracy(self._data.x_test, self._data.y_test)
+        self.curve = AccuracyCurve((*self.curve.train, train), (*self.curve.test, test))
 
     def state_dict(self) -> dict[str, Any]:
         """The accuracies measured so far, for checkpoints of the fit."""
-        return {"train": [*self._curve.train], "test": [*self._curve.test]}
+        return {"train": [*self.curve.train], "test": [*self.curve.test]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
-        self._curve = AccuracyCurve.from_dict(state_dict)
+        self.curve = AccuracyCurve(tuple(state_dict["train"]), tuple(state_dict["test"]))
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:
         prediction = predict_point(self._model, GuidePosterior(self._guide).median(), x.to(self._model.device))
-        return metrics.accuracy(prediction.as_classification().probs, y)
-
-    @property
-    def curve(self) -> AccuracyCurve:
-        """The accuracies measured so far."""
-        return self._curve
+        return metrics.accuracy(prediction.as_kind(ClassificationPrediction).probs, y)

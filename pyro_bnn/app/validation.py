@@ -44,11 +44,7 @@ def parsed(text: str | bytes) -> Any:
 
 
 def checked(kind: type[T], values: object) -> T:
-    """A dataclass from plain data, as JSON holds them.
-
-    Args:
-        kind: The dataclass; annotations of its fields say what each may be.
-        values: The plain data.
+    """A dataclass from plain data, as JSON holds them; annotations of its fields say what each may be.
 
     Raises:
         ValueError: If a field is missing, unknown or wrong; the message names all that are.

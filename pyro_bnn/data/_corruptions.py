@@ -7,8 +7,6 @@ from torch import Tensor
 
 from .._core import checks as _checks
 
-__all__ = ["add_noise", "blur", "lower_contrast"]
-
 # The constants of CIFAR-10-C, by strength: `gaussian_noise`, `gaussian_blur` and `contrast` of make_cifar_c.py in
 # https://github.com/hendrycks/robustness. (Those of the article itself are for larger images.)
 NOISE_SCALES = (0.04, 0.06, 0.08, 0.09, 0.10)

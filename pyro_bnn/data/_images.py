@@ -9,11 +9,9 @@ from torch import Tensor
 
 from .._core.extras import MissingExtraError, optional
 from .._core.files import DamagedFileError
-from ._cifar import CIFAR10_FILES, CIFAR10_FOLDER, read_cifar10
+from .._core.scope import filtered_warnings
 from ._idx import find_idx, read_idx
 from ._missing import MissingDataError, data_folder
-
-__all__ = ["GREY_SETS", "Images", "load_images"]
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
@@ -25,6 +23,9 @@ FILES = (
     ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 )
 """Images and labels, of the training set and of the test set."""
+
+CIFAR10_FOLDER = "cifar-10-batches-py"
+CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
 
 CLASS_NAMES = {
     "fashion-mnist": (
@@ -137,8 +138,21 @@ def _download(published: str, root: Path, folder: Path) -> None:
 
 
 def _cifar10(root: Path) -> Images:
-    (x_train, y_train), (x_test, y_test) = (read_cifar10(root, is_train=part) for part in (True, False))
-    return Images(x_train / 255, y_train, x_test / 255, y_test, CLASS_NAMES["cifar10"])
+    """CIFAR-10 by torchvision, which opens none of the pickles before the checksums of all are right."""
+    datasets = optional("torchvision", "torchvision", "vision").datasets
+    try:
+        with filtered_warnings("ignore"):  # numpy warns of arrays that were pickled by its first versions
+            parts = [datasets.CIFAR10(root, train=is_train, download=False) for is_train in (True, False)]
+    except RuntimeError as error:
+        raise DamagedFileError(
+            f"the files in {root / CIFAR10_FOLDER} are damaged: their checksums are not those of the published "
+            "CIFAR-10; remove the folder and let it be downloaded anew (--download)."
+        ) from error
+    (x_train, y_train), (x_test, y_test) = (
+        (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous() / 255, torch.tensor(part.targets))
+        for part in parts
+    )
+    return Images(x_train, y_train, x_test, y_test, CLASS_NAMES["cifar10"])
 
 
 def _read_pair(raw: Path, image_file: str, label_file: str, num_classes: int) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from .._core import checks as _checks
 
-__all__ = ["MissingDataError"]
-
 
 class MissingDataError(FileNotFoundError):
     """The files of a data set are not in the folder where they were looked for."""

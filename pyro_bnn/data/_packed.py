@@ -16,8 +16,6 @@ from .._core.files import DamagedFileError
 from ._images import Images
 from ._missing import MissingDataError
 
-__all__ = ["load_packed_images", "read_packed_images"]
-
 ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole numbers", "labels": "N whole numbers"}
 
 
@@ -123,10 +121,9 @@ def _arrays(path: Path) -> dict[str, Any]:
     if missing := [name for name in ARRAYS if name not in arrays]:
         raise _damaged(path, f"it lacks {missing}")
     packed, offsets, labels = (arrays[name] for name in ARRAYS)
-    if packed.dtype != np.uint8 or packed.ndim != 1:
-        raise _damaged(path, f"`jpeg` has dtype {packed.dtype} and {packed.ndim} axes")
-    for name, values in (("offsets", offsets), ("labels", labels)):
-        if values.ndim != 1 or values.dtype.kind not in "iu":
+    for name, kind in (("jpeg", np.uint8), ("offsets", np.integer), ("labels", np.integer)):
+        values = arrays[name]
+        if values.ndim != 1 or not np.issubdtype(values.dtype, kind):
             raise _damaged(path, f"`{name}` has dtype {values.dtype} and {values.ndim} axes")
     if len(labels) == 0 or len(offsets) != len(labels) + 1:
         raise _damaged(path, f"it has {len(offsets)} offsets and {len(labels)} labels")

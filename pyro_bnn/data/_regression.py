@@ -5,8 +5,6 @@ from torch import Tensor
 
 from .._core import checks as _checks
 
-__all__ = ["regression_problem"]
-
 
 def regression_problem(
     num_data: int = 92, *, noise: float = 2.0, gap: float = 0.0, seed: int = 0

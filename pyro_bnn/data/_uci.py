@@ -12,8 +12,6 @@ from .._core.files import DamagedFileError
 from .._core.scope import filtered_warnings
 from ._missing import MissingDataError, data_folder
 
-__all__ = ["UCI_SETS", "Regression", "load_uci"]
-
 NUM_UCI_SPLITS = 20
 UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "yacht")
 

@@ -37,9 +37,8 @@ def refresh_batch_norm(
 ) -> None:
     r"""Compute the running statistics of batch normalisation anew, as means over draws and over batches of x.
 
-    A fit leaves averages over its last steps, so over weights that it has left: those of
-    :class:`~pyro_bnn.SWAG` belong to the last point, not to the mean of the path, and a large learning rate or wide
-    posterior makes them unlike those of any draw. Here each draw, and each of B batches, gives a mean and a variance,
+    A fit leaves averages over its last steps, so over weights that it has left. Here each draw, and each of B batches,
+    gives a mean and a variance,
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
 
@@ -72,11 +71,9 @@ def refresh_batch_norm(
     """
     batches = _batches(model, x, batch_size)
     if isinstance(posterior, Mapping):
-        draws: Iterator[Draw] = iter([dict(posterior)])
-        num_samples = 1
+        draws, num_samples = iter([dict(posterior)]), 1
     else:
-        source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-        draws = source.draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
+        draws = _as_posterior(posterior).draws(_checks.at_least("num_samples", num_samples, 1), batches[0])
     unit = EXCLUSIVE if seed is None else Stream(_checks.seed(seed), model.device)
     sums: dict[str, Tensor] = {}
     for _ in range(num_samples):
@@ -84,8 +81,58 @@ def refresh_batch_norm(
             found = _statistics(model, next(draws), batches)
         sums = {name: value + sums[name] if sums else value for name, value in found.items()}
     with EXCLUSIVE, torch.no_grad():
-        for name, value in sums.items():
-            model.network.get_buffer(name.removeprefix(f"{SITE_PREFIX}.")).copy_(value / num_samples)
+        for name, value in _running(model).items():
+            value.copy_(sums[name] / num_samples)
+
+
+def _of_inner(name: str) -> Any:
+    """A property that is that of the posterior inside."""
+    return property(lambda self: getattr(self.inner, name))
+
+
+class CarryingPosterior(Posterior):
+    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
+
+    def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
+        _checks.kind("model", model, BayesianModel, "a BayesianModel")
+        self.inner = _as_posterior(posterior)
+        self.status, self.history, self.log_evidence = self.inner.status, self.inner.history, self.inner.log_evidence
+        if self.inner.carried:
+            got = type(self.inner).__name__
+            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
+
+    shapes, num_stored, seconds = map(_of_inner, ("shapes", "num_stored", "seconds"))
+    constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
+
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Those of the draws."""
+        return self.inner.marginals()
+
+    def diagnose(self, model: BayesianModel | None = None) -> Any:
+        """That of the draws."""
+        return self.inner.diagnose(model)
+
+    @abstractmethod
+    def _rest(self, draw: Draw) -> dict[str, Tensor]:
+        """Values of parameters and buffers that go with a draw, by name."""
+
+    @torch.no_grad()
+    def median(self) -> Draw:
+        """That of the draws, with what goes with it."""
+        median = self.inner.median()
+        return median | self._rest(median)
+
+    @torch.no_grad()
+    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
+        """Those of the draws, with what goes with them."""
+        inner = self.inner.centers(everywhere=everywhere)
+        return [None if center is None else center | self._rest(center) for center in inner]
+
+    @torch.no_grad()
+    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
+        """The draws, each with what goes with it."""
+        for draw in self.inner.draws(num_samples, *args):
+            yield draw | self._rest(draw)
 
 
 @dataclass(frozen=True)
@@ -97,85 +144,12 @@ class RefreshedRecord:
     batch_size: int
 
 
-@dataclass(frozen=True)
-class PinnedRecord:
-    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
-
-    inner: Saved
-    values: dict[str, Tensor]
-
-
-class CarryingPosterior(Posterior):
-    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
-
-    def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
-        self.inner: Posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-        self.status = self.inner.status
-        if self.inner.carried:
-            got = type(self.inner).__name__
-            raise ValueError(f"`posterior` must have draws that carry nothing yet, got a {got}; give its `inner`.")
-
-    @property
-    def shapes(self) -> dict[str, torch.Size] | None:
-        """See :attr:`Posterior.shapes`."""
-        return self.inner.shapes
-
-    @property
-    def num_stored(self) -> int | None:
-        """See :attr:`Posterior.num_stored`."""
-        return self.inner.num_stored
-
-    @property
-    def seconds(self) -> float | None:
-        """See :attr:`Posterior.seconds`."""
-        return self.inner.seconds
-
-    @property
-    def constants(self) -> Draw:
-        """See :attr:`Posterior.constants`."""
-        return self.inner.constants
-
-    @property
-    def guides(self) -> tuple[nn.Module, ...]:
-        """See :attr:`Posterior.guides`."""
-        return self.inner.guides
-
-    @property
-    def pruned_sites(self) -> frozenset[str]:
-        """See :attr:`Posterior.pruned_sites`."""
-        return self.inner.pruned_sites
-
-    @torch.no_grad()
-    def median(self) -> Draw:
-        """See :meth:`Posterior.median`; with what goes with it."""
-        median = self.inner.median()
-        return median | self._rest(median)
-
-    @torch.no_grad()
-    def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """See :meth:`Posterior.centers`; with what goes with them."""
-        inner = self.inner.centers(everywhere=everywhere)
-        return [None if center is None else center | self._rest(center) for center in inner]
-
-    @abstractmethod
-    def _rest(self, draw: Draw) -> dict[str, Tensor]:
-        """Values of parameters and buffers that go with a draw, by name."""
-
-    @torch.no_grad()
-    def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws one at a time; see :meth:`Posterior.draws`."""
-        for draw in self.inner.draws(num_samples, *args):
-            yield draw | self._rest(draw)
-
-
 class RefreshedPosterior(CarryingPosterior):
     r"""Draws of a posterior, each with statistics of batch normalisation of its own.
 
-    For each draw the network runs over x once, in train mode as far as batch normalisation goes; the means over the
-    batches are those with which :func:`~pyro_bnn.predict` uses this draw. That costs as much as a prediction of x, at
-    each call; a :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that
-    predicts.
+    For each draw the network runs over x once, in train mode as far as batch normalisation goes, and
+    :func:`~pyro_bnn.predict` uses the means over the batches. That costs as much as a prediction of x, at each call; a
+    :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that predicts.
 
     Args:
         model: The model.
@@ -242,6 +216,14 @@ class RefreshedPosterior(CarryingPosterior):
         return cls(model, restored(found.inner, target), found.x, batch_size=found.batch_size)
 
 
+@dataclass(frozen=True)
+class PinnedRecord:
+    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
+
+    inner: Saved
+    values: dict[str, Tensor]
+
+
 class PinnedPosterior(CarryingPosterior):
     r"""Draws of a posterior together with the learned parameters and buffers that the network has now.
 
@@ -255,19 +237,6 @@ class PinnedPosterior(CarryingPosterior):
 
     Raises:
         ValueError: If the values have other names than those of the network.
-
-    Example:
-        >>> from pyro_bnn import BayesianModel, EnsemblePosterior, GaussianLikelihood, NormalPrior, auto_delta, predict
-        >>> def member(seed):
-        ...     _ = torch.manual_seed(seed)
-        ...     net = nn.Sequential(nn.Linear(1, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-        ...     likelihood = GaussianLikelihood(0.1)
-        ...     model = BayesianModel(net, prior=NormalPrior(), likelihood=likelihood, num_data=64, where="net.0.*")
-        ...     return model, PinnedPosterior(model, auto_delta(model))  # after a fit
-        >>> (model, first), (_, second) = member(0), member(1)
-        >>> ensemble = EnsemblePosterior([first, second])
-        >>> predict(model, ensemble, torch.zeros(3, 1), num_samples=2).epistemic.min() > 0
-        tensor(True)
     """
 
     def __init__(
@@ -317,6 +286,10 @@ class PinnedPosterior(CarryingPosterior):
         check_numbers(owner, found.values, own, constants)
         pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
         return cls(model, restored(found.inner, target), values=pinned)
+
+
+def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
+    return posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:

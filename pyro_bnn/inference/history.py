@@ -82,13 +82,7 @@ class History(Shown):
         self.kl_weight.append(kl_weight)
 
     def end_epoch(self, batch_sizes: list[int], learning_rate: float, seconds: float) -> EpochRecord:
-        """Record the last steps as one epoch.
-
-        Args:
-            batch_sizes: Number of rows of each step of the epoch; they weight the means.
-            learning_rate: Learning rate at the end of the epoch.
-            seconds: Wall time of the epoch.
-        """
+        """Record the last steps as one epoch, whose means are weighted by the number of rows of each step."""
 
         def mean(column: list[float]) -> float:
             steps = zip(column[-len(batch_sizes) :], batch_sizes, strict=True)

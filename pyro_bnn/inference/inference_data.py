@@ -36,7 +36,7 @@ def inference_data(
     y: Tensor | None,
     stream: Stream,
 ) -> Any:
-    """An `InferenceData`.
+    """An `InferenceData`; see :meth:`Posterior.to_arviz`.
 
     Args:
         samples: Draws, ``{site: shape (K, S, *event)}``.
@@ -46,15 +46,12 @@ def inference_data(
         x: Inputs, shape (N, ...).
         y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
         stream: Random numbers of the predictive draws.
-
-    Raises:
-        ImportError: If ArviZ is not installed.
-        ValueError: If the data do not fit the model.
     """
     arviz = _require_arviz()
-    groups: dict[str, Any] = {"posterior": {name: _array(value) for name, value in samples.items()}}
-    if statistics:
-        groups["sample_stats"] = {name: _array(value) for name, value in statistics.items()}
+    parts = {"posterior": samples, "sample_stats": statistics}
+    groups: dict[str, Any] = {
+        part: {name: _array(value) for name, value in values.items()} for part, values in parts.items() if values
+    }
     if model is not None and x is not None:
         groups |= _predictive_groups(samples, model, x, y, stream)
     data = arviz.from_dict(**groups)

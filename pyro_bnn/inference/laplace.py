@@ -14,7 +14,7 @@ from .._core import checks as _checks
 from .._core.fit_arguments import check_fit
 from .._core.inputs import Inputs, Pairs
 from .._core.records import plain, record
-from .._core.saved_tensors import check_finite, check_tensor
+from .._core.saved_tensors import check_tensors
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
 from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
@@ -33,7 +33,7 @@ SMALL_GRADIENT = 1e-3
 class LaplaceRecord:
     """What a file says of a :class:`LaplacePosterior`; it needs no data."""
 
-    mode: Tensor
+    location: Tensor
     precision: Tensor
     peak: float
     status: Status
@@ -45,21 +45,18 @@ class LaplacePosterior(Posterior):
 
     Args:
         coordinates: What turns flat vectors into values.
-        mode: The mode z*, shape (P,).
-        precision: The Hessian H of the potential at the mode, shape (P, P).
+        location: The mode z*, shape (P,).
+        precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
         peak: Log joint density of the data and the mode, in nats.
         dtype: Type of the draws.
         status: How the search for the mode ended.
         seconds: Wall time of the inference.
-
-    Raises:
-        ValueError: If the precision is not positive definite.
     """
 
     def __init__(
         self,
         coordinates: Coordinates,
-        mode: Tensor,
+        location: Tensor,
         precision: Tensor,
         *,
         peak: float,
@@ -67,9 +64,8 @@ class LaplacePosterior(Posterior):
         status: Status,
         seconds: float,
     ) -> None:
-        self.status, self.mode, self.precision, self.peak = status, mode, precision, peak
-        self._seconds = seconds
-        self._coordinates, self._dtype = coordinates, dtype
+        self.status, self.location, self.precision, self.peak = status, location, precision, peak
+        self._coordinates, self._dtype, self._seconds = coordinates, dtype, seconds
         self._factor = _cholesky(precision)
 
     @property
@@ -91,41 +87,53 @@ class LaplacePosterior(Posterior):
         """Independent draws; see :meth:`Posterior.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
-            noise = torch.randn_like(self.mode)[:, None]
-            yield self._values(self.mode + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
+            noise = torch.randn_like(self.location)[:, None]
+            yield self._values(self.location + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
+
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Those of the variables without constraints; see :meth:`Posterior.marginals`."""
+        median = self.median()
+        scales = self._coordinates.layout.views(torch.cholesky_inverse(self._factor).diagonal().sqrt())
+        free = [site.name for site in self._coordinates.sites if site.transform is None]
+        return {name: (median[name], scales[name].to(self._dtype)) for name in free}
 
     def median(self) -> Draw:
         """The values at the mode, ``{site: shape (*event)}``: the MAP estimate, and the marginal medians."""
-        return self._values(self.mode)
+        return self._values(self.location)
 
     @property
-    def log_evidence(self) -> float:
+    def log_evidence(self) -> float:  # type: ignore[override]  # the base class has an attribute
         r"""Laplace's estimate of the log evidence, in nats.
 
         .. math:: \log p(y) \approx -U(z^*) + \tfrac P2 \log 2\pi - \tfrac12 \log \det H.
         """
         half_log_det = float(self._factor.diagonal().log().sum())
-        return self.peak + 0.5 * len(self.mode) * math.log(2 * math.pi) - half_log_det
+        return self.peak + 0.5 * len(self.location) * math.log(2 * math.pi) - half_log_det
 
     def to_record(self) -> dict[str, Any]:
-        """Mode and precision; see :meth:`Posterior.to_record`."""
-        return plain(LaplaceRecord(self.mode, self.precision, self.peak, self.status, self.seconds))
+        """Location and precision; see :meth:`Posterior.to_record`."""
+        return plain(LaplaceRecord(self.location, self.precision, self.peak, self.status, self.seconds))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], target: Target) -> "LaplacePosterior":
         """See :meth:`Posterior.from_record`."""
         saved, model = record(LaplaceRecord, values, "posterior"), target.model_for("a posterior of Laplace's method")
-        dtype = saved.mode.dtype
+        dtype = saved.location.dtype
         if dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"`mode` must be torch.float32 or torch.float64, got {dtype}.")
+            raise ValueError(f"`location` must be torch.float32 or torch.float64, got {dtype}.")
         coordinates = coordinates_of(model, dtype)
         size = coordinates.num_dimensions
-        for name, value, shape in (("mode", saved.mode, (size,)), ("precision", saved.precision, (size, size))):
-            check_tensor(f"{name}` of the posterior", value, shape, dtype)
-            check_finite(f"{name}` of the posterior", value)
-        mode, precision = saved.mode.to(model.device), saved.precision.to(model.device)
-        told: dict[str, Any] = {"peak": saved.peak, "status": saved.status, "seconds": saved.seconds}
-        return cls(coordinates, mode, precision, dtype=model.dtype, **told)
+        empty = {"location": coordinates.start, "precision": coordinates.like.new_empty(size, size)}
+        check_tensors("the posterior", {"location": saved.location, "precision": saved.precision}, empty)
+        return cls(
+            coordinates,
+            saved.location.to(model.device),
+            saved.precision.to(model.device),
+            peak=saved.peak,
+            dtype=model.dtype,
+            status=saved.status,
+            seconds=saved.seconds,
+        )
 
     def _values(self, z: Tensor) -> Draw:
         values = self._coordinates.constrain(z[None])
@@ -162,7 +170,7 @@ def fit_laplace(
         seed: Seed of the draw of `init` and of what a loader draws, which leaves torch's generators as they were.
 
     Returns:
-        A posterior with `mode`, `precision`, `log_evidence` and `status`.
+        A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
 
     Raises:
         ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the curvature is
@@ -188,30 +196,24 @@ def fit_laplace(
             f"the model must have at most {MAX_DIMENSIONS} latent numbers for a full Hessian, got "
             f"{potential.num_dimensions}; make fewer parameters random with `where`, or use a low-rank guide."
         )
-    with EXCLUSIVE, seeded(seed, model.device):  # nothing else is random
-        start = _start(potential, init)
+    start = potential.start
+    if init is not None:
+        with EXCLUSIVE, seeded(seed, model.device):  # nothing else is random
+            draw = next(init.draws(1))
+        start = potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
     with tqdm(disable=not progress, unit="evaluation") as bar:
         mode = _minimise(potential, start, max_iterations, bar)
     precision, num_negative = _precision(potential, mode)
-    status = _status(potential, mode, precision, num_negative)
-    with torch.no_grad():
-        peak = -float(potential.value(mode[None])[0])
+    value, gradient = potential.value_and_grad(mode[None])
     return LaplacePosterior(
         Coordinates(potential.sites),  # the potential holds the data too
         mode,
         precision,
-        peak=peak,
+        peak=-float(value[0]),
         dtype=model.dtype,
-        status=status,
+        status=_status(gradient, precision, num_negative),
         seconds=time.perf_counter() - begin,
     )
-
-
-def _start(potential: Potential, init: Posterior | None) -> Tensor:
-    if init is None:
-        return potential.start
-    draw = next(init.draws(1))
-    return potential.unconstrain({name: value[None] for name, value in draw.items()})[0]
 
 
 def _minimise(potential: Potential, start: Tensor, max_iterations: int, bar: tqdm) -> Tensor:
@@ -278,20 +280,17 @@ def _cholesky(precision: Tensor) -> Tensor:
     return factor
 
 
-def _status(potential: Potential, mode: Tensor, precision: Tensor, num_negative: int) -> Status:
-    _, gradient = potential.value_and_grad(mode[None])
-    scaled = torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False)
-    steepest = float(scaled.norm())
-    problems = []
-    if steepest > SMALL_GRADIENT * math.sqrt(len(mode)):
-        problems.append(
-            f"the search stopped at a gradient of {steepest:.2g} nats per standard deviation, so this is not quite the "
-            "mode: raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation."
-        )
+def _status(gradient: Tensor, precision: Tensor, num_negative: int) -> Status:
+    steepest = float(torch.linalg.solve_triangular(_cholesky(precision), gradient.mT, upper=False).norm())
+    said, remedies = ["Laplace approximation."], []
+    if steepest > SMALL_GRADIENT * math.sqrt(len(precision)):
+        said.append(f"The search stopped at a gradient of {steepest:.2g} nats per standard deviation, before the mode.")
+        remedies.append("Raise `max_iterations`, start from a MAP fit with `init`, or use a smooth activation.")
     if num_negative:
-        problems.append(
-            f"the posterior curves the wrong way in {num_negative} of {len(mode)} directions, as at a saddle or a kink "
-            "of the network; the likelihood's negative curvature was set to 0 there, so the evidence is not reliable: "
-            "use a smooth activation, or start elsewhere with `init`."
+        said.append(
+            f"The posterior curves the wrong way in {num_negative} of {len(precision)} directions, as at a saddle or a "
+            "kink of the network; the likelihood's negative curvature was set to 0 there, so the evidence is not "
+            "reliable."
         )
-    return Status(not problems, " ".join(["Laplace approximation.", *problems]))
+        remedies.append("Use a smooth activation, or start elsewhere with `init`.")
+    return Status(not remedies, " ".join(said), remedy=" ".join(remedies))

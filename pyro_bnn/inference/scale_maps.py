@@ -45,30 +45,20 @@ class ScaleMap(ABC):
         """The parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter from which a guide starts if it is to start at `scale`; a map may have to start lower.
-
-        Args:
-            scale: Standard deviations, above 0.
-        """
+        """The parameter from which a guide starts if it is to start at `scale`; a map may have to start lower."""
         return self.inverse(scale)
 
     @abstractmethod
     def slope(self, parameter: Tensor, scale: Tensor, out: Tensor) -> Tensor:
         """Write the derivative of the scale with respect to the parameter into `out`, and return `out`.
 
-        Args:
-            parameter: Free parameters, shape (P,).
-            scale: Scales of these parameters, shape (P,).
-            out: Vector that receives the derivative, shape (P,); must not share memory with the other arguments.
+        All have shape (P,); `out` must not share memory with the other arguments.
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
         """Write the scale into `out`, without gradients; a map may override this method to allocate no memory.
 
-        Args:
-            parameter: Free parameters, shape (P,).
-            out: Vector that receives the scales, shape (P,).
-            scratch: Memory that may be overwritten, shape (2 or more, P).
+        Both have shape (P,); `scratch`, shape (2 or more, P), is memory that may be overwritten.
         """
         out.copy_(self(parameter))
 

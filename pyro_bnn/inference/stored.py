@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._core import checks as _checks
 from .._core.records import plain, record
-from .._core.saved_tensors import check_finite, check_tensor
+from .._core.saved_tensors import check_tensors
 from ..modelling.model import network_values
 from .guides import GuidePosterior
 from .posterior import Draw, Posterior, Status, Target, check_samples, spaced
@@ -100,7 +100,7 @@ class StoredPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Name of the inference method from which the draws are."""
+        """See :attr:`Posterior.method`."""
         return self._method
 
     @property
@@ -129,11 +129,7 @@ class StoredPosterior(Posterior):
         return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws, each at most once; see :meth:`Posterior.draws`.
-
-        Raises:
-            ValueError: If fewer draws are stored than are asked for.
-        """
+        """Evenly spaced draws, each at most once, and so no more than are stored; see :meth:`Posterior.draws`."""
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
 
     def to_record(self) -> dict[str, Any]:
@@ -156,9 +152,9 @@ class StoredPosterior(Posterior):
                 f"its draws carry {unknown}, which the network does not have; pass the model of the draws."
             )
         count = len(next(iter(saved.samples.values())))
-        for name, value in saved.values.items():
-            check_tensor(f"{name}` of the draws", value, (count, *own[name].shape), own[name].dtype)
-            check_finite(f"{name}` of the draws", value)
+        check_tensors(
+            "the draws", saved.values, {name: own[name].expand(count, *own[name].shape) for name in saved.values}
+        )
         samples, carried = ({n: v.to(target.device) for n, v in d.items()} for d in (saved.samples, saved.values))
         return cls(samples, carried, method=saved.method, status=saved.status, seconds=saved.seconds)
 

@@ -100,13 +100,8 @@ class SWAG:
 
     def state_dict(self) -> dict[str, Any]:
         """What it has collected, for checkpoints."""
-        return {
-            "count": self._count,
-            "mean": self._mean.clone(),
-            "variance": self._variance.clone(),
-            "deviations": list(self._deviations),
-            "epochs": list(self._epochs),
-        }
+        counts = {"count": self._count, "epochs": list(self._epochs)}
+        return counts | {"mean": self._mean, "variance": self._variance, "deviations": list(self._deviations)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""

@@ -1,6 +1,8 @@
 """Distributions that Pyro does not have."""
 
 import math
+from abc import abstractmethod
+from typing import Any
 
 import torch
 from pyro.distributions import Categorical, TorchDistribution
@@ -17,7 +19,59 @@ __all__ = ["NormalMixture", "ScaleMixtureNormal"]
 Size = torch.Size | list[int] | tuple[int, ...]
 
 
-class ScaleMixtureNormal(TorchDistribution):
+class _Mixture(TorchDistribution):
+    """A mixture of Gaussians over numbers, whose quantiles are computed in double precision."""
+
+    support = constraints.real
+    has_rsample = False
+
+    @abstractmethod
+    def _components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and standard deviations, shape (*batch, M)."""
+
+    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> Any:
+        """The same distribution with a larger batch shape."""
+        new = self._get_checked_instance(type(self), _instance)
+        batch_shape, old = torch.Size(batch_shape), len(self.batch_shape)
+        for name in self.arg_constraints:
+            value = getattr(self, name)
+            setattr(new, name, value.expand(batch_shape + value.shape[old:]))
+        TorchDistribution.__init__(new, batch_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a draw no larger than the value."""
+        self._check(value)
+        components = self._components()
+        return mixture_cdf(*components, value).to(torch.promote_types(value.dtype, components[2].dtype))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
+        if self._validate_args:
+            inside = (_checks.tensor("value", value) >= 0) & (value <= 1)
+            if not bool(inside.all()):
+                raise ValueError(
+                    f"probabilities must lie in [0, 1] to have a quantile, got {value.flatten()[:3].tolist()}."
+                )
+        components = self._components()
+        quantile = mixture_icdf(*components, value.expand(torch.broadcast_shapes(value.shape, self.batch_shape)))
+        return quantile.to(torch.promote_types(value.dtype, components[2].dtype))
+
+    def _check(self, value: Tensor) -> None:
+        """Raise, where values are validated, unless they are finite numbers whose shape fits."""
+        if not self._validate_args:
+            return
+        _checks.finite("value", value)
+        try:
+            torch.broadcast_shapes(value.shape, self.batch_shape)
+        except RuntimeError:
+            expected = tuple(self.batch_shape)
+            raise ValueError(f"`value` must fit the batch shape {expected}, got {_checks.shape(value)}.") from None
+        self._validate_sample(value)
+
+
+class ScaleMixtureNormal(_Mixture):
     r"""Mixture of two zero-mean Gaussians that differ in scale: a spike and a slab with real support.
 
     .. math:: p(w) = \pi\, N(w; 0, \sigma_1^2) + (1 - \pi)\, N(w; 0, \sigma_2^2).
@@ -52,8 +106,6 @@ class ScaleMixtureNormal(TorchDistribution):
         "scale1": constraints.positive,
         "scale2": constraints.positive,
     }
-    support = constraints.real
-    has_rsample = False
 
     def __init__(
         self,
@@ -64,23 +116,16 @@ class ScaleMixtureNormal(TorchDistribution):
         validate_args: bool | None = None,
     ) -> None:
         self.mixing, self.scale1, self.scale2 = _broadcast(mixing=mixing, scale1=scale1, scale2=scale2)
-        if validate_args if validate_args is not None else Distribution._validate_args:
-            for name, value, upper in (("mixing", self.mixing, 1.0), ("scale1", self.scale1, math.inf)):
-                _check_open_interval(name, value, upper)
-            _check_open_interval("scale2", self.scale2, math.inf)
+        if _is_validated(validate_args):
+            for name, upper in (("mixing", 1.0), ("scale1", math.inf), ("scale2", math.inf)):
+                _check_open_interval(name, getattr(self, name), upper)
         self._unexpanded = (self.mixing, self.scale1, self.scale2)
         super().__init__(self.mixing.shape, validate_args=validate_args)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "ScaleMixtureNormal":
         """The same distribution with a larger batch shape."""
-        new: ScaleMixtureNormal = self._get_checked_instance(ScaleMixtureNormal, _instance)
-        batch_shape = torch.Size(batch_shape)
-        new.mixing = self.mixing.expand(batch_shape)
-        new.scale1 = self.scale1.expand(batch_shape)
-        new.scale2 = self.scale2.expand(batch_shape)
+        new: ScaleMixtureNormal = super().expand(batch_shape, _instance)
         new._unexpanded = self._unexpanded
-        super(ScaleMixtureNormal, new).__init__(batch_shape, validate_args=False)
-        new._validate_args = self._validate_args
         return new
 
     @property
@@ -103,8 +148,7 @@ class ScaleMixtureNormal(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density in nats, with exact gradients in the value and in the three arguments."""
-        if self._validate_args:
-            self._validate_sample(_checked_value(value, self.batch_shape))
+        self._check(value)
         mixing, scale1, scale2 = self._unexpanded  # unexpanded: one logarithm, not one per weight
         first_is_wide = scale1 >= scale2
         wide = torch.where(first_is_wide, scale1, scale2)
@@ -120,33 +164,13 @@ class ScaleMixtureNormal(TorchDistribution):
         result = base - logsigmoid(-log_odds)
         return result.expand(torch.broadcast_shapes(result.shape, self.batch_shape))
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Probability of a draw no larger than the value."""
-        if self._validate_args:
-            self._validate_sample(_checked_value(value, self.batch_shape))
-        value = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else self.scale1.dtype)
-        return mixture_cdf(*self._components(), value).to(self._result_dtype(value))
-
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
-        if not isinstance(value, Tensor):
-            value = torch.as_tensor(_checks.number("value", value), dtype=self.scale1.dtype)
-        if self._validate_args:
-            _check_probabilities(value)
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        return mixture_icdf(*self._components(), value.expand(shape)).to(self._result_dtype(value))
-
     def _components(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights, means and standard deviations in double precision, shape (*batch, 2)."""
-        mixing = self.mixing.double()
-        scales = torch.stack([self.scale1, self.scale2], -1).double()
-        return torch.stack([mixing, 1 - mixing], -1), torch.zeros_like(scales), scales
-
-    def _result_dtype(self, value: Tensor) -> torch.dtype:
-        return torch.promote_types(value.dtype, self.scale1.dtype)
+        weights = torch.stack([self.mixing.double(), 1 - self.mixing.double()], -1)
+        scales = torch.stack([self.scale1, self.scale2], -1)
+        return weights, torch.zeros_like(scales), scales
 
 
-class NormalMixture(TorchDistribution):
+class NormalMixture(_Mixture):
     r"""Finite mixture of Gaussians over numbers, computed in log space.
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
@@ -171,28 +195,16 @@ class NormalMixture(TorchDistribution):
         "loc": constraints.real_vector,
         "scale": constraints.independent(constraints.positive, 1),
     }
-    support = constraints.real
-    has_rsample = False
 
     def __init__(self, logits: Tensor, loc: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
         self.logits, self.loc, self.scale = _broadcast(logits=logits, loc=loc, scale=scale)  # (..., M)
         if self.logits.dim() == 0:
             raise ValueError("`logits`, `loc` and `scale` need a last axis of components, got three numbers.")
-        if validate_args if validate_args is not None else Distribution._validate_args:
+        if _is_validated(validate_args):
             for name in ("logits", "loc", "scale"):
                 _checks.finite(name, getattr(self, name))
             _check_open_interval("scale", self.scale, math.inf)
         super().__init__(self.logits.shape[:-1], validate_args=validate_args)
-
-    def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "NormalMixture":
-        """The same distribution with a larger batch shape."""
-        new: NormalMixture = self._get_checked_instance(NormalMixture, _instance)
-        batch_shape = torch.Size(batch_shape)
-        for name in self.arg_constraints:
-            setattr(new, name, getattr(self, name).expand((*batch_shape, -1)))
-        super(NormalMixture, new).__init__(batch_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
 
     @property
     def weights(self) -> Tensor:
@@ -229,29 +241,18 @@ class NormalMixture(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density in nats."""
-        if self._validate_args:
-            self._validate_sample(_checked_value(value, self.batch_shape))
+        self._check(value)
         standardised = (value.unsqueeze(-1) - self.loc) / self.scale
         parts = self.logits.log_softmax(-1) - self.scale.log() - 0.5 * standardised.square()  # (..., M)
         return parts.logsumexp(-1) - 0.5 * math.log(2 * math.pi)
 
-    def cdf(self, value: Tensor) -> Tensor:
-        """Probability of a draw no larger than the value."""
-        if self._validate_args:
-            self._validate_sample(_checked_value(value, self.batch_shape))
-        cdf = mixture_cdf(*self._components(), value)
-        return cdf.to(torch.promote_types(value.dtype, self.loc.dtype))
-
-    def icdf(self, value: Tensor) -> Tensor:
-        """Quantile of a probability, to rounding in both tails; infinite at 0 and 1."""
-        if self._validate_args:
-            _check_probabilities(_checks.tensor("value", value))
-        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
-        quantile = mixture_icdf(*self._components(), value.expand(shape))
-        return quantile.to(torch.promote_types(value.dtype, self.loc.dtype))
-
     def _components(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.logits.double().softmax(-1), self.loc, self.scale
+
+
+def _is_validated(validate_args: bool | None) -> bool:
+    """Whether arguments are checked; None stands for torch's own setting."""
+    return Distribution._validate_args if validate_args is None else validate_args
 
 
 def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
@@ -260,33 +261,14 @@ def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
         raise ValueError(f"`{name}` must be {expected}, got {value.flatten()[:3].tolist()}.")
 
 
-def _check_probabilities(value: Tensor) -> None:
-    if not bool(((value >= 0) & (value <= 1)).all()):
-        raise ValueError(f"probabilities must lie in [0, 1] to have a quantile, got {value.flatten()[:3].tolist()}.")
-
-
-def _broadcast(**arguments: object) -> tuple[Tensor, ...]:
+def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
     """Arguments as tensors of one shape."""
     for name, value in arguments.items():
         if not isinstance(value, Tensor):
-            _checks.number(name, value)  # type: ignore[arg-type]
-    shapes = [value.shape for value in arguments.values() if isinstance(value, Tensor)]
+            _checks.number(name, value)
     try:
-        torch.broadcast_shapes(*shapes)
+        return tuple(broadcast_all(*arguments.values()))
     except RuntimeError:
         names = ", ".join(f"`{name}`" for name in arguments)
-        shown = [tuple(shape) for shape in shapes]
+        shown = [tuple(value.shape) for value in arguments.values() if isinstance(value, Tensor)]
         raise ValueError(f"{names} must have shapes that fit each other, got {shown}.") from None
-    found: tuple[Tensor, ...] = tuple(broadcast_all(*arguments.values()))  # type: ignore[arg-type]
-    return found
-
-
-def _checked_value(value: object, shape: torch.Size) -> Tensor:
-    """The value of a density, if it is a tensor of numbers whose shape fits."""
-    found = _checks.tensor("value", value)
-    _checks.finite("value", found)
-    try:
-        torch.broadcast_shapes(found.shape, shape)
-    except RuntimeError:
-        raise ValueError(f"`value` must fit the batch shape {tuple(shape)}, got {_checks.shape(found)}.") from None
-    return found

@@ -8,8 +8,6 @@ from torch import nn
 from .._core import checks as _checks
 from ._dropout import MCDropout
 
-__all__ = ["mlp"]
-
 
 def mlp(
     sizes: Sequence[int],
@@ -33,18 +31,24 @@ def mlp(
     sizes = _checks.items("sizes", sizes, "a list of whole numbers, such as [784, 400, 10]")
     if len(sizes) < 2:
         raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
-    first = _checks.items("first", first, "a list of modules, such as [nn.Flatten()]")
     if not callable(activation) or isinstance(activation, nn.Module):
         got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
         raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
     _checks.kind("activation", activation(), nn.Module, "a function that makes a module, such as nn.ReLU")
     for size in sizes:
         _checks.at_least("sizes", size, 1)
-    for module in first:
-        _checks.kind("first", module, nn.Module, "a list of modules, such as [nn.Flatten()]")
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise(sizes):
         if layers:
             layers += [activation()] if dropout is None else [activation(), MCDropout(dropout)]
         layers.append(nn.Linear(num_in, num_out))
-    return nn.Sequential(*first, *layers)
+    return nn.Sequential(*checked_modules("first", first), *layers)
+
+
+def checked_modules(name: str, values: object) -> list[nn.Module]:
+    """The modules of a list."""
+    example = "a list of modules, such as [nn.Flatten()]"
+    found = _checks.items(name, values, example)
+    for module in found:
+        _checks.kind(name, module, nn.Module, example)
+    return found

@@ -5,8 +5,6 @@ from torch.nn import functional
 
 from .._core import checks as _checks
 
-__all__ = ["MCDropout"]
-
 
 class MCDropout(nn.Module):
     r"""Monte Carlo dropout: dropout that stays on in eval mode, so that predictions of one set of weights differ.

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from .._core import checks as _checks
+from ._dense import checked_modules
 from ._dropout import MCDropout
-
-__all__ = ["lenet5"]
 
 SIZE = 28
 
@@ -51,9 +50,7 @@ def lenet5(
     for name, value in (("num_classes", num_classes), ("in_channels", in_channels)):
         _checks.at_least(name, value, 1)
     layers = OrderedDict[str, nn.Module]()
-    for index, module in enumerate(_checks.items("first", first, "a list of modules, such as [Standardize(...)]")):
-        _checks.kind("first", module, nn.Module, "a list of modules, such as [Standardize(...)]")
-        layers[f"first{index}"] = module
+    layers.update({f"first{index}": module for index, module in enumerate(checked_modules("first", first))})
     layers["images"] = _Images(in_channels)
     layers["conv1"] = nn.Conv2d(in_channels, 6, 5, padding=2)
     layers["relu1"], layers["pool1"] = nn.ReLU(), nn.MaxPool2d(2)

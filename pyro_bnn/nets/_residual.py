@@ -9,8 +9,6 @@ from torch.nn import functional
 
 from .._core import checks as _checks
 
-__all__ = ["resnet20"]
-
 NUM_STAGES, BLOCKS_PER_STAGE = 3, 3
 
 

@@ -5,8 +5,6 @@ from torch import Tensor, nn
 
 from .._core import checks as _checks
 
-__all__ = ["Standardize"]
-
 
 class Standardize(nn.Module):
     r"""Subtracts a mean from the inputs and divides by a scale, so that a model carries its own preprocessing.

@@ -107,7 +107,7 @@ PREDICTIONS = [
         ]
     ],
     *bad("quantile", lambda w, q: w.numbers.quantile(q), "q", NOT_LEVELS, "`q` must be a probability strictly between"),
-    *bad("quantile", lambda w, q: w.numbers.quantile(q), "q", {"meta": NO_VALUES["meta"]}, "`q` must hold values"),
+    *bad("quantile", lambda w, q: w.numbers.quantile(q), "q", {"meta": NO_VALUES["meta"]}, "`q` must have values"),
     *[
         row
         for method in ("crps", "log_prob", "cdf")

@@ -6,11 +6,10 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ...scores.uncertainty import Accumulator, MomentAccumulator
-from ._base import Likelihood, require_output_dims, require_real
+from ._base import NumberLikelihood, require_output_dims
 
 
-class LaplaceLikelihood(Likelihood):
+class LaplaceLikelihood(NumberLikelihood):
     r"""Laplace(output, scale), whose standard deviation is :math:`\sqrt 2` times the scale.
 
     Output and targets have the same shape, (N, O) or (N,). The best point is a median, not a mean: outliers pull less.
@@ -30,11 +29,3 @@ class LaplaceLikelihood(Likelihood):
         """Laplace(output, scale)."""
         require_output_dims("LaplaceLikelihood", output, 1, "(N,) or (N, O)")
         return dist.Laplace(output, self.get_buffer("scale"), validate_args=False)
-
-    def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Finite numbers."""
-        require_real("LaplaceLikelihood", y)
-
-    def accumulator(self) -> Accumulator:
-        """Averages means and variances."""
-        return MomentAccumulator()

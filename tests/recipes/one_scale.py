@@ -6,15 +6,13 @@ from contextlib import AbstractContextManager
 import pyro
 import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..._core import checks as _checks
-from ..._core.scope import allow_local_mode, local_param
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Piece, find_sites
 from ..scale_maps import Softplus
 from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
-from ._init import Init, NetworkInit
+from ._init import Init, init_or_default, require_model
 from ._parameters import ParameterVector, tree
 
 
@@ -28,28 +26,18 @@ class OneScaleGuide(FlatGuide):
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None) -> None:
         super().__init__()
-        allow_local_mode(self)
-        _checks.kind("model", model, BayesianModel, "a BayesianModel")
-        init = NetworkInit() if init is None else init
-        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+        require_model(model)
+        init = init_or_default(init)
         self.sites = tuple(find_sites(model, (), {}))
         starts = {site.name: init(site) for site in self.sites}
         self.loc = tree({name: loc for name, (loc, _) in starts.items()})
         self.log_scale = tree({name: Softplus()(rho).mean().log() for name, (_, rho) in starts.items()})
 
-    def _tree(self, kind: str) -> nn.Module:
-        found = self._modules[kind]  # not `getattr`: that would put the parameters into Pyro's global store
-        assert found is not None
-        return found
-
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are not looked at."""
         values = {}
         for site in self.sites:
-            loc, log_scale = (
-                local_param(self._pyro_get_fullname(f"{kind}.{site.name}"), self._tree(kind).get_parameter(site.name))
-                for kind in ("loc", "log_scale")
-            )
+            loc, log_scale = (self.stated(kind, site.name) for kind in ("loc", "log_scale"))
             base = dist.Normal(loc, log_scale.exp(), validate_args=False).to_event(site.unconstrained_event_dim)
             full = base if site.transform is None else dist.TransformedDistribution(base, [site.transform])
             values[site.name] = pyro.sample(site.name, full)
@@ -58,27 +46,21 @@ class OneScaleGuide(FlatGuide):
     @torch.no_grad()
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """What as many calls return, without effect handlers."""
+        locations, log_scales = self.values("loc"), self.values("log_scale")
         for _ in range(num_samples):
-            yield self._values(noise=True)
+            pairs = ((name, loc, log_scales[name]) for name, loc in locations.items())
+            yield self.constrained({name: loc + r.exp() * torch.randn_like(loc) for name, loc, r in pairs})
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Median of every latent variable, ``{site: shape (*event)}``; the arguments are not looked at."""
-        return self._values(noise=False)
-
-    def _values(self, *, noise: bool) -> dict[str, Tensor]:
-        values = {}
-        for site in self.sites:
-            loc, log_scale = (self._tree(kind).get_parameter(site.name).detach() for kind in ("loc", "log_scale"))
-            free = loc + log_scale.exp() * torch.randn_like(loc) if noise else loc.clone()
-            values[site.name] = free if site.transform is None else site.transform(free)
-        return values
+        return self.constrained({name: loc.clone() for name, loc in self.values("loc").items()})
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
         """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
             raise ValueError("an estimator needs the Gaussians of a MeanFieldGuide; leave `estimator` out.")
         names = list(joint.layout.shapes)
-        loc, log_scale = (ParameterVector(self._tree(kind), names) for kind in ("loc", "log_scale"))
+        loc, log_scale = (ParameterVector(self.tree(kind), names) for kind in ("loc", "log_scale"))
         return lent(OneScaleState(joint, loc, log_scale, closed_form=closed_form))
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size:
@@ -154,8 +136,3 @@ class OneScaleState(FlatState):
     def is_degenerate(self, site: str) -> bool:
         """Whether the scale is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
-
-    def release(self) -> None:
-        """See :meth:`FlatState.release`."""
-        del self._scratch, self._scale, self._noise, self._scale_grad
-        self.value = self._loc

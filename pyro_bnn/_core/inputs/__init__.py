@@ -4,6 +4,7 @@ from ._conversion import as_inputs as as_inputs
 from ._conversion import as_targets as as_targets
 from ._pairs import Pair as Pair
 from ._pairs import Pairs as Pairs
+from ._tree import ChangedInputError as ChangedInputError
 from ._tree import Inputs as Inputs
 from ._tree import call as call
 from ._tree import leaves as leaves

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from .. import checks as _checks
 from ._tree import Inputs
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
@@ -36,17 +37,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
     """Inputs of a network from what people have.
 
     A tuple is several inputs, and so is a list of tensors or arrays. A list of numbers, or of lists of numbers, is one.
-
-    Args:
-        name: Name of the argument, for messages.
-        value: A tensor, an array, a list of numbers, a data frame; or a tuple, list or dictionary of these.
-        like: A tensor with the model's device and floating-point type; None is the CPU and torch's default type.
-
-    Returns:
-        The inputs in plain tuples and dictionaries. Tensors are those given, on their device.
-
-    Raises:
-        ValueError: If something is not numbers, or a tensor is of a kind with which the model cannot compute.
+    What becomes a tensor gets the device and floating-point type of `like`, or else torch's default ones.
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
@@ -68,19 +59,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
-    """Targets from what people have: one tensor.
-
-    Args:
-        name: Name of the argument, for messages.
-        value: A tensor, an array, a list or tuple of numbers, or a data frame.
-        like: A tensor with the model's device and floating-point type; None is the CPU and torch's default type.
-
-    Returns:
-        The tensor that was given, or a new one.
-
-    Raises:
-        ValueError: If something is not numbers, or a tensor is of a kind with which the model cannot compute.
-    """
+    """Targets from what people have: one tensor."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Mapping):
@@ -97,12 +76,7 @@ def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
 
 def _checked(name: str, value: Tensor) -> Tensor:
     """The tensor, if it is one with which a model can compute."""
-    if value.is_nested:
-        raise ValueError(f"`{name}` must not be nested; call `torch.nested.to_padded_tensor`.")
-    if value.layout != torch.strided:
-        raise ValueError(f"`{name}` must be a dense tensor, got {value.layout}; call `{name}.to_dense()`.")
-    if value.is_meta:
-        raise ValueError(f"`{name}` must have values, got a tensor on the meta device, which has none; load the data.")
+    _checks.tensor(name, value)
     if value.is_quantized:
         raise ValueError(f"`{name}` must not be quantized, got {value.dtype}; call `{name}.dequantize()`.")
     if value.is_complex():

@@ -13,17 +13,9 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """All rows of a data set, in batches, on the device of a model.
+    """All rows of a data set, in batches, on the device and in the floating-point type of a tensor.
 
-    Args:
-        data: A tuple (x, y) with all rows, or a loader of such pairs.
-        like: A tensor with the model's device and floating-point type.
-        num_data: Number of rows that there must be.
-        batch_size: Number of rows in each batch of a tuple.
-
-    Raises:
-        ValueError: If the data are of another kind, or can be run through only once; at the end of a pass, if there are
-            more or fewer rows.
+    At the end of a pass it raises if there were more or fewer rows than `num_data`.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:

@@ -37,11 +37,7 @@ def leaves(x: Inputs) -> list[Tensor]:
 
 
 def num_rows(x: Inputs, name: str = "x") -> int:
-    """Number N of rows, which all tensors must have.
-
-    Raises:
-        ValueError: If there is no tensor, one has no axis of rows, or two differ in their number of rows.
-    """
+    """Number N of rows, which all tensors must have."""
     if isinstance(x, Tensor) and x.shape:
         return x.shape[0]
     first: tuple[str, int] | None = None
@@ -61,16 +57,12 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 def versions(x: Inputs) -> list[int]:
     """How often each tensor was changed in place; tensors of inference mode do not count that."""
-    return [leaf._version for leaf in leaves(x) if not leaf.is_inference()]
+    found = [x] if isinstance(x, Tensor) else leaves(x)
+    return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some of the rows.
-
-    Args:
-        x: The inputs.
-        rows: A slice, which gives views, or indices of rows on the device of the inputs, which copy.
-    """
+    """Some of the rows: a slice gives views, indices copy."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x)
     return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # a third of the time of `leaf[rows]`
@@ -101,12 +93,13 @@ def shapes(x: Inputs) -> object:
     return tuple(shapes(part) for part in x)
 
 
-def call(net: nn.Module, x: Inputs) -> object:
-    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary.
+class ChangedInputError(ValueError):
+    """A network changed its input in place."""
 
-    Raises:
-        ValueError: If the network does not take so many inputs, or none of these names.
-    """
+
+def call(net: nn.Module, x: Inputs) -> object:
+    """The output of a network: ``net(x)`` of a tensor, ``net(*x)`` of several, ``net(**x)`` of a dictionary."""
+    before = versions(x)
     arguments: tuple[Inputs, ...] = ()
     named: dict[str, Inputs] = {}
     if isinstance(x, Tensor):
@@ -116,10 +109,16 @@ def call(net: nn.Module, x: Inputs) -> object:
     else:
         arguments = tuple(x)
     try:
-        return net(*arguments, **named)
+        output = net(*arguments, **named)
     except TypeError as error:
         _require_signature(net, arguments, named, error)
         raise
+    if versions(x) != before:
+        raise ChangedInputError(
+            "the network must leave its input `x` as it is, but it changes it in place (`inplace=True`, `add_`, "
+            "`x[...] = ...`), so the next draw would see other data; compute the change as a new tensor."
+        )
+    return output
 
 
 def _require_signature(

@@ -13,12 +13,9 @@ from ._state import State
 
 
 class Plan:
-    """The modules of a network whose calls may be remembered, and what was learned of them; several memories share it.
+    """Modules of a network whose calls may be remembered, and what was learned of them; several memories share it.
 
-    Args:
-        net: The network, in which random parameters are buffers.
-        random: Paths of its random parameters.
-        learned: Paths of parameters that change from call to call, as in a fit; they count as drawn, too.
+    Its `random` parameters are buffers. Parameters that are `learned` change from call to call and count as drawn, too.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -58,9 +55,6 @@ class Memory:
     the same random numbers. Who runs the rest for several draws at once gets the same numbers up to rounding.
 
     All calls must have the same input, unless :meth:`refill` says what is kept of another one.
-
-    Args:
-        plan: What is known of the network.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -112,11 +106,7 @@ class Memory:
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
     def refill(self, values: Sequence[Tensor]) -> None:
-        """Go on with another input of the same shape.
-
-        Args:
-            values: What the modules give for that input, in the order of :attr:`kept`.
-        """
+        """Go on with another input of the same shape, for which the modules give `values`, in the order of `kept`."""
         outputs = [output for output in self._outputs() if output.value is not None]
         for output, value in zip(outputs, values, strict=True):
             output.value = value
@@ -146,13 +136,9 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """A context for one call of the network.
+        """A context for one call of the network with weights by path.
 
-        Args:
-            drawn: The drawn weights by path; those that the plan does not name as random are the same in all calls.
-
-        Raises:
-            Diverged: If the network goes another way than in the recorded call; then call :meth:`forget`, and run it.
+        If it raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """
         self._drop_if_changed()
         if self._is_off:

@@ -40,9 +40,7 @@ class Absent(Tensor):
 class Output:
     """A tensor that a recorded call returned. It is kept only if something takes it that is not remembered itself.
 
-    Args:
-        tensor: The tensor.
-        is_own: Whether its memory was made in the call.
+    It is the call's own if its memory was made there.
     """
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
@@ -73,23 +71,13 @@ class Output:
 
 
 class Call:
-    """A recorded call of a module.
-
-    Args:
-        inputs: Its arguments, described.
-        result: Its result, with an :class:`Output` for each tensor.
-        outputs: All outputs.
-    """
+    """A recorded call of a module: its arguments, described, and its result with an :class:`Output` for each tensor."""
 
     def __init__(self, inputs: Any, result: Any, outputs: list[Output]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """The result.
-
-        Raises:
-            Diverged: If the arguments are of another kind than those of the recorded call.
-        """
+        """The result, if the arguments are of the same kind as those of the recorded call."""
         if described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
         return rebuilt(self._result, Output.given, (Output,))
@@ -110,10 +98,6 @@ class Recorder(TorchDispatchMode):
     it takes no tensor that was computed from drawn weights, neither as an argument nor otherwise; it draws no random
     numbers; and it changes nothing that was there before, neither tensors nor attributes. What a module that is refused
     returns counts as computed from drawn weights.
-
-    Args:
-        drawn: The drawn weights.
-        refused: Modules whose calls are not recorded.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:

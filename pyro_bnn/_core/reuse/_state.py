@@ -12,12 +12,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """What some modules hold at one time.
-
-    Args:
-        modules: The modules, with all of their submodules.
-        changing: Tensors of which another content is no change.
-    """
+    """What some modules hold at one time; another content of the tensors in `changing` is no change."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -32,11 +27,7 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Whether the modules still hold the same tensors, unchanged, and the same attributes.
-
-        Args:
-            deep: Whether to look for changes inside of lists and dictionaries, too.
-        """
+        """Whether the modules still hold the same; with `deep`, their lists and dictionaries are looked into, too."""
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):

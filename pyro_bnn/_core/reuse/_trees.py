@@ -15,11 +15,7 @@ class OpaqueError(Exception):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors of a tree.
-
-    Raises:
-        OpaqueError: If it holds an object of another kind, or a tensor of a class of its own.
-    """
+    """All tensors of a tree."""
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
         yield value

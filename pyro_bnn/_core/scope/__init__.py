@@ -17,5 +17,6 @@ from ._random import restored as restored
 from ._random import seeded as seeded
 from ._random import undone as undone
 from ._warnings import filtered_warnings as filtered_warnings
+from ._warnings import outer_stacklevel as outer_stacklevel
 from ._warnings import silent_fits as silent_fits
 from ._warnings import warn_of_fit as warn_of_fit

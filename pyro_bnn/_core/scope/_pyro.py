@@ -70,11 +70,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
     """A twin of a module whose attributes are plain: it uses neither Pyro's handlers nor its parameter store.
 
-    It has the same parameters, buffers and mode. So threads may call twins of one module side by side.
-
-    Args:
-        module: The module.
-        values: Values of the module's own `PyroSample` attributes; one without a value is drawn at each access.
+    It has the same parameters, buffers and mode. So threads may call twins of one module side by side. Its own
+    `PyroSample` attributes have the given values; one without a value is drawn at each access.
     """
     twin = object.__new__(type(module))
     vars(twin).update(vars(module))

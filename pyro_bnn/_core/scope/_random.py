@@ -15,11 +15,8 @@ class Stream:
 
     These generators belong to the whole process. A ``with`` block lends them to the stream: its numbers go on where its
     last block ended, other streams wait, and afterwards the generators are as they were. So a computation in many
-    blocks gives the same numbers whatever other threads compute between them.
-
-    Args:
-        seed: Seed of the stream; None draws one from torch's generator.
-        device: Device of the computation; None is any.
+    blocks gives the same numbers whatever other threads compute between them. Without a seed, torch's generator gives
+    one.
     """
 
     def __init__(self, seed: int | None, device: torch.device | None = None) -> None:
@@ -49,11 +46,7 @@ class Stream:
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
-        """Go on from what :meth:`state` returned.
-
-        Raises:
-            ValueError: If the state is of a machine with another number of GPUs.
-        """
+        """Go on from what :meth:`state` returned."""
         if len(state) != len(self._state):
             raise ValueError(
                 f"the random numbers must go on with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "

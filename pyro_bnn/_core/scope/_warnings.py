@@ -1,5 +1,6 @@
 """Filters of warnings, which belong to the process, and fits whose caller reports how they ended."""
 
+import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,3 +41,11 @@ def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> No
     """Warn of how a fit ended unless :func:`silent_fits` leaves it to a caller; levels are those of `warnings.warn`."""
     if not _is_silent.get():
         warnings.warn(message, category, stacklevel=stacklevel + 1)
+
+
+def outer_stacklevel() -> int:
+    """The `stacklevel` with which a warning of the caller points to the first line outside of this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == __name__.partition(".")[0]:
+        frame, level = frame.f_back, level + 1
+    return level

@@ -5,8 +5,6 @@ These modules declare what can be typed, and load the library where its work beg
 
 from .stopping import loading, stoppable
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line. A fault gives one line; exit code 2 stands for wrong use, 1 for other faults."""

@@ -7,6 +7,9 @@ number, with `reference` ("" for the score of a single method), `method`, `regio
 
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from . import options
 from .output import Output
@@ -14,16 +17,18 @@ from .stopping import loading
 
 EXAMPLES = (
     "pyro-bnn compare",
-    "pyro-bnn compare --num-draws 150 --compile --out quick",
+    "pyro-bnn compare --num-samples 150 --compile --out quick",
 )
 
 
 def compare(
     out: options.Out = Path("pyro-bnn-compare"),
-    num_draws: options.ChainDraws = 500,
-    num_steps: options.Steps = 3000,
-    compile: options.Compile = False,
-    seed: options.CompareSeed = 0,
+    num_samples: Annotated[
+        int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
+    ] = 500,
+    num_steps: Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)] = 3000,
+    compile: Annotated[bool, typer.Option("--compile", help="Draw in C: needs a C compiler.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")] = 0,
     picture_format: options.Format = "png",
     as_json: options.Json = False,
     force: options.Force = False,
@@ -33,7 +38,6 @@ def compare(
     The problem is a noisy sine with a gap in its data. Prints how far each method is from the exact posterior where
     there are data, in the gap and outside, and writes a table and a picture. Takes some minutes.
     """
-    options.check_format(picture_format)
     with loading():
         from ..._core.scope import silent_fits
         from ..folders import creating
@@ -49,7 +53,7 @@ def compare(
 
     with creating(out, command="compare", force=force) as folder:
         study = RegressionStudy(
-            seed=seed, num_steps=num_steps, num_draws=num_draws, compile=compile, progress=sys.stderr.isatty()
+            seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
         )
         with silent_fits():  # their statuses are printed
             result = study.run(tell)

@@ -31,7 +31,6 @@ def demo(
     Neither needs a download. The first trains on scikit-learn's digits, with 7, 8 and 9 held out as the unknown. The
     second is a regression on a noisy sine.
     """
-    options.check_format(picture_format)
     with loading():
         from ..demo import digits_demo, regression_demo
         from ..folders import creating

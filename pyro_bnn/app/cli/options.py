@@ -20,6 +20,18 @@ def one_of(*choices: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def _check_format(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
+    return name
+
+
+def _check_draws(num_samples: int) -> int:
+    if num_samples < 2:
+        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
+    return num_samples
+
+
 # --- of several commands ----------------------------------------------------------------------------------------------
 
 FORMATS = ("png", "pdf", "svg")
@@ -39,11 +51,13 @@ Force = Annotated[
 ]
 DrawSeed = Annotated[int, typer.Option(help="Seed of the weight draws.")]
 Format = Annotated[
-    str, typer.Option("--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS))
+    str,
+    typer.Option(
+        "--format", help="Format of pictures: png, pdf or svg.", autocompletion=one_of(*FORMATS), callback=_check_format
+    ),
 ]
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print results as one JSON document; words for people go to standard error."),
+    bool, typer.Option("--json", help="Print results as one JSON document; words for people go to standard error.")
 ]
 
 # --- of `demo` --------------------------------------------------------------------------------------------------------
@@ -52,37 +66,9 @@ DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights,
 
 # --- of `train` -------------------------------------------------------------------------------------------------------
 
-Dataset = Annotated[
-    str | None,
-    typer.Argument(help=settings()["dataset"].help, show_default=False, autocompletion=one_of(*recipes.DATA_SETS)),
-]
-TrainOut = Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)]
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        help="Go on with the unfinished run of this folder; only --data, --download, --device, "
-        "--format and --json go with it.",
-        show_default=False,
-    ),
-]
-Recipe = Annotated[
-    str | None,
-    typer.Option(
-        help="The settings that are not given: default; or article: mixture prior, KL weight 1, 20 epochs, after "
-        "Blundell et al. (2015); or tutorial, tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's "
-        "config.json shows all settings. Defaults below are those of the recipe default.",
-        show_default="default",
-        autocompletion=one_of(*recipes.NAMES),
-    ),
-]
-
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each setting of a run; None leaves a setting as the recipe has it.
-
-    Args:
-        command: Function that takes the settings as keyword arguments, beside options of its own.
-    """
+    """The command with an option for each setting of a run; None leaves a setting as the recipe has it."""
     hints = get_type_hints(RunConfig, include_extras=True)
     found = []
     for name, setting in settings().items():
@@ -109,14 +95,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given, where lists are typed with commas.
-
-    Args:
-        typed: What was typed for each setting; None for one that was not given.
-
-    Raises:
-        ValueError: If a list of numbers holds something else.
-    """
+    """The settings that were given, where lists are typed with commas."""
     hints = get_type_hints(RunConfig)
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():
@@ -138,16 +117,7 @@ Unknown = Annotated[
         autocompletion=one_of(*recipes.DATA_SETS),
     ),
 ]
-EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.")]
-
-# --- of `compare` -----------------------------------------------------------------------------------------------------
-
-ChainDraws = Annotated[
-    int, typer.Option(help="Draws of each of the four chains of NUTS, after equally many of warm-up.", min=40)
-]
-Steps = Annotated[int, typer.Option(help="Optimisation steps of each fit.", min=1)]
-Compile = Annotated[bool, typer.Option("--compile", help="Draw in C: needs a C compiler.")]
-CompareSeed = Annotated[int, typer.Option(help="Seed of noise, initial weights, fits and draws.")]
+EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.", callback=_check_draws)]
 
 # --- of `prune` -------------------------------------------------------------------------------------------------------
 
@@ -169,37 +139,11 @@ Keep = Annotated[
 PrunedOut = Annotated[Path | None, typer.Option(help="Folder for the pruned copy of --keep.", show_default=False)]
 PruneDraws = Annotated[int, typer.Option(help="Number of weight draws in each ensemble.", min=1)]
 
-# --- of `weights` -----------------------------------------------------------------------------------------------------
-
-SiteName = Annotated[
-    str | None,
-    typer.Option(
-        help="Site of the weight shown, such as net.1.weight; a wrong name lists all sites.",
-        show_default="the first site",
-    ),
-]
-Index = Annotated[
-    str,
-    typer.Option(
-        help="Index of the weight in its site, such as 3,100.",
-        show_default="the weight of highest signal-to-noise ratio",
-    ),
-]
-
 Number = TypeVar("Number", int, float)
 
 
 def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]:
-    """Numbers from a text such as ``400,400``.
-
-    Args:
-        kind: `int` or `float`.
-        text: The numbers, separated by commas; may be empty.
-        name: Name of the option, for the error.
-
-    Raises:
-        ValueError: If a part of the text is no such number.
-    """
+    """Numbers from a text such as ``400,400``."""
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
@@ -212,22 +156,8 @@ def read_names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def check_draws(num_samples: int) -> None:
-    """Check a number of weight draws.
-
-    Raises:
-        ValueError: If it is below 2.
-    """
-    if num_samples < 2:
-        raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
-
-
 def check_file(out: Path, *, force: bool) -> None:
-    """Check, before anything is computed, that a file can be written.
-
-    Raises:
-        OSError: If it is a folder, lies in no folder, or is there and `force` is not given.
-    """
+    """Check, before anything is computed, that a file can be written."""
     if out.is_dir():
         raise IsADirectoryError(f"--out must be a file, and {out} is a folder; name a file in it.")
     if out.exists() and not force:
@@ -237,11 +167,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 
 def check_device(name: str) -> str:
-    """The name of a device, unchanged.
-
-    Raises:
-        ValueError: If there is no such device here.
-    """
+    """The name of a device, unchanged."""
     import torch  # late: it takes long
 
     try:
@@ -252,15 +178,4 @@ def check_device(name: str) -> str:
         raise ValueError(f"unknown device {name!r}; choose cpu or cuda.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name} needs a GPU that torch can use, and there is none here; choose cpu.")
-    return name
-
-
-def check_format(name: str) -> str:
-    """The name of a format of pictures, unchanged.
-
-    Raises:
-        ValueError: If there is no such format.
-    """
-    if name not in FORMATS:
-        raise ValueError(f"unknown format {name!r}; choose png, pdf or svg.")
     return name

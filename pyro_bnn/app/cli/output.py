@@ -21,10 +21,6 @@ class Output:
 
     Without `--json`, all words go to standard output. With it, they go to standard error, and standard output holds one
     JSON document. On a terminal, rich colours the words; their letters and places are the same without colours.
-
-    Args:
-        command: Name of the command, for the document.
-        as_json: Whether the document is wanted.
     """
 
     def __init__(self, command: str, *, as_json: bool) -> None:
@@ -35,12 +31,7 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "") -> None:
-        """Write lines of text.
-
-        Args:
-            text: The lines.
-            style: What they look like on a terminal with colours, in rich's words.
-        """
+        """Write lines of text, on a terminal with colours in a style in rich's words."""
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return
@@ -50,11 +41,7 @@ class Output:
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
 
     def table(self, text: str) -> None:
-        """Write tables with notes on them; headings are bold and notes dim.
-
-        Args:
-            text: Blocks with an empty line between them. One with several columns is a table.
-        """
+        """Write blocks with an empty line between them: tables, with bold headings, and dim notes."""
         for number, block in enumerate(text.split("\n\n")):
             if number:
                 self.say()
@@ -65,10 +52,9 @@ class Output:
                 self.say(rows, style="" if is_table else "dim")
 
     def document(self, **content: Any) -> None:
-        """Write the JSON document, if it is wanted: command, version, and the content.
+        """Write the JSON document, if it is wanted: command, version, and plain data, dataclasses and paths.
 
-        Args:
-            content: Plain data, dataclasses and paths. Numbers that are not finite become null.
+        Numbers that are not finite become null.
         """
         if self._as_json:
             whole = {"command": self._command, "version": pyro_bnn.__version__, **content}

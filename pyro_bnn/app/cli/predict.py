@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,61 +10,49 @@ from . import options
 from .output import Output
 from .stopping import loading
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 EXAMPLES = (
     "pyro-bnn predict houses new.csv --out predictions.csv",
     "pyro-bnn predict houses new.csv --level .5,.95 --keep id",
 )
 
-NewRows = Annotated[
-    Path,
-    typer.Argument(
-        help="Rows to predict: a table with the columns that the run was trained on, or arrays (*.npz) with x.",
-        show_default=False,
-    ),
-]
-Predictions = Annotated[
-    str, typer.Option(help="File for the predictions, as CSV; - is standard output.", show_default="-")
-]
-Level = Annotated[
-    str, typer.Option(help="Probabilities of the intervals around predicted numbers, separated by commas.")
-]
-KeepColumns = Annotated[
-    str | None,
-    typer.Option(
-        help="Columns of the table to copy beside the predictions, such as an identifier. One that is named like a "
-        "prediction, such as mean, gets the ending (input).",
-        show_default="those that training ignored",
-    ),
-]
-AllowUnseen = Annotated[
-    bool,
-    typer.Option(
-        "--allow-unseen", help="Predict rows with categories that training did not have, as none of those it had."
-    ),
-]
-DropRows = Annotated[
-    bool,
-    typer.Option("--drop-missing", help="Leave out rows that lack a value to predict from."),
-]
-ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace the file of predictions if it is there.")]
-
 
 def predict(
     run: options.Run,
-    rows: NewRows,
-    out: Predictions = "-",
-    level: Level = ".95",
-    keep: KeepColumns = None,
-    drop_missing: DropRows = False,
-    allow_unseen: AllowUnseen = False,
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            help="Rows to predict: a table with the columns that the run was trained on, or arrays (*.npz) with x.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        str, typer.Option(help="File for the predictions, as CSV; - is standard output.", show_default="-")
+    ] = "-",
+    level: Annotated[
+        str, typer.Option(help="Probabilities of the intervals around predicted numbers, separated by commas.")
+    ] = ".95",
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of the table to copy beside the predictions, such as an identifier. One that is named like a "
+            "prediction, such as mean, gets the ending (input).",
+            show_default="those that training ignored",
+        ),
+    ] = None,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out rows that lack a value to predict from.")
+    ] = False,
+    allow_unseen: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unseen", help="Predict rows with categories that training did not have, as none of those it had."
+        ),
+    ] = False,
     num_samples: options.EvaluateDraws = 100,
     seed: options.DrawSeed = 0,
     device: options.Device = "cpu",
     as_json: options.Json = False,
-    force: ReplaceFile = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of predictions if it is there.")] = False,
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
 
@@ -75,7 +63,6 @@ def predict(
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")
-    options.check_draws(num_samples)
     levels = options.read_numbers(float, level, "--level")
     if not levels or not all(0 < share < 1 for share in levels):
         raise ValueError(f"`--level` must be probabilities strictly between 0 and 1, got {level!r}.")
@@ -93,8 +80,7 @@ def predict(
     if out != "-":
         runs.check_foreign(Path(out), config, rows)
     names = () if keep is None else options.read_names(keep)
-    options_of_rows = {"drop_missing": drop_missing, "allow_unseen": allow_unseen}
-    sample = sources.read_sample(config, facts, rows, keep=names, **options_of_rows)
+    sample = sources.read_sample(config, facts, rows, keep=names, drop_missing=drop_missing, allow_unseen=allow_unseen)
     model, posterior = runs.load_trained(run, device=device)
     text = io.StringIO()
     with own_code(config.net):
@@ -108,11 +94,8 @@ def predict(
     for note in sample.notes:
         typer.echo(note, err=True)
     if scores:
-        typer.echo(f"Scores of {sample.num_scored} rows: {_listed(scores)}.", err=True)
+        said = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in scores.items())
+        typer.echo(f"Scores of {sample.num_scored} rows: {said}.", err=True)
     if out != "-":
         typer.echo(f"{len(sample.x)} predictions in {out}.", err=True)
     output.document(folder=run, file=out, num_rows=len(sample.x), scores=scores, notes=sample.notes)
-
-
-def _listed(scores: "Mapping[str, float]") -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in scores.items())

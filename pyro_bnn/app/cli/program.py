@@ -12,11 +12,8 @@ import typer
 import pyro_bnn
 
 from . import compare, demo, evaluate, predict, prune, report, train, weights
-from .faults import explained
 from .output import has_colours
 from .stopping import INTERRUPTED, stoppable
-
-__all__ = ["COMMANDS", "program", "run"]
 
 COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (demo.demo, demo.EXAMPLES),
@@ -29,6 +26,9 @@ COMMANDS: tuple[tuple[Callable[..., None], tuple[str, ...]], ...] = (
     (weights.weights, weights.EXAMPLES),
 )
 """The commands, in the order of the help, each with command lines that its help shows."""
+
+MISUSE = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+EXHAUSTED = "the memory is exhausted; make --hidden, --batch-size or --num-samples smaller."
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """The error that Typer raises for a wrong command line; Typer does not export the class itself."""
@@ -86,7 +86,7 @@ def run() -> None:
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
     except Exception as error:
-        fault = explained(error)
+        fault = _explained(error)
         if fault is None:
             raise
         _fail(*fault)
@@ -97,3 +97,41 @@ def _fail(message: str, code: int) -> None:
     start = typer.style("error:", fg="red", bold=True) if has_colours(sys.stderr) else "error:"
     typer.echo(f"{start} {' '.join(message.split())}", err=True)
     sys.exit(code)
+
+
+def _explained(error: Exception) -> tuple[str, int] | None:
+    """The sentence that an error is told as and the exit code, which is 2 for wrong use; None for a bug."""
+    if "torch" in sys.modules:  # else the library has not run yet, and loading it takes long
+        fault = _of_the_library(error)
+        if fault is not None:
+            return fault
+    if isinstance(error, MISUSE):
+        return _sentence(error), 2
+    if isinstance(error, OSError):
+        return _sentence(error), 1
+    if isinstance(error, MemoryError):
+        return EXHAUSTED, 1
+    return None
+
+
+def _of_the_library(error: Exception) -> tuple[str, int] | None:
+    import torch
+
+    from ..._core.files import DamagedFileError
+    from ...inference.svi import NonFiniteError
+
+    if isinstance(error, DamagedFileError | NonFiniteError):
+        return str(error), 1
+    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU, torch says so in words only
+    is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
+    if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
+        return EXHAUSTED, 1
+    return None
+
+
+def _sentence(error: Exception) -> str:
+    """The message of an error; that of the system as a sentence."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror.lower()}."
+    return str(error)

@@ -43,7 +43,6 @@ def prune(
     shares = options.read_numbers(float, fractions, "--fractions")
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"`--fractions` must be numbers from 0 to 1, got {fractions!r}.")
-    options.check_format(picture_format)
     with loading():
         from .. import images, runs, sources
         from ..folders import creating, updating

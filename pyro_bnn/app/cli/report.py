@@ -39,7 +39,6 @@ def report(
     Its first line is a decision. It holds verdicts with their thresholds, scores beside those of simple methods,
     calibration, unknown images, examples, training curves, weights and settings.
     """
-    options.check_draws(num_samples)
     if out is not None:
         options.check_file(out, force=force)
     with loading():

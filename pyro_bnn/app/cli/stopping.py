@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["INTERRUPTED", "loading", "stoppable"]
-
 INTERRUPTED = 130
 """Exit code of a program that Ctrl-C has stopped, as shells have it."""
 

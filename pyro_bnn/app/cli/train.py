@@ -9,13 +9,18 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from .. import recipes
-from ..accuracy import AccuracyCurve
+from ..config import settings
 from . import options
 from .output import Output
 from .stopping import loading
+
+if TYPE_CHECKING:
+    from ..tracking import AccuracyCurve
 
 EXAMPLES = (
     "pyro-bnn train digits --out digits-run",
@@ -28,17 +33,40 @@ EXAMPLES = (
 
 @options.with_settings
 def train(
-    dataset: options.Dataset = None,
-    out: options.TrainOut = None,
-    recipe: options.Recipe = None,
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            help=settings()["dataset"].help,
+            show_default=False,
+            autocompletion=options.one_of(*recipes.DATA_SETS),
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to.", show_default=False)] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="The settings that are not given: default; or article: mixture prior, KL weight 1, 20 epochs, after "
+            "Blundell et al. (2015); or tutorial, tutorial-mixture: SGD, 10 epochs, after an MXNet tutorial. The run's "
+            "config.json shows all settings. Defaults below are those of the recipe default.",
+            show_default="default",
+            autocompletion=options.one_of(*recipes.NAMES),
+        ),
+    ] = None,
     data: options.Data = None,
     download: options.Download = False,
     device: options.Device = "cpu",
     picture_format: options.Format = "png",
     as_json: options.Json = False,
     force: options.Force = False,
-    resume: options.Resume = None,
-    **settings: Any,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Go on with the unfinished run of this folder; only --data, --download, --device, "
+            "--format and --json go with it.",
+            show_default=False,
+        ),
+    ] = None,
+    **typed: Any,
 ) -> None:
     """Train a Bayesian network on images, a table or arrays.
 
@@ -47,8 +75,7 @@ def train(
     --resume. Of a table, columns of numbers are standardised and others become one input for each category; all results
     are in the units of the target.
     """
-    given = options.read_settings(settings)
-    options.check_format(picture_format)
+    given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
         raise ValueError(
             "--resume takes the settings of the unfinished run; leave out all but "
@@ -122,7 +149,7 @@ def train(
     )
 
 
-def _draw_accuracy(curve: AccuracyCurve, out: Path, picture_format: str) -> str:
+def _draw_accuracy(curve: "AccuracyCurve", out: Path, picture_format: str) -> str:
     """Write the accuracies as a picture; returns the name of the file."""
     from ...results import plotting
     from ..folders import updating

@@ -5,6 +5,10 @@ Its JSON: `folder`, `pictures` (names of files), and `sites`: a list with `site`
 where a site has no weights left.
 """
 
+from typing import Annotated
+
+import typer
+
 from . import options
 from .output import Output
 from .stopping import loading
@@ -17,8 +21,20 @@ EXAMPLES = (
 
 def weights(
     run: options.Run,
-    site: options.SiteName = None,
-    index: options.Index = "",
+    site: Annotated[
+        str | None,
+        typer.Option(
+            help="Site of the weight shown, such as net.1.weight; a wrong name lists all sites.",
+            show_default="the first site",
+        ),
+    ] = None,
+    index: Annotated[
+        str,
+        typer.Option(
+            help="Index of the weight in its site, such as 3,100.",
+            show_default="the weight of highest signal-to-noise ratio",
+        ),
+    ] = "",
     data: options.Data = None,
     download: options.Download = False,
     picture_format: options.Format = "png",
@@ -28,7 +44,6 @@ def weights(
 
     A summary of each site is printed. Pictures of all sites, and of one weight, are written into the run's folder.
     """
-    options.check_format(picture_format)
     place = options.read_numbers(int, index, "--index")
     with loading():
         from .. import images, runs

@@ -11,19 +11,8 @@ import torch
 from torch import Tensor
 
 from .cells import Cells, listed
-from .features import LARGEST
+from .encoding import LARGEST
 from .reading import MISSING
-
-__all__ = [
-    "ArrayEncoding",
-    "Pair",
-    "array_checksum",
-    "array_labels",
-    "learned_arrays",
-    "numeric_targets",
-    "pairs_of",
-    "read_arrays",
-]
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
@@ -48,11 +37,7 @@ class ArrayEncoding:
     is_whole: bool
 
     def inputs(self, x: np.ndarray, shown: str) -> Tensor:
-        """The inputs, shape ``(N, *shape)``; whole numbers that are left as they are stay whole numbers.
-
-        Raises:
-            ValueError: If the array has another shape than in training, or holds no numbers, or too large ones.
-        """
+        """The inputs, shape ``(N, *shape)``; whole numbers that are left as they are stay whole numbers."""
         _check_numbers("x", x, shown)
         x = x[:, None] if x.ndim == 1 else x
         if [*x.shape[1:]] != self.shape:
@@ -73,12 +58,7 @@ class ArrayEncoding:
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays x, y, x_train, y_train, x_test and y_test of a file, as far as it has them.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it holds none of them, or is no file of arrays.
-    """
+    """The arrays x, y, x_train, y_train, x_test and y_test of a file, as far as it has them."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}.")
     if not path.is_file():
@@ -110,11 +90,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def pairs_of(arrays: Mapping[str, np.ndarray], shown: str) -> tuple[Pair, Pair | None]:
-    """Training rows, and test rows if there are some.
-
-    Raises:
-        ValueError: If an array is missing, or has another number of rows than its partner.
-    """
+    """Training rows, and test rows if there are some."""
     held = listed([*arrays])
     if arrays.keys() & {"x", "y"} and arrays.keys() & {"x_train", "y_train"}:
         raise ValueError(
@@ -148,12 +124,6 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown:
     """How arrays become inputs, from training inputs.
 
     Vectors are standardised feature by feature, arrays of more axes, such as images, by one mean and one scale.
-
-    Args:
-        x: Training inputs, shape (N, ...).
-        standardize: Whether to standardise.
-        keep_whole: Whether whole numbers that are not standardised stay whole numbers.
-        shown: Where they are from, for messages.
     """
     _check_numbers("x", x, shown)
     x = x[:, None] if x.ndim == 1 else x
@@ -171,11 +141,7 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown:
 
 
 def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
-    """Labels, as the cells of a column.
-
-    Raises:
-        ValueError: If they are not one label per row.
-    """
+    """Labels, as the cells of a column."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1 or y.dtype.kind not in "iubUSf":
@@ -190,11 +156,7 @@ def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:
 
 
 def numeric_targets(y: np.ndarray, shown: str) -> np.ndarray:
-    """Numbers as targets, shape (N, O).
-
-    Raises:
-        ValueError: If they are no finite numbers, or have more than two axes.
-    """
+    """Numbers as targets, shape (N, O)."""
     _check_numbers("y", y, shown)
     if y.ndim > 2:
         raise ValueError(f"`y` in {shown} must have shape (N,) or (N, O), got {y.shape}; flatten the axes of a row.")

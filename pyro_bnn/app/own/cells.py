@@ -9,8 +9,6 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-__all__ = ["Cells", "listed", "training_without"]
-
 MOSTLY = 0.5
 """Heuristic: with this share of numbers or dates, the other cells of a column are taken for mistakes."""
 
@@ -90,12 +88,7 @@ class Cells:
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
         """The cells as numbers, NaN for missing ones, and how they are written; None if they are texts.
 
-        Args:
-            preferred: How they are written if that is possible; a key of `NUMBERS`, or empty for as in 1234.5.
-
-        Raises:
-            ValueError: If a number is infinite, if most cells are numbers and some are not, or if it is not clear what
-                a comma means.
+        They are read as in `preferred`, a key of `NUMBERS`, if that is possible.
         """
         present = self.present
         plain = pd.to_numeric(pd.Series(present, dtype=object), errors="coerce").to_numpy(dtype=float)
@@ -148,11 +141,7 @@ class Cells:
     def days(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
         """The cells as days since 1970, NaN for missing ones, and how dates are written; None if they are no dates.
 
-        Args:
-            preferred: How they are written if that is possible; a key of `DATES`.
-
-        Raises:
-            ValueError: If most cells are dates, and some are not, or it is not clear what is the month.
+        They are read as in `preferred`, a key of `DATES`, if that is possible.
         """
         present = self.present
         if sum(map(bool, map(DATE_LIKE.fullmatch, present))) <= MOSTLY * len(present):

@@ -17,52 +17,34 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.scope import eval_mode
-from .specs import parts_of
-
-__all__ = ["OwnCodeError", "check_network", "make_network", "own_code"]
+from ..specs import parts_of
 
 
 def make_network(spec: str, *, input_shape: Sequence[int], num_outputs: int) -> nn.Module:
     """The network that a function of the user returns.
 
-    Args:
-        spec: The function, as ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``. Modules are found in the current folder and
-            where Python finds its own. The function gets `input_shape` and `num_outputs` by keyword, as far as it has
-            arguments of these names.
-        input_shape: Shape of one row of the inputs.
-        num_outputs: Number of outputs that the likelihood needs.
-
-    Raises:
-        ValueError: If the function cannot be imported or called, or returns no module.
+    Modules are found in the current folder and where Python finds its own. The function gets `input_shape` and
+    `num_outputs` by keyword, as far as it has arguments of these names.
     """
     place, name = parts_of(spec)
-    module = _imported(spec, place)
+    if place.endswith(".py") and not Path(place).is_file():
+        raise ValueError(f"--net {spec}: there is no file {place}.")
+    with own_code(spec, otherwise=f"importing {place} raised "):
+        module = _executed(Path(place)) if place.endswith(".py") else _imported(place)
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"--net {spec}: {place} has no function {name}.")
-    offered = {"input_shape": tuple(input_shape), "num_outputs": num_outputs}
-    arguments = _arguments(spec, function, offered)
-    try:
-        with own_code(spec):
-            net = function(**arguments)
-    except (Exception, SystemExit) as error:
-        raise _told(spec, "the function", error) from error
+    arguments = _arguments(spec, function, {"input_shape": tuple(input_shape), "num_outputs": num_outputs})
+    with own_code(spec, otherwise="the function raised "):
+        net = function(**arguments)
     if not isinstance(net, nn.Module):
         raise ValueError(f"--net {spec}: the function must return a torch.nn.Module, got {type(net).__name__}.")
     return net.to(torch.get_default_dtype())
 
 
-def _imported(spec: str, place: str) -> ModuleType:
-    if place.endswith(".py") and not Path(place).is_file():
-        raise ValueError(f"--net {spec}: there is no file {place}.")
-    try:
-        with own_code(spec):
-            if place.endswith(".py"):
-                return _executed(Path(place))
-            with _found_in(Path.cwd()):
-                return importlib.import_module(place)
-    except (Exception, SystemExit) as error:
-        raise _told(spec, f"importing {place}", error) from error
+def _imported(name: str) -> ModuleType:
+    with _found_in(Path.cwd()):
+        return importlib.import_module(name)
 
 
 def _executed(path: Path) -> ModuleType:
@@ -86,28 +68,26 @@ class OwnCodeError(ValueError):
 
 
 @contextmanager
-def own_code(spec: str, doing: str = "") -> Iterator[None]:
+def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[None]:
     """A context in which code of the user runs: it ends in the same current folder, and an error names its line.
 
     Args:
         spec: Name of the function, as typed; ``mlp`` stands for no code of the user.
         doing: What the code was asked for, for the message.
-
-    Raises:
-        OwnCodeError: If the user's code raised an error, or called `sys.exit`.
+        otherwise: What is said before an error that has no line in the user's code; without it, the error stays.
     """
     here = Path.cwd()
     try:
         yield
-    except OwnCodeError:
-        raise
-    except (MemoryError, torch.cuda.OutOfMemoryError):
+    except (OwnCodeError, MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:
         line = None if spec == "mlp" else _own_line(error)
-        if line is None:
+        said = f"{type(error).__name__}: {error}".rstrip(".: ")
+        if line is None and not otherwise:
             raise
-        raise OwnCodeError(f"--net {spec}: {line}, raised {_described(error)}{doing}.") from error
+        what = f"{otherwise}{said}" if line is None else f"{line}, raised {said}{doing}"
+        raise OwnCodeError(f"--net {spec}: {what}.") from error
     finally:
         os.chdir(here)
 
@@ -124,11 +104,6 @@ def _own_line(error: BaseException) -> str | None:
         elif not frame.filename.startswith(others):
             line = f"{Path(frame.filename).name}, line {frame.lineno}, `{frame.line}`"
     return line
-
-
-def _told(spec: str, what: str, error: BaseException) -> ValueError:
-    """The error for a fault whose line is not known; the error itself if it is."""
-    return error if isinstance(error, OwnCodeError) else ValueError(f"--net {spec}: {what} raised {_described(error)}.")
 
 
 @contextmanager
@@ -166,27 +141,11 @@ def _arguments(spec: str, function: Callable[..., Any], offered: dict[str, Any])
 
 
 def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason: str) -> None:
-    """Check that a network gives one row of outputs for each row of inputs.
-
-    Args:
-        spec: Name of its function.
-        net: The network.
-        x: Some inputs, shape (N, ...).
-        num_outputs: Number of outputs that it must have.
-        reason: What they are for, such as ``3 classes``.
-
-    Raises:
-        ValueError: If it cannot take the inputs, or its output has another shape.
-    """
-    try:
-        with own_code(spec, f" on inputs of shape {tuple(x.shape)}"), torch.no_grad(), eval_mode(net):
-            output = net(x)
-    except OwnCodeError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"--net {spec}: the network cannot take inputs of shape {tuple(x.shape)}: {_described(error)}."
-        ) from error
+    """Check that a network gives one row of outputs, which are for `reason`, for each row of inputs."""
+    shape = tuple(x.shape)
+    doing, otherwise = f" on inputs of shape {shape}", f"the network cannot take inputs of shape {shape}: "
+    with own_code(spec, doing=doing, otherwise=otherwise), torch.no_grad(), eval_mode(net):
+        output = net(x)
     expected = (len(x), num_outputs)
     if not isinstance(output, Tensor) or tuple(output.shape) != expected:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -194,7 +153,3 @@ def check_network(spec: str, net: nn.Module, x: Tensor, num_outputs: int, reason
             f"--net {spec}: the network must give outputs of shape {expected} for {reason}, got {got}; let the "
             "function take num_outputs."
         )
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(".: ")

@@ -9,8 +9,6 @@ import pandas as pd
 
 from .cells import Cells, listed
 
-__all__ = ["Table", "read_table"]
-
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
 """Cells that hold no value, in lower case."""
@@ -41,20 +39,12 @@ class Table:
         return list(self.frame.columns)
 
     def column(self, name: str) -> Cells:
-        """The cells of a column.
-
-        Raises:
-            ValueError: If there is no such column.
-        """
+        """The cells of a column."""
         self.require([name])
         return Cells(name, self.shown, self.frame[name], self.separator)
 
     def require(self, names: Sequence[str]) -> None:
-        """Check that there are columns of these names.
-
-        Raises:
-            ValueError: If one is missing.
-        """
+        """Check that there are columns of these names."""
         missing = [name for name in names if name not in self.frame]
         if missing:
             raise ValueError(f"{self.shown} has no column {listed(missing)}; its columns are {listed(self.names)}.")
@@ -68,13 +58,6 @@ def read_table(path: str | Path) -> Table:
     """The table in a file: text with a header and separators (comma, semicolon, tab or bar), or Parquet.
 
     Cells are stripped of blanks around them. Missing values are empty cells and the texts NA, N/A, NaN, null and ?.
-
-    Args:
-        path: The file; its ending says what it is.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is no table; the message says why.
     """
     path = Path(path)
     if not path.exists():

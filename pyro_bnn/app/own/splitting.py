@@ -7,25 +7,13 @@ import torch
 
 from .cells import Cells
 
-__all__ = ["last_rows", "split_rows"]
-
 
 def split_rows(
     num_rows: int, fraction: float, *, seed: int, labels: Sequence[Hashable] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Divide rows at random into training rows and test rows, each in their first order.
+    """Numbers of training rows and of test rows, divided at random, each in their first order.
 
-    Args:
-        num_rows: Number of rows.
-        fraction: Share of the test rows, at least 0 and below 1.
-        seed: Seed of the choice.
-        labels: Classes of the rows: the share is then taken of each class, and one row of it stays for training.
-
-    Returns:
-        Numbers of the training rows and of the test rows, from 0.
-
-    Raises:
-        ValueError: If there are too few rows.
+    With `labels`, the share of the test rows is taken of each class, and one row of it stays for training.
     """
     _check_enough(num_rows)
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
@@ -44,18 +32,7 @@ def split_rows(
 
 
 def last_rows(cells: Cells, fraction: float) -> tuple[list[int], list[int]]:
-    """Divide rows into earlier ones to train on and the latest ones to test on, each in their first order.
-
-    Args:
-        cells: What orders the rows: dates or numbers.
-        fraction: Share of the test rows, at least 0 and below 1.
-
-    Returns:
-        Numbers of the training rows and of the test rows, from 0.
-
-    Raises:
-        ValueError: If there are too few rows, or the cells cannot be ordered.
-    """
+    """Numbers of the earlier rows, to train on, and of the latest, to test on, each in their first order."""
     _check_enough(len(cells))
     values = cells.numbers() or cells.days()
     if values is None or cells.is_missing.any():

@@ -9,17 +9,7 @@ import torch
 from torch import Tensor
 
 from .cells import Cells
-from .features import LARGEST, MOST_CATEGORIES
-
-__all__ = [
-    "MOST_GUESSED_CLASSES",
-    "Target",
-    "guessed",
-    "learned_classes",
-    "learned_numbers",
-    "target_labels",
-    "target_numbers",
-]
+from .encoding import LARGEST, MOST_CATEGORIES
 
 MOST_GUESSED_CLASSES = 10
 """Heuristic: whole numbers with more different values are taken for numbers, and with fewer for classes."""
@@ -59,15 +49,7 @@ class Target:
         return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
 
     def standardized(self, y: np.ndarray, shown: str) -> Tensor:
-        """Numbers as the network predicts them.
-
-        Args:
-            y: Targets in their own units, shape (N, O).
-            shown: Where they are from, for messages.
-
-        Raises:
-            ValueError: If one is much larger than in training.
-        """
+        """Numbers as the network predicts them."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)
         if (np.abs(standard) > LARGEST).any():
             row = int((np.abs(standard) > LARGEST).any(1).argmax())
@@ -77,11 +59,7 @@ class Target:
         return torch.tensor(standard, dtype=torch.get_default_dtype())
 
     def encoded(self, cells: Cells) -> Tensor:
-        """The cells of a column, of which none is missing, as labels, shape (N,), or as numbers, shape (N, 1).
-
-        Raises:
-            ValueError: If one is no number, or is a class that training did not have.
-        """
+        """The cells of a column, of which none is missing, as labels, shape (N,), or as numbers, shape (N, 1)."""
         if not self.is_class:
             return self.standardized(target_numbers(cells, self.written)[0][:, None], cells.shown)
         place = {name: index for index, name in enumerate(self.classes)}
@@ -96,11 +74,7 @@ class Target:
 
 
 def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
-    """The cells as numbers, and how they are written.
-
-    Raises:
-        ValueError: If they are texts.
-    """
+    """The cells as numbers, and how they are written."""
     numbers = cells.numbers(written)
     if numbers is None:
         raise ValueError(
@@ -111,11 +85,7 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
 
 
 def target_labels(cells: Cells) -> list[str]:
-    """The cells as names of classes.
-
-    Raises:
-        ValueError: If one is missing, or is infinite.
-    """
+    """The cells as names of classes."""
     are_infinite = np.array([label.lower().strip("+-") in ("inf", "infinity") for label in cells.labels], dtype=bool)
     for what, rows in (("lacks a label", cells.is_missing), ("holds an infinite number", are_infinite)):
         if rows.any():
@@ -147,11 +117,7 @@ def guessed(cells: Cells) -> tuple[str, str]:
 
 
 def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:
-    """The target of a classification.
-
-    Raises:
-        ValueError: If there are fewer than two classes, or too many.
-    """
+    """The target of a classification."""
     classes = sorted({*labels}, key=_order)
     if len(classes) < 2:
         raise ValueError(f"the target {name!r} in {shown} is {classes[0]!r} in all rows; there is nothing to learn.")
@@ -173,17 +139,7 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
-    """The target of a regression, with mean and scale of training targets; those of counts are left as they are.
-
-    Args:
-        name: Name of the target.
-        y: Training targets, shape (N, O).
-        likelihood: Name of the likelihood.
-        shown: Where they are from, for messages.
-
-    Raises:
-        ValueError: If a target is the same in all rows, or no count where counts are needed.
-    """
+    """The target of a regression, with mean and scale of training targets; those of counts are left as they are."""
     if likelihood == "poisson":
         if (y < 0).any() or (y != np.floor(y)).any():
             raise ValueError(

@@ -8,18 +8,12 @@ from ...interop import scikit
 from ...scores.uncertainty import RegressionPrediction
 from .targets import Target
 
-__all__ = ["in_units"]
-
 
 def in_units(prediction: RegressionPrediction, target: Target) -> RegressionPrediction:
     """A prediction of standardised targets, in the target's own units and in double precision.
 
     With y = mean + scale * z, means are scaled and shifted, variances get the factor scale^2, and a density of y is
     that of z divided by scale.
-
-    Args:
-        prediction: The prediction, of shape (N, O).
-        target: The target, with mean and scale of each output.
     """
     if prediction.mean.dim() != 2 or target.is_as_given:
         return prediction

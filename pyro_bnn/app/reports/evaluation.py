@@ -1,29 +1,40 @@
 """The report on a trained classifier: accuracy, calibration, and detection of unknown images."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...inference.guides import GuidePosterior
-from ...inference.history import History
 from ...modelling.model import BayesianModel
 from ...results import plotting
 from ...results.prediction import predict, predict_point
 from ...scores import metrics
 from ...scores.uncertainty import ClassificationPrediction
+from .. import images, runs, sources
+from ..config import RunConfig
 from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
 
-__all__ = ["FILES", "SCORES", "Evaluation", "Report", "Row", "evaluate_classifier", "report_evaluation"]
+__all__ = ["FILES", "Evaluation", "Report", "evaluate_classifier", "load_measured", "report_evaluation"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
 
-SCORES = ("entropy", "mutual information", "maximum probability", "logit variance")
-"""Out-of-domain scores; a larger score counts as less known. For the third that is one minus the probability."""
+SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
+    "entropy": lambda prediction: prediction.total,
+    "mutual information": lambda prediction: prediction.epistemic,
+    "maximum probability": lambda prediction: 1 - prediction.max_probability,
+    "logit variance": lambda prediction: prediction.logit_variance,
+}
+"""Out-of-domain scores; a larger score counts as less known."""
 
+NUM_COMPONENTS = 10
+"""Number of draws in the small ensemble, whose members are also scored one by one."""
 
 LEGEND = [
     "component: one weight draw; ensemble: mean probability of several. NLL (nats), ECE (calibration error) and Brier",
@@ -33,44 +44,19 @@ LEGEND = [
 
 
 @dataclass(frozen=True)
-class Row:
-    """Scores of one way to predict.
-
-    Args:
-        name: The way, such as ``ensemble of 100``.
-        accuracy: Fraction of test images classified correctly.
-        nll: Mean negative log-likelihood, in nats.
-        ece: Expected calibration error with 15 bins.
-        brier: Brier score, summed over classes.
-    """
-
-    name: str
-    accuracy: float
-    nll: float
-    ece: float
-    brier: float
-
-
-@dataclass(frozen=True)
 class Report:
-    """Everything that an evaluation measures.
+    """Scores of single draws, mean weights and ensembles, and how well each score tells unknown images from known."""
 
-    Args:
-        rows: Scores of single draws, of the mean weights and of ensembles.
-        ood: How well each score tells out-of-domain images from known ones, by name of the score.
-        num_test: Number of test images.
-        num_unknown: Number of out-of-domain images.
-    """
-
-    rows: list[Row]
-    ood: dict[str, metrics.OODScores]
+    rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (summed over classes) of each way
+    ood: dict[str, metrics.OODScores]  # by name of the score
     num_test: int
     num_unknown: int
 
     def __str__(self) -> str:
         header = f"on {self.num_test} test images"
         lines = [f"{header:30s} {'accuracy':>9s} {'NLL':>8s} {'ECE':>8s} {'Brier':>8s}"]
-        lines += [f"{r.name:30s} {r.accuracy:9.2%} {r.nll:8.4f} {r.ece:8.4f} {r.brier:8.4f}" for r in self.rows]
+        row = "{name:30s} {accuracy:9.2%} {nll:8.4f} {ece:8.4f} {brier:8.4f}"
+        lines += [row.format(**scores) for scores in self.rows]
         if self.ood:
             header = f"against {self.num_unknown} unknown images"
             lines += ["", f"{header:30s} {'AUROC':>9s} {'AUPR':>8s} {'FPR95':>8s}"]
@@ -81,61 +67,60 @@ class Report:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report, and the predictions that it was made of.
-
-    Args:
-        report: The report.
-        ensemble: Prediction of the test images by the large ensemble.
-        mean_weights: Prediction of the test images at the mean weights.
-        foreign: Prediction of the out-of-domain images by the large ensemble; None without such images.
-        scores: Scores of test images and of out-of-domain images, by name of the score; empty without the latter.
-    """
+    """A report, and the predictions that it was made of."""
 
     report: Report
-    ensemble: ClassificationPrediction
+    ensemble: ClassificationPrediction  # of the test images, by the large ensemble
     mean_weights: ClassificationPrediction
-    foreign: ClassificationPrediction | None
-    scores: dict[str, tuple[Tensor, Tensor]]
+    foreign: ClassificationPrediction | None  # of the out-of-domain images, if there are any
+    scores: dict[str, tuple[Tensor, Tensor]]  # of test and of out-of-domain images, by name of the score
+
+
+def load_measured(
+    run: Path, config: RunConfig, ood: str | None, *, data: Path | None, download: bool, device: str
+) -> tuple[Dataset, Tensor | None, str, BayesianModel, GuidePosterior]:
+    """The rows of a run, its unknown images and what these are (None for other data), its model and its posterior."""
+    rows: Dataset
+    unknown, name = None, ""
+    if config.kind == "images":
+        rows, unknown, name = images.load_with_unknown(config, ood, root=data, download=download)
+    elif ood is not None or download:
+        raise ValueError("--ood and --download are for image sets; leave them out.")
+    else:
+        rows = sources.load(config, root=data, facts=runs.read_facts(run))
+        if not len(rows.x_test):
+            raise ValueError(
+                "all rows were trained on (--test-fraction 0), so there are none to report on; see scores on new rows "
+                "by `pyro-bnn predict`."
+            )
+    return rows, unknown, name, *runs.load_run(run, rows, device=device)
 
 
 def evaluate_classifier(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Dataset,
+    data: Dataset,
     unknown: Tensor | None,
     *,
     num_samples: int = 100,
-    num_components: int = 10,
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a trained classifier.
-
-    Args:
-        model: The model.
-        posterior: Its fitted guide.
-        images: The run's images, of which the test part is used.
-        unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
-        num_samples: Number of draws in the large ensemble.
-        num_components: Number of draws in the small ensemble, whose members are also scored one by one.
-        seed: Seed of the draws.
-    """
-    device = model.device
-    x, y = images.x_test.to(device), images.y_test.to(device)
-    components = predict(
-        model, posterior, x, num_samples=num_components, keep_draws=True, seed=seed
-    ).as_classification()
-    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_classification()
-    mean_weights = predict_point(model, posterior.median(), x, y=y).as_classification()
-    assert components.logits is not None
-    rows = [_row(f"component {i}", logits.exp(), y) for i, logits in enumerate(components.logits)]
-    rows.append(_row("mean weights", mean_weights.probs, y))
-    if num_components != num_samples:
-        rows.append(_row(f"ensemble of {num_components}", components.probs, y))
-    rows.append(_row(f"ensemble of {num_samples}", ensemble.probs, y))
+    """Measure a trained classifier on its test rows, and on unknown images if there are any."""
+    x, y = data.x_test.to(model.device), data.y_test.to(model.device)
+    few = predict(model, posterior, x, y=y, num_samples=NUM_COMPONENTS, keep_draws=True, seed=seed).as_kind(
+        ClassificationPrediction
+    )
+    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_kind(ClassificationPrediction)
+    mean_weights = predict_point(model, posterior.median(), x, y=y).as_kind(ClassificationPrediction)
+    assert few.logits is not None
+    ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
+    ways |= {"mean weights": mean_weights, f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {num_samples}": ensemble}
+    rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}
     if unknown is not None and len(unknown):
-        foreign = predict(model, posterior, unknown.to(device), num_samples=num_samples, seed=seed).as_classification()
-        scores = _scores(ensemble, foreign)
+        far = predict(model, posterior, unknown.to(model.device), num_samples=num_samples, seed=seed)
+        foreign = far.as_kind(ClassificationPrediction)
+        scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
     return Evaluation(report, ensemble, mean_weights, foreign, scores)
@@ -144,76 +129,31 @@ def evaluate_classifier(
 def report_evaluation(
     model: BayesianModel,
     posterior: GuidePosterior,
-    images: Dataset,
+    data: Dataset,
     unknown: Tensor | None,
     folder: Folder,
     *,
     num_samples: int = 100,
-    num_components: int = 10,
     seed: int = 0,
     picture_format: str = "png",
 ) -> Report:
-    """Measure a trained classifier, and write `metrics.json` and pictures.
-
-    Args:
-        model: The model.
-        posterior: Its fitted guide.
-        images: The run's images, of which the test part is used.
-        unknown: Out-of-domain images, shape (M, H, W); with None, their detection is not measured.
-        folder: Folder that the results are written to.
-        num_samples: Number of draws in the large ensemble.
-        num_components: Number of draws in the small ensemble, whose members are also scored one by one.
-        seed: Seed of the draws.
-        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
-    """
-    found = evaluate_classifier(
-        model, posterior, images, unknown, num_samples=num_samples, num_components=num_components, seed=seed
-    )
+    """Measure a trained classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
+    found = evaluate_classifier(model, posterior, data, unknown, num_samples=num_samples, seed=seed)
     folder.write_json("metrics.json", asdict(found.report))
-    y = images.y_test.to(model.device)
-    _draw(posterior.history, found.ensemble, y, images, found.foreign, unknown, folder, picture_format)
+    known, y = found.ensemble, data.y_test.to(model.device)
+    pictures = {
+        "loss.png": plotting.loss_curves(posterior.history)[0],
+        "reliability.png": plotting.reliability_diagram(known.probs, y)[0],
+    }
+    if found.foreign is not None and unknown is not None:
+        shown = 5
+        pictures["votes.png"] = plotting.vote_histograms(
+            torch.cat([data.x_test[:shown], unknown[:shown].cpu()]),
+            torch.cat([known.votes[:shown], found.foreign.votes[:shown]]).cpu(),
+            data.classes,
+            titles=[f"known: {data.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
+        )[0, 0]
+        pictures["ood.png"] = plotting.detection_curves(known, found.foreign)[0]
+    for name, ax in pictures.items():
+        save_picture(folder, name, ax, picture_format)
     return found.report
-
-
-def _row(name: str, probs: Tensor, y: Tensor) -> Row:
-    return Row(
-        name,
-        metrics.accuracy(probs, y),
-        metrics.negative_log_likelihood(probs, y),
-        metrics.expected_calibration_error(probs, y),
-        metrics.brier_score(probs, y),
-    )
-
-
-def _scores(known: ClassificationPrediction, unknown: ClassificationPrediction) -> dict[str, tuple[Tensor, Tensor]]:
-    def of(p: ClassificationPrediction) -> tuple[Tensor, ...]:
-        return p.total, p.epistemic, 1 - p.max_probability, p.logit_variance
-
-    return dict(zip(SCORES, zip(of(known), of(unknown), strict=True), strict=True))
-
-
-def _draw(
-    history: History,
-    known: ClassificationPrediction,
-    y: Tensor,
-    images: Dataset,
-    foreign: ClassificationPrediction | None,
-    unknown: Tensor | None,
-    folder: Folder,
-    picture_format: str,
-) -> None:
-    save_picture(folder, "loss.png", plotting.loss_curves(history)[0], picture_format)
-    save_picture(folder, "reliability.png", plotting.reliability_diagram(known.probs, y)[0], picture_format)
-    if foreign is None or unknown is None:
-        return
-
-    shown = 5
-    votes = plotting.vote_histograms(
-        torch.cat([images.x_test[:shown], unknown[:shown].cpu()]),
-        torch.cat([known.votes[:shown], foreign.votes[:shown]]).cpu(),
-        images.classes,
-        titles=[f"known: {images.classes[label]}" for label in y[:shown].tolist()] + ["unknown"] * shown,
-    )
-    save_picture(folder, "votes.png", votes[0, 0], picture_format)
-
-    save_picture(folder, "ood.png", plotting.detection_curves(known, foreign)[0], picture_format)

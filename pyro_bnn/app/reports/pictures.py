@@ -26,34 +26,20 @@ def in_format(names: Sequence[str], picture_format: str) -> list[str]:
 
 
 def pictures_of(folder: Folder, names: Sequence[str], picture_format: str) -> list[str]:
-    """Those of the pictures that the folder holds.
-
-    Args:
-        folder: The folder.
-        names: Names of files, those of pictures in PNG.
-        picture_format: Format that the pictures are in.
-    """
-    return [
-        name for name in in_format([name for name in names if name.endswith(PNG)], picture_format) if name in folder
-    ]
+    """Those of the pictures that the folder holds."""
+    pictures = [name for name in names if name.endswith(PNG)]
+    return [name for name in in_format(pictures, picture_format) if name in folder]
 
 
 def save_picture(folder: Folder, name: str, ax: Any, picture_format: str = "png") -> str:
-    """Write the figure that axes belong to. The same picture in other formats, of an earlier command, is removed.
+    """Write the figure that axes of matplotlib belong to; returns the name of the file.
 
-    Args:
-        folder: The folder.
-        name: Name of the file in PNG.
-        ax: Any axes of the figure, of matplotlib.
-        picture_format: The format, which is its ending.
-
-    Returns:
-        Name of the file.
+    The same picture in other formats, of an earlier command, is removed.
     """
-    (new,) = in_format([name], picture_format)
+    files = {ending: name.replace(PNG, f".{ending}") for ending in FORMATS}
+    new = files.pop(picture_format)
     with folder.new(new) as path:
         plotting.save(ax, path)
-    for other in FORMATS:
-        if other != picture_format:
-            folder.discard(*in_format([name], other))
+    for other in files.values():
+        folder.discard(other)
     return new

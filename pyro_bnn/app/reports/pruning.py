@@ -34,33 +34,20 @@ TIMED_IMAGES = 1000
 
 @dataclass(frozen=True)
 class Gain:
-    """What removing weights saves.
-
-    Args:
-        fraction: Share of the weights removed.
-        file_bytes: Size of the stored posterior.
-        sparse_seconds: Median time to classify the images at mean weights, with nearly empty layers stored as sparse.
-        dense_seconds: The same time with all layers dense.
-    """
+    """What removing weights saves; times are medians to classify images at mean weights."""
 
     fraction: float
     file_bytes: int
-    sparse_seconds: float
+    sparse_seconds: float  # with nearly empty layers stored as sparse
     dense_seconds: float
 
 
 @dataclass(frozen=True)
 class PruningGains:
-    """The gains by share of weights removed.
-
-    Args:
-        rows: One gain per share.
-        num_images: Number of images that were classified at once to take the time.
-        file_bytes: Size of the stored posterior with all its weights.
-    """
+    """The gains by share of weights removed; the file's size is that with all weights."""
 
     rows: tuple[Gain, ...]
-    num_images: int
+    num_images: int  # that were classified at once to take the time
     file_bytes: int
 
     def __str__(self) -> str:
@@ -93,25 +80,17 @@ def report_pruning(
     seed: int = 0,
     picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
-    """Measure a trained classifier with more and more of its weights removed; write table and pictures.
-
-    Args:
-        model: The model.
-        posterior: Its fitted mean-field guide.
-        data: The run's data, of which the test part is used.
-        folder: Folder that the results are written to.
-        fractions: Shares of the weights to remove.
-        num_samples: Number of draws in each ensemble.
-        per_layer: Remove this share of each layer, instead of all layers together.
-        seed: Seed of the draws.
-        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
-
-    Returns:
-        What the removal costs, and what it saves.
-    """
+    """What removing more and more of a run's weights costs, and what it saves; writes table and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
-        model, posterior, x, y, fractions=fractions, num_samples=num_samples, per_layer=per_layer, seed=seed
+        model,
+        posterior,
+        x,
+        y,
+        fractions=fractions,
+        num_samples=num_samples,
+        per="layer" if per_layer else "network",
+        seed=seed,
     )
     report = _in_units(report, data.facts.target)
     rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
@@ -130,20 +109,13 @@ def _in_units(report: pruning.PruningReport, target: Target) -> pruning.PruningR
     shift = sum(math.log(scale) for scale in target.scale)
     factor = target.scale[0] if len(target.scale) == 1 else 1.0
 
-    def times(value: float | None) -> float | None:
-        return None if value is None else factor * value
+    def in_units(row: pruning.PruningRow) -> pruning.PruningRow:
+        row = replace(row, nll=row.nll + shift, mean_nll=row.mean_nll + shift)
+        if row.rmse is None or row.mean_rmse is None:
+            return row
+        return replace(row, rmse=factor * row.rmse, mean_rmse=factor * row.mean_rmse)
 
-    rows = [
-        replace(
-            row,
-            nll=row.nll + shift,
-            mean_nll=row.mean_nll + shift,
-            rmse=times(row.rmse),
-            mean_rmse=times(row.mean_rmse),
-        )
-        for row in report.rows
-    ]
-    return replace(report, rows=type(report.rows)(rows))
+    return replace(report, rows=tuple(in_units(row) for row in report.rows))
 
 
 def save_pruned_run(
@@ -155,20 +127,11 @@ def save_pruned_run(
     fraction: float,
     per_layer: bool,
 ) -> str:
-    """Write a copy of a run without some of its weights; every command takes it as it takes the run.
+    """Write a copy of a run without some of its weights; returns a sentence on how many were removed.
 
-    Args:
-        run: Folder of the run.
-        folder: Folder of the copy.
-        model: The run's model.
-        posterior: The run's posterior, of a mean-field guide.
-        fraction: Share of the weights to remove.
-        per_layer: Remove this share of each layer, instead of all layers together.
-
-    Returns:
-        A sentence that says how many weights were removed.
+    Every command takes the copy as it takes the run.
     """
-    pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
+    pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     with folder.new(POSTERIOR) as path:
@@ -177,7 +140,7 @@ def save_pruned_run(
 
 
 def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
-    pruned = pruning.prune(posterior, fraction=fraction, per_layer=per_layer)
+    pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
     values = pruned.median()
     dense = pruning.sparse_network(model, values, max_density=None)
     sparse = pruning.sparse_network(model, values)

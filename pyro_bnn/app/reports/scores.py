@@ -1,7 +1,8 @@
 """The report on a run with data of one's own: scores on its test rows, in the target's units, beside baselines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from ..own.targets import Target
 from ..own.units import in_units
 from .pictures import save_picture
 
-__all__ = ["FILES", "LEVELS", "ScoreRow", "Scores", "report_scores", "rivals_of", "scores_of"]
+__all__ = ["FILES", "LEVELS", "Scores", "report_scores", "rivals_of", "scores_of", "ways_to_predict"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png")
 """Files that the report may write."""
@@ -38,57 +39,36 @@ COLUMNS = {
     "ece": "ECE",
     "brier": "Brier",
     "rmse": "RMSE",
-    "log_likelihood": "log-lik.",
     "crps": "CRPS",
-    **{f"coverage_{level:.0%}".rstrip("%"): f"in {level:.0%}" for level in LEVELS},
+    **{f"coverage_{100 * level:.0f}": f"in {level:.0%}" for level in LEVELS},
 }
 """Heading of each score."""
 
 ENSEMBLE = "mean weights: one network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
-    False: "RMSE and CRPS are in the units of the target, and log-lik. is the mean log-density in nats per row; less, "
-    "less and more is better. in 90%: share of targets in the 90 % interval, which should be 90 %.",
+    False: "RMSE and CRPS (units of the target) and NLL (nats per row): less is better. in 90%: share of targets in "
+    "the 90 % interval, which should be 90 %.",
     True: "NLL (nats per row), ECE (calibration error) and Brier score: less is better.",
 }
 
 
 @dataclass(frozen=True)
-class ScoreRow:
-    """Scores of one way to predict.
-
-    Args:
-        name: The way, such as ``ensemble of 100``.
-        scores: Each score by its name.
-    """
-
-    name: str
-    scores: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Scores:
-    """Everything that an evaluation on data of one's own measures.
-
-    Args:
-        target: Name of the target.
-        num_test: Number of test rows.
-        rows: Scores of each way to predict; those of baselines are last.
-        is_class: Whether the target is a class.
-    """
+    """Everything that an evaluation on data of one's own measures."""
 
     target: str
     num_test: int
-    rows: Sequence[ScoreRow]
+    rows: Sequence[Mapping[str, Any]]  # name and scores of each way to predict, those of baselines last
     is_class: bool
 
     def __str__(self) -> str:
-        names = [name for name in COLUMNS if any(name in row.scores for row in self.rows)]
+        names = [name for name in COLUMNS if any(name in row["scores"] for row in self.rows)]
         head = f"{self.target} of {self.num_test} test rows"
-        width = max(len(head), *(len(row.name) for row in self.rows)) + 2
+        width = max(len(head), *(len(row["name"]) for row in self.rows)) + 2
         lines = [f"{head:{width}s}" + "".join(f"{COLUMNS[name]:>11s}" for name in names)]
         for row in self.rows:
-            cells = (_shown(name, row.scores.get(name)) for name in names)
-            lines.append(f"{row.name:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
+            cells = (_shown(name, row["scores"].get(name)) for name in names)
+            lines.append(f"{row['name']:{width}s}" + "".join(f"{cell:>11s}" for cell in cells))
         return "\n".join([*lines, "", ENSEMBLE, LEGENDS[self.is_class]])
 
 
@@ -108,42 +88,32 @@ def report_scores(
     seed: int = 0,
     picture_format: str = "png",
 ) -> Scores:
-    """Measure a trained run on its test rows, and write `metrics.json` and pictures.
-
-    Args:
-        model: The model.
-        posterior: Its fitted guide.
-        data: The run's data.
-        folder: Folder that the results are written to.
-        num_samples: Number of weight draws.
-        seed: Seed of the draws.
-        picture_format: Format of the pictures, such as ``pdf``.
-
-    Raises:
-        ValueError: If no rows were set aside.
-    """
+    """Measure a trained run on its test rows, and write `metrics.json` and pictures."""
     target = data.facts.target
-    if not len(data.x_test):
-        raise ValueError(
-            "all rows were trained on (--test-fraction 0), so there are none to measure on; see scores on new rows by "
-            "`pyro-bnn predict`."
-        )
-    x, y = data.x_test.to(model.device), data.y_test.to(model.device)
-    one = predict_point(model, posterior.median(), x, y=y)
-    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=not target.is_class, seed=seed)
-    rivals = rivals_of(data, is_count=isinstance(model.likelihood, PoissonLikelihood))
-    rows = [
-        ScoreRow("mean weights", scores_of(one, target)),
-        ScoreRow(f"ensemble of {num_samples}", scores_of(ensemble, target)),
-        *(ScoreRow(f"baseline: {name}", scores_of(p, target)) for name, p in rivals.items()),
-    ]
-    report = Scores(target.name, len(x), rows, target.is_class)
+    ways = ways_to_predict(model, posterior, data, num_samples=num_samples, seed=seed)
+    rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
+    report = Scores(target.name, len(data.x_test), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
     save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
-        probs = ensemble.as_classification().probs
-        save_picture(folder, "reliability.png", plotting.reliability_diagram(probs, y)[0], picture_format)
+        probs = ways[f"ensemble of {num_samples}"].as_kind(ClassificationPrediction).probs
+        diagram = plotting.reliability_diagram(probs, data.y_test.to(model.device))[0]
+        save_picture(folder, "reliability.png", diagram, picture_format)
     return report
+
+
+def ways_to_predict(
+    model: BayesianModel, posterior: GuidePosterior, data: Dataset, *, num_samples: int, seed: int
+) -> dict[str, Prediction]:
+    """Predictions of the test rows: at the mean weights, by the ensemble, and then by simple methods."""
+    x, y, is_class = data.x_test.to(model.device), data.y_test.to(model.device), data.facts.target.is_class
+    ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=not is_class, seed=seed)
+    rivals = rivals_of(data, is_count=isinstance(model.likelihood, PoissonLikelihood))
+    return {
+        "mean weights": predict_point(model, posterior.median(), x, y=y),
+        f"ensemble of {num_samples}": ensemble,
+        **{f"baseline: {name}": rival for name, rival in rivals.items()},
+    }
 
 
 def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
@@ -153,15 +123,13 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
-    own = in_units(prediction.as_regression(), target)
+    own = in_units(prediction.as_kind(RegressionPrediction), target)
     assert own.targets is not None
     scores = own.score()
-    scores["log_likelihood"] = -scores.pop("nll")
     if own.components is not None:
         for level in LEVELS:
             low, high = own.quantile([(1 - level) / 2, (1 + level) / 2])
-            name = f"coverage_{level:.0%}".rstrip("%")
-            scores[name] = metrics.interval_coverage(low, high, own.targets.to(low))
+            scores[f"coverage_{100 * level:.0f}"] = metrics.interval_coverage(low, high, own.targets.to(low))
     return scores
 
 
@@ -171,47 +139,32 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
     """Predictions of simple methods on the test rows, in the form of those of a network, with log-densities.
 
-    Args:
-        data: The run's data. A linear method is fitted to the first of its training rows, in random order, if their
-            inputs are more than four million numbers.
-        is_count: Whether the targets are counts.
+    A linear method is fitted to the first of the training rows, in random order, if there are too many numbers.
     """
+    from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: it takes long
+
     chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
     chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
     x, x_test = (part.flatten(1).double().cpu().numpy() for part in (data.x_train[chosen], data.x_test))
     y, y_test = data.y_train[chosen].cpu(), data.y_test.cpu()
     if data.facts.target.is_class:
-        return {name: _classes(log_probs, y_test) for name, log_probs in _linear_classes(x, y, x_test, data)}
+        shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
+        rivals = {"shares of the classes": _classes(shares.log().expand(len(x_test), -1), y_test)}
+        if len(y.unique()) == len(data.classes):
+            fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
+            rivals["logistic regression"] = _classes(torch.from_numpy(fitted.predict_log_proba(x_test)), y_test)
+        return rivals
+    y = y.double()
+    mean, scale = (part.expand(len(x_test), -1) for part in (y.mean(0), y.std(0)))
+    guess = "mean of the targets"
     if is_count:
-        return {name: _counts(rate, y_test) for name, rate in _linear_counts(x, y.double(), x_test)}
-    return {name: _normal(*moments, y_test) for name, moments in _linear_numbers(x, y.double(), x_test)}
-
-
-def _linear_classes(x: np.ndarray, y: Tensor, x_test: np.ndarray, data: Dataset) -> Iterator[tuple[str, Tensor]]:
-    from sklearn.linear_model import LogisticRegression  # late: it takes long
-
-    shares = torch.bincount(data.y_train.cpu(), minlength=len(data.classes)).double() / len(data.y_train)
-    yield "shares of the classes", shares.log().expand(len(x_test), -1)
-    if len(y.unique()) == len(data.classes):
-        fitted = LogisticRegression(max_iter=1000).fit(x, y.numpy())
-        yield "logistic regression", torch.from_numpy(fitted.predict_log_proba(x_test))
-
-
-def _linear_numbers(x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
-    from sklearn.linear_model import BayesianRidge  # late: it takes long
-
-    yield "mean of the targets", (y.mean(0).expand(len(x_test), -1), y.std(0).expand(len(x_test), -1))
-    parts = [BayesianRidge().fit(x, column.numpy()).predict(x_test, return_std=True) for column in y.T]
-    mean, scale = (torch.stack([torch.from_numpy(part[i]) for part in parts], -1) for i in (0, 1))
-    yield "Bayesian ridge", (mean, scale)
-
-
-def _linear_counts(x: np.ndarray, y: Tensor, x_test: np.ndarray) -> Iterator[tuple[str, Tensor]]:
-    from sklearn.linear_model import PoissonRegressor  # late: it takes long
-
-    yield "mean of the targets", y.mean(0).expand(len(x_test), -1)
-    rates = [PoissonRegressor(max_iter=1000).fit(x, column.numpy()).predict(x_test) for column in y.T]
-    yield "Poisson regression", torch.stack([torch.from_numpy(rate) for rate in rates], -1)
+        rates = [PoissonRegressor(max_iter=1000).fit(x, column).predict(x_test) for column in y.T.numpy()]
+        rate = torch.from_numpy(np.stack(rates, -1))
+        return {guess: _counts(mean, y_test), "Poisson regression": _counts(rate, y_test)}
+    moments = [BayesianRidge().fit(x, column).predict(x_test, return_std=True) for column in y.T.numpy()]
+    linear_mean, linear_scale = torch.from_numpy(np.stack(moments, -1)).unbind()
+    ridge = _normal(linear_mean, linear_scale, y_test)
+    return {guess: _normal(mean, scale, y_test), "Bayesian ridge": ridge}
 
 
 def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
@@ -233,25 +186,25 @@ def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import norm  # late: it takes long
 
     scale = scale.clamp_min(1e-12)
-    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy()).sum(-1)
-    components = Normal(mean[None], scale[None], validate_args=False)
-    return _numbers(mean, scale.square(), components, density, y)
+    density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())
+    return _numbers(Normal(mean[None], scale[None], validate_args=False), density, y)
 
 
 def _counts(rate: Tensor, y: Tensor) -> Prediction:
     from scipy.stats import poisson  # late: it takes long
 
     rate = rate.clamp_min(1e-12)
-    density = poisson.logpmf(y.double().numpy(), rate.numpy()).sum(-1)
-    return _numbers(rate, rate, Poisson(rate[None], validate_args=False), density, y)
+    density = poisson.logpmf(y.double().numpy(), rate.numpy())
+    return _numbers(Poisson(rate[None], validate_args=False), density, y)
 
 
-def _numbers(mean: Tensor, variance: Tensor, components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
+def _numbers(components: Distribution, density: np.ndarray, y: Tensor) -> Prediction:
+    """The prediction of a single component, of shape (1, N, O)."""
     return RegressionPrediction(
         num_samples=1,
-        log_density=torch.from_numpy(density),
-        mean=mean,
-        aleatoric=variance,
+        log_density=torch.from_numpy(density.sum(-1)),
+        mean=components.mean[0],
+        aleatoric=components.variance[0],
         variance_of_means=None,
         components=components,
         targets=y.double(),

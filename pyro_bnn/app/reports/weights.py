@@ -23,23 +23,14 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """The posterior of one site's weights in a few numbers.
-
-    Args:
-        site: Name of the site.
-        num_weights: Number of weights.
-        num_removed: Number of removed weights; the fields below leave these out.
-        mean_size: Mean over the weights of |posterior mean|.
-        median_scale: Median over the weights of the posterior standard deviation.
-        decibel: 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio, in dB.
-    """
+    """The posterior of one site's weights in a few numbers, which leave out removed weights."""
 
     site: str
     num_weights: int
     num_removed: int
-    mean_size: float
-    median_scale: float
-    decibel: tuple[float, float, float]
+    mean_size: float  # mean over the weights of |posterior mean|
+    median_scale: float  # median over the weights of the posterior standard deviation
+    decibel: tuple[float, float, float]  # 5 %, 50 % and 95 % quantiles of the signal-to-noise ratio
 
     def __str__(self) -> str:
         low, middle, high = self.decibel
@@ -68,18 +59,8 @@ def report_weights(
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
-    ``weight.png``: the posterior density of one weight. ``weights.png``: histograms of means and scales by site.
-
-    Args:
-        model: The model.
-        posterior: Its fitted mean-field guide.
-        folder: Folder that the pictures are written to.
-        site: Site of the weight shown; by default the first site that has weights left.
-        index: Index of that weight in the site; by default that of the highest signal-to-noise ratio.
-        picture_format: Format of the pictures: ``png``, ``pdf`` or ``svg``.
-
-    Returns:
-        A summary of each site.
+    ``weight.png``: the posterior density of one weight, by default that of the highest signal-to-noise ratio in the
+    first site that has weights left. ``weights.png``: histograms of means and scales by site.
 
     Raises:
         ValueError: If there is no such weight, or it was removed.

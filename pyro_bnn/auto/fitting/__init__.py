@@ -1,5 +1,6 @@
 """The short path: fits with defaults that work without tuning."""
 
+from ._fit import REMEDY as REMEDY
 from ._fit import fit as fit
 from ._plateau import Plateau as Plateau
 from ._plateau import trend_of as trend_of

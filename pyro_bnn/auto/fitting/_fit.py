@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint
-from ..._core.fit_arguments import check_fit, checked_callbacks
+from ..._core.fit_arguments import checked_callbacks
 from ..._core.inputs import Inputs
 from ..._core.scope import seeded
 from ...inference.estimators import Estimator, LocalReparameterization
@@ -32,7 +33,7 @@ from ...inference.svi import (
     require_maker,
 )
 from ...modelling.model import BayesianModel
-from ._plateau import NEGLIGIBLE, Plateau, Trend, window_of
+from ._plateau import NEGLIGIBLE, Plateau, window_of
 from ._suits import suits_local_reparameterization
 from ._validation import EarlyStopping
 
@@ -84,27 +85,26 @@ def fit(
 
     Args:
         model: The model.
-        data: A tuple (x, y) with all rows, or a loader of such pairs; see :func:`fit_svi`.
+        data: Rows (x, y) or a loader; for this and all arguments without a default of their own see :func:`fit_svi`.
         guide: The guide, which is fitted in place; None is a :class:`MeanFieldGuide` around the network's own weights.
-        optimizer: Function from parameters to a torch optimizer, as for :func:`fit_svi`; None is Adam with a learning
-            rate of 0.02. A pair of an optimizer and a schedule keeps its own learning
-            rates. :func:`natural_gradient` needs a guide with precisions.
+        optimizer: Function from parameters to a torch optimizer; None is Adam with a learning rate of 0.02. A pair of
+            an optimizer and a schedule keeps its own learning rates. :func:`natural_gradient` needs a guide with
+            precisions.
         max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and 50 epochs at least.
         batch_size: Number of rows in each batch; None takes all rows together if there are at most 1000, and otherwise
             splits them evenly into as few batches of at most 1000 as possible. A loader has its own.
         validation: A pair (x, y) of rows for early stopping, which the fit does not see otherwise.
         elbo: The bound; None is `TraceMeanField_ELBO` for our mean-field guide, with divergences in closed form where
             the prior has them, and `Trace_ELBO` for others.
-        estimator: Gradient estimator; see :func:`fit_svi`. None is :class:`LocalReparameterization` for a mean-field
-            guide and a sequence of linear layers and activations, where it makes gradients much less noisy, and no
-            estimator for all others.
-        kl_weight: Weight of the KL term relative to the ELBO, see :mod:`pyro_bnn.kl`.
-        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit.
+        estimator: Gradient estimator; None is :class:`LocalReparameterization` for a mean-field guide and a sequence of
+            linear layers and activations, where it makes gradients much less noisy, and no estimator for all others.
+        kl_weight: Weight of the KL term.
+        callbacks: Functions of the history.
         progress: Whether to show a progress bar.
         execution: How steps are computed.
-        checkpoint: File to which the state of the fit is written; see :func:`fit_svi`.
-        resume: Checkpoint from which the fit goes on.
-        seed: Seed of the fit, which makes it repeatable; None draws one.
+        checkpoint: File to write.
+        resume: File from which the fit goes on.
+        seed: Seed of the fit.
 
     Returns:
         The fitted guide as a posterior. Its status is not ok if the limit of epochs came first, and then says what to
@@ -125,9 +125,7 @@ def fit(
         'converged: the ELBO rose by less'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
-    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
-    callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
-    seed = None if seed is None else int(seed)
+    callbacks = checked_callbacks(callbacks)
     if guide is None:
         with seeded(seed, model.device):
             guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
@@ -140,15 +138,29 @@ def fit(
     if max_epochs is None:
         max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
     _checks.at_least("max_epochs", max_epochs, 1)
+    maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
+    require_maker(maker)
     plateau = Plateau()
-    maker = _Maker(optimizer, plateau)
+    made: list[str] = []
     every = max(window_of(num_batches) // NUM_LOOKS, 1)
     stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
+
+    def make(parameters: list[nn.Parameter]) -> Any:
+        """The optimizer, with a learning rate that follows the plateau unless it has a schedule of its own."""
+        result = maker(parameters)
+        if isinstance(result, Optimizer):
+            result = result, LambdaLR(result, lambda _: plateau.factor)
+        elif isinstance(result, tuple):
+            plateau.decays = (1.0,)
+        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # else the fit says what is wrong
+            made.append(f"{type(result[0]).__name__} lr {result[0].param_groups[0]['lr']:g}")
+        return result
+
     fitted = fit_svi(
         model,
         guide,
         data,
-        optimizer=maker,
+        optimizer=make,
         num_epochs=max_epochs,
         batch_size=size,
         elbo=elbo,
@@ -163,38 +175,10 @@ def fit(
     )
     if stopping is not None:
         stopping.restore_best()
-    num_epochs = len(fitted.history.epochs)
-    batches = (
-        f"batches of {size}" if size is not None else ("all rows at once" if isinstance(data, tuple) else "a loader")
-    )
-    drawn = "" if estimator is None else f", {type(estimator).__name__}"
-    said = f"{num_epochs} epochs, {batches}, {maker.words}{drawn}"
-    return GuidePosterior(fitted.guide, _status(fitted.status, said, plateau, stopping, num_epochs), fitted.history)
-
-
-class _Maker:
-    """Makes the optimizer, with a learning rate that follows a plateau, and remembers what it was."""
-
-    def __init__(self, optimizer: OptimizerMaker | ScheduledMaker | None, plateau: Plateau) -> None:
-        if optimizer is not None:
-            require_maker(optimizer)
-        self._make = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
-        self._plateau = plateau
-        self.words = ""
-        """The optimizer and its first learning rate."""
-
-    def __call__(self, parameters: list[nn.Parameter]) -> Any:
-        made = self._make(parameters)
-        if isinstance(made, Optimizer):
-            self._remember(made)
-            return made, LambdaLR(made, lambda _: self._plateau.factor)
-        if isinstance(made, tuple) and isinstance(made[0], Optimizer):
-            self._remember(made[0])
-            self._plateau.decays = (1.0,)
-        return made  # if it is something else, the fit says what is wrong with it
-
-    def _remember(self, optimizer: Optimizer) -> None:
-        self.words = f"{type(optimizer).__name__} lr {optimizer.param_groups[0]['lr']:g}"
+    batches = "all rows at once" if isinstance(data, tuple) else "a loader"
+    said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
+    said += [] if estimator is None else [type(estimator).__name__]
+    return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping), fitted.history)
 
 
 def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
@@ -208,18 +192,11 @@ REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO ri
 """What to do about a fit without a plateau; in the words of :func:`fit`'s arguments."""
 
 
-def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping | None, num_epochs: int) -> Status:
-    """How the fit ended; what :func:`fit_svi` found wrong is kept.
-
-    Args:
-        before: Status of :func:`fit_svi`.
-        said: What the defaults were, in words.
-        plateau: The callback.
-        stopping: The callback of the validation rows, if there is one.
-        num_epochs: Number of epochs made.
-    """
+def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
+    """How the fit ended, given what the defaults were in words; what :func:`fit_svi` found wrong is kept."""
+    before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before:
-        return Status(False, f"{before.message} ({said})")
+        return replace(before, message=f"{before.message} ({said})")
     said += before.detail
     trend = plateau.trend
     if stopping is not None and stopping.is_ended:
@@ -229,9 +206,9 @@ def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping
             f"posterior was kept; {said}.",
         )
     if plateau.is_converged and trend is not None:
-        return Status(
-            True, f"converged: the ELBO rose by {_noise(trend)} over the last {trend.num_epochs} epochs; {said}."
-        )
+        rise = "its noise" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
+        last = f"the last {trend.num_epochs} epochs"
+        return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
     if trend is None:
         reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
     elif trend.is_flat:
@@ -242,7 +219,3 @@ def _status(before: Status, said: str, plateau: Plateau, stopping: EarlyStopping
             f"{trend.num_epochs} epochs, with a standard error of {trend.noise:.2g}"
         )
     return Status(False, f"not converged: {reason}; {said}.", remedy=REMEDY)
-
-
-def _noise(trend: Trend) -> str:
-    return "less than its noise" if trend.rise <= trend.noise else f"less than {NEGLIGIBLE:g} nats"

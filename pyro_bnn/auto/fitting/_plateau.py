@@ -30,17 +30,11 @@ divergence of the posterior from the best one of the guide's family then falls b
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through the objective of the last epochs.
-
-    Args:
-        num_epochs: Number of epochs it was fitted to.
-        rise: Change from its begin to its end, in nats; above 0 if the objective gets better.
-        noise: Standard error of the rise, in nats.
-    """
+    """A straight line through the objective of the last epochs: its rise, above 0 if it gets better, and its error."""
 
     num_epochs: int
-    rise: float
-    noise: float
+    rise: float  # in nats
+    noise: float  # standard error of the rise, in nats
 
     @property
     def is_flat(self) -> bool:
@@ -54,10 +48,7 @@ def trend_of(objective: Sequence[float]) -> Trend:
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}},
 
-    and the rise is :math:`B \hat\beta`.
-
-    Args:
-        objective: One value an epoch, at least ten.
+    and the rise is :math:`B \hat\beta`. The objective has one value an epoch, at least ten.
     """
     parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
     means = torch.stack([part.mean() for part in parts])
@@ -72,10 +63,7 @@ class Plateau:
     """A callback of fits that ends one when its objective no longer rises.
 
     The objective is the ELBO, or with another KL weight the expected log-likelihood minus the weighted KL. At the first
-    plateaus the learning rate is lowered instead, if it is taken from :attr:`factor`.
-
-    Args:
-        decays: Factors of the learning rate, one after the other; at a plateau of the last one the fit ends.
+    plateaus the learning rate is lowered instead, by the next of `decays`, if it is taken from :attr:`factor`.
     """
 
     def __init__(self, decays: Sequence[float] = DECAYS) -> None:

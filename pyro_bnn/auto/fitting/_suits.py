@@ -1,5 +1,6 @@
 """Where the gradient estimator that suits most networks for tables can be used."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,17 +23,19 @@ def suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data:
     That is so for a sequence of layers of which only linear ones have parameters, if the data are a table, or if a
     `Flatten` comes before the first linear layer.
     """
+    if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
+        return False  # precisions are for natural gradients, which need draws
     layers = list(_layers(model.network))
-    if any(isinstance(layer, nn.Unflatten) for layer in layers):
+    # What only normalises inputs does not count, and weights may have become buffers.
+    with_tensors = [layer for layer in layers if not isinstance(layer, Standardize) and layer.state_dict()]
+    if any(isinstance(layer, nn.Unflatten) for layer in layers) or not _are_linear(with_tensors):
         return False
-    if isinstance(guide, MeanFieldGuide) and isinstance(guide.scale_map, Precision):
-        return False  # it is for natural gradients, which need draws
-    if not isinstance(guide, MeanFieldGuide) or not all(
-        isinstance(layer, nn.Linear) for layer in _with_tensors(layers)
-    ):
-        return False
-    before = layers[: next((i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear)), 0)]
+    before = itertools.takewhile(lambda layer: not isinstance(layer, nn.Linear), layers)
     return any(type(layer) is nn.Flatten for layer in before) or _is_table(model, data)
+
+
+def _are_linear(layers: list[nn.Module]) -> bool:
+    return all(isinstance(layer, nn.Linear) for layer in layers)
 
 
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
@@ -42,11 +45,6 @@ def _layers(network: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(layer)
     else:
         yield network
-
-
-def _with_tensors(layers: list[nn.Module]) -> list[nn.Module]:
-    """Layers with weights, which may have become buffers; those that only normalise inputs do not count."""
-    return [layer for layer in layers if not isinstance(layer, Standardize) and layer.state_dict()]
 
 
 def _is_table(model: BayesianModel, data: Any) -> bool:

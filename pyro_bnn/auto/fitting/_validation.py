@@ -27,14 +27,8 @@ class EarlyStopping:
     """A callback of fits that ends one when predictions of validation rows no longer get better.
 
     What is compared is the mean log-density of the validation targets, in nats. :meth:`restore_best` puts model and
-    guide back to the epoch that had the largest.
-
-    Args:
-        model: The model that is fitted.
-        guide: Its guide.
-        validation: A pair (x, y) of rows that the fit does not see.
-        every: Number of epochs from one look to the next.
-        patience: Number of looks without a new best that end the fit.
+    guide back to the epoch that had the largest. There are `every` epochs from one look to the next; `patience` looks
+    without a new best end the fit.
     """
 
     def __init__(
@@ -78,7 +72,7 @@ class EarlyStopping:
         value = float(prediction.log_density.double().mean())
         self.log_densities.append(value if math.isfinite(value) else -math.inf)
         if self._best_look == len(self.log_densities) - 1:
-            self._best = {"model": _state(self._model), "guide": _state(self._guide)}
+            self._best = copy.deepcopy({"model": self._model.state_dict(), "guide": self._guide.state_dict()})
         return self.is_ended
 
     def restore_best(self) -> None:
@@ -94,7 +88,3 @@ class EarlyStopping:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
         self.log_densities, self._best = list(state_dict["log_densities"]), state_dict["best"]
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return copy.deepcopy(module.state_dict())

@@ -16,17 +16,11 @@ from ..posterior import Posterior, Saved, Target, restored, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without
 
 KIND = "posterior"
-"""What `read_state` is asked for."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds.
-
-    Args:
-        model: The model; None if it is no model of this package.
-        posterior: The posterior.
-    """
+    """What a file holds; `model` is None if it is no model of this package."""
 
     model: ModelRecord | None
     posterior: Saved
@@ -53,8 +47,7 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
         OSError: If the file cannot be written; one that was there stays as it was.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
-    path = _checks.path("path", path)
-    own = None if model is None else record_of(_checked_model(model))
+    path, own = _checks.path("path", path), _record(model)
     described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
     content = plain(Content(described, saved(posterior)))
     try:
@@ -89,7 +82,7 @@ def load_posterior(
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
     target = Target(model, _checked_guides(guide))
-    own = None if model is None else record_of(_checked_model(model))
+    own = _record(model)
     content = read_state(_checks.path("path", path), KIND)
     try:
         with understood(path, KIND):
@@ -104,9 +97,11 @@ def load_posterior(
     return posterior
 
 
-def _checked_model(model: BayesianModel) -> BayesianModel:
+def _record(model: BayesianModel | None) -> ModelRecord | None:
+    if model is None:
+        return None
     _checks.kind("model", model, BayesianModel, "a BayesianModel, or None for a posterior of another Pyro model")
-    return model
+    return record_of(model)
 
 
 def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Module] | None:
@@ -121,12 +116,9 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, target: Target, own: ModelRecord | None) -> Posterior:
-    """The posterior of a file, after all checks; nothing but `target.pending` changes.
+    """The posterior of a file, after all checks against the target, whose model has the record `own`.
 
-    Args:
-        content: What the file holds.
-        target: What it is loaded into.
-        own: The record of the target's model.
+    Nothing but `target.pending` changes.
     """
     file = record(Content, content, "file")
     if (file.model is None) != (own is None):

@@ -1,6 +1,6 @@
 """What a file says of its model: enough to see whether another model is the same, and its parameters and buffers."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,12 +15,7 @@ from ..joint import Site, find_sites
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """A latent variable.
-
-    Args:
-        shape: Its shape.
-        prior: Its prior, in words.
-    """
+    """A latent variable, with its prior in words."""
 
     shape: tuple[int, ...]
     prior: str
@@ -28,25 +23,18 @@ class SiteRecord:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model.
-
-    Args:
-        dtype: Its floating-point type.
-        num_data: Size of its data set.
-        likelihood: Class of its likelihood.
-        sites: Its latent variables by name.
-        layers: Classes of its network's layers, as far as they are torch's, by path.
-        state: Its parameters and buffers.
-        left_out: Sites whose first values are not in the state, because the posterior has no use for them.
-    """
+    """A model: its floating-point type, size of the data, class of the likelihood, latent variables and layers."""
 
     dtype: str
     num_data: int
     likelihood: str
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
+    """Classes of the network's layers, as far as they are torch's, by path."""
     state: dict[str, Tensor]
+    """Parameters and buffers."""
     left_out: list[str]
+    """Sites whose first values are not in the state, because the posterior has no use for them."""
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
@@ -72,7 +60,8 @@ def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -
 
 def _is_used(model: BayesianModel, site: str) -> bool:
     """Whether something uses a site's first value: the network a padding row of it, or the prior, as its mean."""
-    if any(found.name == site and _holds(found.prior, found.start) for found in find_sites(model, (), {})):
+    (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
+    if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
     values = {name: torch.full_like(model.initial_value(name), torch.nan) for name in model.site_names}
     weights = model.network_weights(values)
@@ -82,7 +71,8 @@ def _is_used(model: BayesianModel, site: str) -> bool:
 def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
     is_parent = site.name not in model.site_names and not site.name.startswith("likelihood.")
     is_known = model.has_fixed_priors or is_parent  # others have numbers that are drawn or learned
-    return SiteRecord(tuple(site.start.shape), _described(unwrap(site.prior), site.start, with_numbers=is_known))
+    prior = unwrap(site.prior)
+    return SiteRecord(tuple(site.start.shape), _described(prior, site.start) if is_known else type(prior).__name__)
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
@@ -90,40 +80,24 @@ def _is_same(value: Tensor, first: Tensor) -> bool:
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 
-def _holds(prior: Distribution, first: Tensor) -> bool:
-    return any(_is_same(value, first) for value in tensors_of(prior))
-
-
-def _described(distribution: Distribution, first: Tensor, *, with_numbers: bool) -> str:
-    """A distribution in words, such as ``Normal(loc=0, scale=0.7)``."""
-    name = type(distribution).__name__
-    return f"{name}({', '.join(_numbers(distribution, first))})" if with_numbers else name
-
-
-def _numbers(distribution: Distribution, first: Tensor) -> Iterator[str]:
-    """The numbers that a distribution was made with; six digits are the same on every device."""
+def _described(distribution: Distribution, first: Tensor) -> str:
+    """A distribution as it was made, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on every device."""
+    numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
             continue  # computed from the others when it was first asked for
         if isinstance(value, Distribution):
-            yield f"{name}={_described(unwrap(value), first, with_numbers=True)}"
+            numbers[name] = _described(unwrap(value), first)
         elif isinstance(value, Tensor) and _is_same(value, first):
-            yield f"{name}=the network's"
+            numbers[name] = "the network's"
         elif isinstance(value, Tensor) and value.numel():
             low, high = f"{float(value.min()):.6g}", f"{float(value.max()):.6g}"
-            yield f"{name}={low}" if low == high else f"{name}={low} to {high}"
+            numbers[name] = low if low == high else f"{low} to {high}"
+    return f"{type(distribution).__name__}({', '.join(f'{name}={shown}' for name, shown in numbers.items())})"
 
 
 def require_same(file: ModelRecord, own: ModelRecord) -> None:
-    """Raise at the first difference between the model of a file and another.
-
-    Args:
-        file: The record that a file holds.
-        own: The record of the model that is loaded into.
-
-    Raises:
-        ValueError: If a site or anything else differs, or the state holds something else than the model needs.
-    """
+    """Raise at the first difference between the model of a file and the one that is loaded into."""
     if file.dtype != own.dtype:
         kind = file.dtype.removeprefix("torch.")
         raise ValueError(
@@ -153,16 +127,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
-    """The parameters and buffers of a file, complete and checked.
-
-    Args:
-        file: The record that a file holds.
-        model: The model that is loaded into.
-        own: Its record.
-
-    Raises:
-        ValueError: If a tensor is missing, unknown, of another shape or dtype, or not finite.
-    """
+    """The parameters and buffers of a file, complete and checked, for the model that is loaded into."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it leaves out `{site}`, which cannot be; pass a file that `save_posterior` wrote.")

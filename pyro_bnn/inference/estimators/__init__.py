@@ -3,7 +3,6 @@
 from ._base import ELBOS as ELBOS
 from ._base import Applied as Applied
 from ._base import Estimator as Estimator
-from ._base import random_layers as random_layers
 from ._flipout import Flipout as Flipout
 from ._layers import Layer as Layer
 from ._local_reparameterization import LocalReparameterization as LocalReparameterization

@@ -17,6 +17,8 @@ from ..guides import MeanFieldGuide, Noise, RandomParameter
 from ..joint import Site, density_of, find_sites
 from ._layers import Layer, RandomLayers
 
+MISSING = object()
+
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
 """The ELBOs that work with an estimator: each is a mean of a sum of terms. RenyiELBO does not work, because it weighs
 whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, which then cannot be recognised."""
@@ -86,6 +88,13 @@ class Estimator(ABC):
         """
         return Applied(self, model, guide)
 
+    def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
+        """A context in which this estimator gives the output of every layer with random parameters, for a direct step.
+
+        The parameters are given by the `id` of the tensors that the network gets for them; the data have `num_rows`.
+        """
+        return RandomLayers(self.output, type(self).__name__, random, num_rows)
+
 
 class _Gaussian(dist.Normal):
     """The guide's Gaussian of one parameter. It remembers the last value: a draw, or the mean if it is not drawn."""
@@ -114,17 +123,10 @@ class _Gaussian(dist.Normal):
 
 
 class Applied(AbstractContextManager[None]):
-    """A context in which an estimator changes the calls of guide and model.
+    """A context in which an estimator changes the calls of guide and model, which must belong together.
 
-    Args:
-        estimator: The estimator.
-        model: The model.
-        guide: Its guide.
-        closed_form: Whether the ELBO in the context is known to be `TraceMeanField_ELBO`. Weights whose draws neither
-            the estimator nor the divergence uses then have their means as values.
-
-    Raises:
-        ValueError: If model and guide are of another kind, or do not belong together.
+    If the ELBO in the context is known to be `TraceMeanField_ELBO` (`closed_form`), weights whose draws neither the
+    estimator nor the divergence uses have their means as values.
     """
 
     def __init__(
@@ -143,8 +145,11 @@ class Applied(AbstractContextManager[None]):
                     f"with {_checks.shape(model.initial_value(site))}; use MeanFieldGuide(model)."
                 )
         self._estimator, self._model, self._guide = estimator, model, guide
-        can_skip = closed_form and estimator.noise is Noise.VARIANCE
-        self._undrawn = _with_closed_form(model) if can_skip else set()
+        self._undrawn: set[str] = set()
+        if closed_form and estimator.noise is Noise.VARIANCE:
+            with seeded(0, model.device):
+                sites = find_sites(model, (), {})
+            self._undrawn = {s.name for s in sites if s.name in model.site_names and density_of(s).is_closed}
         self._gaussians: dict[str, _Gaussian | None] = {}
         self._stack = ExitStack()
 
@@ -180,32 +185,5 @@ class Applied(AbstractContextManager[None]):
             if isinstance(gaussian, _Gaussian):
                 asked = gaussian.deviation() if noise is Noise.DEVIATION else gaussian.scale.square()
                 random[id(value)] = RandomParameter.of(noise, name, gaussian.loc, asked)
-        with random_layers(self._estimator, random, num_rows):
+        with self._estimator.layers(random, num_rows):
             yield
-
-
-@contextmanager
-def random_layers(estimator: Estimator, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
-    """A context in which an estimator gives the output of every layer with random parameters.
-
-    Args:
-        estimator: The estimator.
-        random: The random parameters, by the `id` of the tensors that the network gets for them.
-        num_rows: Number of rows of data.
-
-    Raises:
-        ValueError: If the network uses a random parameter in a way that the estimator does not support.
-    """
-    layers = RandomLayers(estimator.output, type(estimator).__name__, random, num_rows)
-    with layers:
-        yield
-    layers.require_all_used()
-
-
-MISSING = object()
-
-
-def _with_closed_form(model: BayesianModel) -> set[str]:
-    """The network's sites whose prior has a closed-form divergence from Gaussians."""
-    with seeded(0, model.device):
-        return {s.name for s in find_sites(model, (), {}) if s.name in model.site_names and density_of(s).is_closed}

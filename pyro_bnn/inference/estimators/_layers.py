@@ -109,13 +109,9 @@ def random_signs(shape: list[int], like: Tensor) -> Tensor:
 
 
 class RandomLayers(TorchFunctionMode):
-    """A context that replaces layers with random parameters, and raises an error for other uses of such parameters.
+    """A context in which an estimator gives the output of every layer with random parameters; other uses are errors.
 
-    Args:
-        output: Function from a layer with random parameters to its output.
-        name: Name of the estimator, for messages.
-        random: The random parameters, by the `id` of the tensors that the network gets for them.
-        num_rows: Number of rows of data.
+    The random parameters are given by the `id` of the tensors that the network gets for them.
     """
 
     def __init__(
@@ -124,6 +120,14 @@ class RandomLayers(TorchFunctionMode):
         super().__init__()
         self._output, self._name, self._random, self._num_rows = output, name, random, num_rows
         self._unused = {gaussian.name for gaussian in random.values()}
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)
+        if kind is None and self._unused:  # a hidden use would have no noise for each row
+            raise ValueError(
+                f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
+                f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."
+            )
 
     def __torch_function__(
         self, func: Callable, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -139,7 +143,7 @@ class RandomLayers(TorchFunctionMode):
             return func(*args, **kwargs)
         if func not in INPUT_DIMS:
             raise ValueError(self._misuse(func, used))
-        return self._layer(func, used, *args, **kwargs)
+        return self._output(self._layer(func, used, *args, **kwargs))
 
     def _layer(
         self,
@@ -150,12 +154,11 @@ class RandomLayers(TorchFunctionMode):
         bias: Tensor | None = None,
         *options: object,
         **keywords: object,
-    ) -> Tensor:
+    ) -> Layer:
         if id(input) in self._random:
             raise ValueError(self._misuse(func, used))
-        layer = Layer(
-            func, input, self._random.get(id(weight), weight), self._random.get(id(bias), bias), options, keywords
-        )
+        random = self._random
+        layer = Layer(func, input, random.get(id(weight), weight), random.get(id(bias), bias), options, keywords)
         for gaussian in used:
             if gaussian.name not in self._unused:
                 raise ValueError(
@@ -171,21 +174,13 @@ class RandomLayers(TorchFunctionMode):
                 f"{self._name} needs the {self._num_rows} rows of data as the first of {INPUT_DIMS[func]} dimensions; "
                 "do not merge rows with other axes, leave the layer out of `where`, or fit without an estimator."
             )
-        return self._output(layer)
+        return layer
 
     def _misuse(self, func: Callable, used: list[RandomParameter]) -> str:
         return (
             f"`{used[0].name}` is used in {_name(func)}, but {self._name} supports only the weights and biases of "
             "linear, conv1d, conv2d and conv3d layers; leave it out of `where`, or fit without an estimator."
         )
-
-    def require_all_used(self) -> None:
-        """Raise if a random parameter was used in no replaced layer: a hidden use would have no noise for each row."""
-        if self._unused:
-            raise ValueError(
-                f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
-                f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."
-            )
 
 
 def _name(func: Callable) -> str:

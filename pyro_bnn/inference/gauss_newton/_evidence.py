@@ -1,14 +1,22 @@
 """Laplace's estimate of the evidence, and the prior precisions and noise scales that maximise it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from torch import Tensor, nn
 
-from ._curvature import Curvature
-from ._noise import Noise
+from ..._core.inputs import Pairs
+from ...modelling.likelihoods import GaussianLikelihood
+from ...modelling.model import BayesianModel
+from ..joint import LOG_ROOT_TAU
+from ..scale_maps import Softplus
+from ._gaussian import Curvature
+
+LATENT = "likelihood.scale"
+"""Site of a latent noise scale."""
 
 MAX_ITERATIONS = 200
 
@@ -38,17 +46,11 @@ class Evidence:
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
-    def best(self, prior: Tensor, groups: Tensor | None, noise: Noise) -> tuple[Tensor, Tensor]:
+    def best(self, prior: Tensor, groups: Tensor | None, noise: "Noise") -> tuple[Tensor, Tensor]:
         """The prior precisions, shape (P,), and log noise scales, shape (K,), at which the log evidence is largest.
 
-        Args:
-            prior: Prior precisions at which the search begins, shape (P,).
-            groups: For each weight the number of its group, shape (P,), whose weights share a precision; None leaves
-                the prior as it is.
-            noise: What the log-likelihood says about the noise scales; they stay if it says nothing.
-
-        References:
-            MacKay (1992), Bayesian Interpolation.
+        The search begins at `prior`. Weights with the same number in `groups`, shape (P,), share a precision; None
+        leaves the prior as it is. See MacKay (1992), Bayesian Interpolation.
         """
         sizes = torch.zeros(0).to(prior) if groups is None else groups.bincount().to(prior)
         start = torch.zeros_like(sizes)
@@ -91,3 +93,100 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
     optimizer.step(closure)
     return point.detach()
+
+
+@dataclass(frozen=True)
+class Noise:
+    r"""What the targets say about K scales of Gaussian noise, each of some outputs.
+
+    .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
+
+    Args:
+        start: Logarithms of the scales at which a search begins, or which are given, shape (K,).
+        counts: Numbers n of targets, shape (K,); None if the scales are given.
+        squares: Sums r of the squared residuals at the point, shape (K,); None likewise.
+        log_prior: Log-density of the log scales; None without a prior.
+    """
+
+    start: Tensor
+    counts: Tensor | None = None
+    squares: Tensor | None = None
+    log_prior: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the evidence chooses the scales."""
+        return self.counts is not None
+
+    def log_density(self, log_scales: Tensor) -> Tensor:
+        """Log-likelihood of the residuals, plus the log-density of the prior; 0 if the scales are given."""
+        if self.counts is None or self.squares is None:
+            return log_scales.new_zeros(())
+        found = -(self.counts * (log_scales + LOG_ROOT_TAU) + 0.5 * self.squares * (-2 * log_scales).exp()).sum()
+        return found if self.log_prior is None else found + self.log_prior(log_scales)
+
+
+def learned_noise(model: BayesianModel) -> nn.Parameter | None:
+    """The parameter of a learned noise scale; None if it is fixed or latent, or there is none."""
+    likelihood = model.likelihood
+    return dict(likelihood.named_parameters()).get("rho") if type(likelihood) is GaussianLikelihood else None
+
+
+def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
+    """The prior of a latent noise scale; None if it is fixed or learned, or there is none."""
+    is_latent = type(model.likelihood) is GaussianLikelihood and LATENT in model.latent_names
+    return model.plain_prior(LATENT, {}) if is_latent else None
+
+
+def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> Noise:
+    """What is known of the noise of a model at a point; without Gaussian noise it is one given scale of 1.
+
+    A learned or latent scale takes one pass over all rows.
+
+    Raises:
+        ValueError: If the residuals are all 0 and there is no prior, so that no scale has the largest evidence.
+    """
+    zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
+    if type(likelihood) is not GaussianLikelihood:
+        return Noise(zero)
+    prior = latent_noise(model)
+    if prior is None and learned_noise(model) is None:
+        return Noise(likelihood.noise_scale().detach().to(zero).log().view(1))
+    shape = torch.Size() if prior is None else prior.event_shape
+    sums = zero
+    for x, y in rows:
+        with torch.no_grad():
+            output = model.output_given(values, x)
+        of_rows = (likelihood.as_targets(y, output.dtype) - output).double().square()
+        weights = likelihood.fit_weights(y, torch.float64)
+        weights = torch.ones_like(of_rows) if weights is None else weights.expand_as(of_rows)
+        found = torch.stack([of_rows * weights, weights]).sum(1)  # (2, O), or (2, 1) where all outputs share a scale
+        sums = sums + (found if shape.numel() > 1 else found.sum(1, keepdim=True))
+    squares, counts = sums
+    if prior is None and not bool((squares > 0).all()):
+        raise ValueError(
+            "the noise scale cannot be chosen by the evidence, since the point fits all targets of an output without "
+            "error; name a scale, as with GaussianLikelihood(0.1)."
+        )
+
+    def log_prior(log_scales: Tensor) -> Tensor:
+        assert prior is not None
+        density: Tensor = prior.log_prob(log_scales.exp().view(shape)).sum()
+        return density + log_scales.sum()
+
+    start = torch.where(squares > 0, (squares / counts).log() / 2, 0.0)
+    return Noise(start, counts, squares, None if prior is None else log_prior)
+
+
+@torch.no_grad()
+def set_noise(model: BayesianModel, values: dict[str, Tensor], log_scales: Tensor) -> str:
+    """Write chosen scales where they belong, the model's parameter or the values of its latent variables; say so."""
+    scales = log_scales.exp()
+    shown = ", ".join(f"{scale:.3g}" for scale in scales.tolist())
+    parameter = learned_noise(model)
+    if parameter is None:
+        values[LATENT] = scales.view(values[LATENT].shape).to(model.like)
+        return f"The noise scale is held at its most probable value by the evidence, {shown}."
+    before = float(model.likelihood.noise_scale())
+    parameter.copy_(Softplus().inverse(scales[0]))
+    return f"The model's learned noise scale was set to the one of largest evidence, {shown} (before {before:.3g})."

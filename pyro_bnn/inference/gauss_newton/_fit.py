@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 import torch
@@ -17,17 +17,24 @@ from ..._core.summary import counted
 from ...modelling.model import BayesianModel, Rules, sites_among
 from ..joint import Layout
 from ..posterior import Posterior, Status
-from ._curvature import Curvature, DiagonalCurvature, FullCurvature
-from ._evidence import Evidence
-from ._kronecker import kronecker_curvature, library
-from ._matrices import summed_matrices
-from ._network import Head, head_of, plain_network, sites_of
-from ._noise import LATENT, noise_of, set_noise
-from ._point import check_model, check_output, expansion, point_of
+from ._evidence import LATENT, Evidence, noise_of, set_noise
+from ._gaussian import Curvature, CurvatureAlongAxes, FullCurvature
+from ._matrices import kronecker_curvature, library, summed_matrices
+from ._model import (
+    check_model,
+    check_output,
+    expansion,
+    features,
+    gaussian_prior,
+    last_layer_of,
+    plain_network,
+    point_of,
+    sites_of,
+)
 from ._posterior import GaussNewtonPosterior
-from ._prior import Per, gaussian_prior, groups_of
 
 Structure = Literal["full", "kronecker", "diagonal"]
+Per = Literal["network", "layer", "parameter"]
 
 MAX_FULL = 6000
 """Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
@@ -68,9 +75,8 @@ def fit_gauss_newton(
     that is linear in its random weights, such as a last layer, it is the Hessian (heteroscedastic noise apart), and the
     result is that of :func:`fit_laplace` at the same point.
 
-    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the one of largest evidence. The
-    residuals at the point and the weights that the data determine decide it. A latent scale is held at its most
-    probable value, by the evidence and its prior. A scale that you named stays. The status says what was set.
+    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the one of largest evidence; a latent
+    one is held at its most probable value, by the evidence and its prior. A scale that you named stays.
 
     Args:
         model: The model, with a Gaussian prior. Nothing in it changes but a learned noise scale.
@@ -89,8 +95,7 @@ def fit_gauss_newton(
         init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
             variables by site. None is the network's own weights, which then should be trained ones.
         progress: Whether to show a progress bar over the rows of all passes.
-        seed: Seed of what a loader draws, such as the order of its rows; the numbers of the fit do not depend on it.
-            Torch's generators are afterwards as they were.
+        seed: Seed of what a loader draws, which leaves torch's generators as they were.
 
     Returns:
         A posterior with `mode`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its status
@@ -143,19 +148,24 @@ def fit_gauss_newton(
         sites = sites_of(net, model)
         layout = Layout({name: values[name].shape for name in sites})
         num_scales = values[LATENT].numel() if LATENT in values else 1
-        if structure == "full":
-            _require_few(layout.num_elements, num_scales)
-        prior = gaussian_prior(model, sites, is_kronecker=structure == "kronecker" and prior_precision is None)
+        most = int(MAX_FULL / math.sqrt(num_scales))  # there is a matrix for each noise scale
+        if structure == "full" and layout.num_elements > most:
+            raise ValueError(
+                f'structure="full" is for at most {most:,} random weights, got {layout.num_elements:,}; choose fewer '
+                'with `where`, such as the last layer, or use structure="kronecker".'
+            )
+        is_kronecker = structure == "kronecker" and prior_precision is None
+        means, precisions = gaussian_prior(model, sites, is_kronecker=is_kronecker)
         check_output(model, values, rows.first())
         log_likelihood, gradient = expansion(model, rows, values, sites)  # first, since it checks all rows
-        head = head_of(net, rows.first())
-        curvature = _curvature(model, net, head, rows, structure, num_scales)
+        last_layer = last_layer_of(net, rows.first())
+        curvature = _curvature(model, net, last_layer, rows, structure, num_scales)
         noise = noise_of(model, values, rows)
-        center, groups = layout.pack(values).double(), groups_of(sites, per)
-        evidence = Evidence((center - prior.means).square(), curvature)
-        precisions = prior.precisions
+        center = layout.pack(values).double()
+        evidence = Evidence((center - means).square(), curvature)
         if isinstance(prior_precision, (int, float)):
             precisions = torch.full_like(precisions, float(prior_precision))
+        groups = {site: _group(site, per) for site in sites}
         numbers = _numbers(layout, groups) if prior_precision == EVIDENCE else None
         precisions, log_scales = evidence.best(precisions, numbers, noise)
         penalty = float(evidence.penalty((-2 * log_scales).exp(), precisions))
@@ -164,19 +174,18 @@ def fit_gauss_newton(
         if noise.is_free:
             said = set_noise(model, values, log_scales)
             log_likelihood, gradient = expansion(model, rows, values, sites)
-    slope = precisions * (center - prior.means) - gradient
+    slope = precisions * (center - means) - gradient
     distance = math.sqrt(max(float(slope @ covariance.times(slope)), 0.0) / len(slope))
     by_site = {name: _single(part) for name, part in layout.views(precisions).items()}
-    chosen = {name: by_site[group[0]] for name, group in groups.items()}
     return GaussNewtonPosterior(
         {name: value.to(model.like) for name, value in values.items()},
         sites,
         covariance.to(model.like),
         prior_precisions=by_site,
         structure=structure,
-        is_linearised=head is None,
+        is_linearised=last_layer is None,
         log_evidence=log_likelihood - penalty,
-        status=_status(structure, len(sites), prior_precision, chosen, said, distance),
+        status=_status(structure, prior_precision, by_site, groups, said, distance),
         seconds=time.perf_counter() - begin,
     )
 
@@ -186,34 +195,29 @@ def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, options))}, got {value!r}.")
 
 
-def _require_few(num_weights: int, num_scales: int) -> None:
-    """Raise if a full matrix for each noise scale is too large."""
-    most = int(MAX_FULL / math.sqrt(num_scales))
-    if num_weights > most:
-        raise ValueError(
-            f'structure="full" is for at most {most:,} random weights, got {num_weights:,}; choose fewer with `where`, '
-            'such as the last layer, or use structure="kronecker".'
-        )
-
-
 def _curvature(
-    model: BayesianModel, net: nn.Module, head: Head | None, rows: Pairs, structure: Structure, num_scales: int
+    model: BayesianModel, net: nn.Module, last_layer: nn.Linear | None, rows: Pairs, structure: Structure, scales: int
 ) -> Curvature:
     """The Gauss-Newton matrix; of a last layer from what its body gives, which runs once in each pass."""
-    batches: Iterable[Pair] = rows if head is None else head.batches(rows)
+    batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
-        whole = net if head is None else nn.Sequential(head.layer)
+        whole = net if last_layer is None else nn.Sequential(last_layer)
         return kronecker_curvature(whole, batches, model.num_data, model.likelihood)
-    is_full, plain = structure == "full", net if head is None else head.layer
-    sums = summed_matrices(plain, batches, model.likelihood, is_full=is_full, num_scales=num_scales)
-    return FullCurvature(sums) if is_full else DiagonalCurvature(sums)
+    is_full, plain = structure == "full", net if last_layer is None else last_layer
+    sums = summed_matrices(plain, batches, model.likelihood, is_full=is_full, num_scales=scales)
+    return FullCurvature(sums) if is_full else CurvatureAlongAxes(sums)
 
 
-def _numbers(layout: Layout, groups: Mapping[str, Sequence[str]]) -> Tensor:
+def _group(site: str, per: Per) -> str:
+    """Name of the weights with which those of a site share a prior precision."""
+    return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
+
+
+def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
     """For each weight the number of its group, shape (P,)."""
-    of_site = {site: number for number, group in enumerate(groups.values()) for site in group}
+    order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
-    return torch.tensor([of_site[site] for site in layout.shapes]).repeat_interleave(sizes)
+    return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)
 
 
 def _single(values: Tensor) -> float | Tensor:
@@ -224,22 +228,25 @@ def _single(values: Tensor) -> float | Tensor:
 
 def _status(
     structure: str,
-    num_sites: int,
     asked: float | str | None,
     precisions: Mapping[str, float | Tensor],
+    groups: Mapping[str, str],
     said: str,
     distance: float,
 ) -> Status:
-    parts = [f"Laplace approximation with the {structure} Gauss-Newton matrix of {counted(num_sites, 'site')};"]
+    sites = counted(len(precisions), "site")
+    parts = [f"Laplace approximation with the {structure} Gauss-Newton matrix of {sites};"]
     if asked is None:
         parts.append("the prior is the model's.")
     else:
-        shown = ", ".join(f"{name} {value:.3g}" for name, value in list(precisions.items())[:MOST_SHOWN])
-        rest = f" and {len(precisions) - MOST_SHOWN} more" if len(precisions) > MOST_SHOWN else ""
+        chosen = {groups[site]: precision for site, precision in precisions.items()}
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in list(chosen.items())[:MOST_SHOWN])
+        rest = f" and {len(chosen) - MOST_SHOWN} more" if len(chosen) > MOST_SHOWN else ""
         how = "chosen by the evidence" if asked == EVIDENCE else "given"
         parts.append(f"the model's prior was replaced by one with precisions {how}: {shown}{rest}.")
     parts += [said] if said else []
     parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
-    if not distance <= FAR:
-        parts.append("So its curvature is that of another place: train longer, with this prior, and take that point.")
-    return Status(distance <= FAR, " ".join(parts))
+    if distance <= FAR:
+        return Status(True, " ".join(parts))
+    parts.append("So its curvature is that of another place.")
+    return Status(False, " ".join(parts), remedy="Train longer, with this prior, and take that point.")

@@ -1,88 +1,117 @@
-"""Full Gauss-Newton matrices and their diagonals, from the Jacobians of single rows."""
+"""Gauss-Newton matrices from the curvature in the outputs: full ones, diagonals and Kronecker factors."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from ..._core.extras import optional
 from ..._core.inputs import Inputs, Pair, call, map_inputs, num_rows, take
 from ..._core.scope import filtered_warnings
-from ...modelling.likelihoods import Likelihood
-from ._layers import acts_by_layers, diagonal_by_layer
-from ._outputs import root_of
+from ...modelling.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticGaussianLikelihood,
+    Likelihood,
+    PoissonLikelihood,
+)
+from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
 """Heuristic: numbers in the Jacobians of the rows that are computed together, 67 MB in single precision."""
+
+KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
+"""Layers whose weights are known to act by the forward pass of their class, unless a subclass has another one."""
+
+NUM_TRIED = 16
+"""Rows on which the gradients of layers are compared with autograd's."""
+
+TOLERANCE = 1e-3
+"""Largest difference of the two, relative to the largest gradient: rounding is far below in single precision too."""
 
 
 def summed_matrices(
     net: nn.Module, batches: Iterable[Pair], likelihood: Likelihood, *, is_full: bool, num_scales: int
 ) -> Tensor:
-    """The matrices of all rows in double precision, one for each noise scale: (K, P, P), or diagonals (K, P).
-
-    Args:
-        net: The network, in eval mode.
-        batches: Inputs and targets.
-        likelihood: One of those that :func:`root_of` takes.
-        is_full: Whether to make whole matrices, or their diagonals.
-        num_scales: Number K of noise scales: 1, or one for each output.
-    """
-    layer = net if type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) else None
-    sums: list[Tensor] = []
-    is_by_layer: bool | None = None
+    """The matrices of all rows in double precision, one for each noise scale: (K, P, P), or diagonals (K, P)."""
+    total: Tensor | None = None
+    matrix: Callable[[nn.Module, Inputs, Tensor], Tensor] | None = None
     for x, y in batches:
+        matrix = matrix or _matrix_for(net, x, is_full=is_full)
         with torch.no_grad():
             output = call(net, x)
         assert isinstance(output, Tensor)
         root = root_of(likelihood, output, y)
-        parts = []
-        for part in root.split(1, -1) if num_scales > 1 else [root]:
-            if is_full:
-                if layer is not None and isinstance(x, Tensor):
-                    parts.append(full_matrix_of_layer(layer, x, part))
-                else:
-                    parts.append(full_matrix(net, x, part))
-                continue
-            if is_by_layer is None:
-                is_by_layer = acts_by_layers(net, x)
-            found = diagonal_by_layer(net, x, part) if is_by_layer else None
-            parts.append(diagonal(net, x, part) if found is None else found)
-        sums = [part.double() for part in parts] if not sums else [a.add_(b) for a, b in zip(sums, parts, strict=True)]
-    return torch.stack(sums)
+        parts = root.split(1, -1) if num_scales > 1 else [root]
+        found = torch.stack([matrix(net, x, part) for part in parts]).double()
+        total = found if total is None else total.add_(found)
+    assert total is not None
+    return total
 
 
-def full_matrix(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    r"""The matrix :math:`\sum_n J_n^\top L_n L_n^\top J_n` in the parameters that need gradients, shape (P, P).
+def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
+    """The function that computes the matrix of some rows, or its diagonal, from (net, x, root), fastest."""
+    if is_full:
+        is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
+        return _full_of_layer if is_layer else _full
+    return _diagonal_by_layer if acts_by_layers(net, x) else _diagonal
 
-    Args:
-        net: The network, in eval mode.
-        x: Inputs of N rows.
-        root: L, shape (N, C, R).
+
+# --- the curvature in the outputs -------------------------------------------------------------------------------------
+
+
+def _of_two_halves(output: Tensor) -> Tensor:
+    _, log_variance = output.chunk(2, -1)
+    return torch.cat([(-log_variance).exp(), torch.full_like(log_variance, 0.5)], -1)
+
+
+DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
+    GaussianLikelihood: torch.ones_like,
+    BernoulliLikelihood: lambda output: output.sigmoid() * (-output).sigmoid(),
+    PoissonLikelihood: torch.exp,
+    HeteroscedasticGaussianLikelihood: _of_two_halves,
+}
+"""The curvature in outputs of shape (N, C) where there is none between two of them; for noise of scale 1."""
+
+SERVED = (CategoricalLikelihood, *DIAGONALS)
+"""Likelihoods whose curvature in the outputs is known."""
+
+
+def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
+    r"""L of shape (N, C, C), so that the curvature of each row is :math:`L L^\top`; Gaussian noise has scale 1.
+
+    The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. It depends on the
+    targets only by their weights. For all but heteroscedastic noise it is the Hessian itself.
     """
-    return _summed(flat.mT @ flat for flat in (part.flatten(0, 1) for part in _rows(net, x, root)))
+    weights = likelihood.fit_weights(y, output.dtype)
+    if type(likelihood) is CategoricalLikelihood:
+        # diag(p) - p p^T for L = diag(sqrt p) - p sqrt(p)^T, since p sums to 1
+        probs = output.softmax(-1)
+        root = torch.diag_embed(probs.sqrt()) - probs[:, :, None] * probs.sqrt()[:, None, :]
+        return root if weights is None else root * weights.sqrt()[:, None, None]
+    values = DIAGONALS[type(likelihood)](output)
+    if weights is not None:
+        values = values * weights.repeat(1, values.shape[1] // weights.shape[1])
+    return torch.diag_embed(values.sqrt())
 
 
-def diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """The diagonal of :func:`full_matrix`, shape (P,)."""
-    return _summed(part.square().sum((0, 1)) for part in _rows(net, x, root))
+# --- from the Jacobians of single rows --------------------------------------------------------------------------------
 
 
-def full_matrix_of_layer(layer: nn.Linear, x: Tensor, root: Tensor) -> Tensor:
-    """That of a network that is one linear layer, whose parameters all need gradients; without a Jacobian.
+def _full(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
+    r"""The matrix :math:`\sum_n J_n^\top L_n L_n^\top J_n` in the parameters that need gradients, shape (P, P)."""
+    flat = (part.flatten(0, 1) for part in _rows(net, x, root))
+    return reduce(torch.add, (rows.mT @ rows for rows in flat))
 
-    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T, with a 1 in x for the bias.
-    """
-    of_outputs = root @ root.mT
-    num_outputs, num_inputs = layer.weight.shape
-    if layer.bias is not None:
-        x = torch.cat([x, x.new_ones(len(x), 1)], 1)
-    blocks = x.new_zeros(num_outputs, x.shape[1], num_outputs, x.shape[1])
-    for c in range(num_outputs):
-        for k in range(c + 1):
-            blocks[c, :, k] = blocks[k, :, c] = (x * of_outputs[:, c, k, None]).mT @ x
-    numbers = torch.arange(num_outputs * x.shape[1], device=x.device).view(num_outputs, -1)
-    order = torch.cat([numbers[:, :num_inputs].flatten(), numbers[:, num_inputs:].flatten()])  # all weights first
-    return blocks.flatten(2).flatten(0, 1)[order][:, order]
+
+def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
+    """The diagonal of :func:`_full`, shape (P,)."""
+    return reduce(torch.add, (part.square().sum((0, 1)) for part in _rows(net, x, root)))
 
 
 def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
@@ -97,23 +126,17 @@ def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
 
 def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: Tensor) -> Tensor:
     def of_row(values: dict[str, Tensor], row: Inputs, its_root: Tensor) -> Tensor:
-        output = _called(net, values, map_inputs(lambda leaf: leaf[None], row))
-        return its_root.mT @ output[0]
+        one = map_inputs(lambda leaf: leaf[None], row)
+        arguments = (one,) if isinstance(one, Tensor) else () if isinstance(one, Mapping) else tuple(one)
+        named = dict(one) if isinstance(one, Mapping) else {}
+        return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
 
     try:
         with filtered_warnings("ignore", "There is a performance drop"):  # of operations that torch runs row by row
             found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, x, root)
     except RuntimeError:  # such as a recurrent layer, which knows no such rows
-        rows = (_jacobian(net, take(x, slice(n, n + 1)), root[n]) for n in range(len(root)))
-        return torch.stack(list(rows))
+        return torch.stack([_jacobian(net, take(x, slice(n, n + 1)), root[n]) for n in range(len(root))])
     return torch.cat([part.flatten(2).detach() for part in found.values()], -1)
-
-
-def _called(net: nn.Module, parameters: dict[str, Tensor], x: Inputs) -> Tensor:
-    arguments = (x,) if isinstance(x, Tensor) else () if isinstance(x, Mapping) else tuple(x)
-    named = dict(x) if isinstance(x, Mapping) else {}
-    output: Tensor = torch.func.functional_call(net, parameters, arguments, named)
-    return output
 
 
 @torch.enable_grad()
@@ -129,8 +152,184 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     return torch.stack([torch.cat([part.flatten() for part in parts]) for parts in slopes])
 
 
-def _summed(parts: Iterator[Tensor]) -> Tensor:
-    total = next(parts)
-    for part in parts:
-        total = total + part
-    return total
+# --- without Jacobians, from the inputs and outputs of layers ---------------------------------------------------------
+
+
+def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
+    """That of a network that is one linear layer, whose parameters all need gradients.
+
+    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T, with a 1 in x for the bias.
+    """
+    assert isinstance(layer, nn.Linear)
+    assert isinstance(x, Tensor)
+    of_outputs = root @ root.mT
+    num_outputs, num_inputs = layer.weight.shape
+    if layer.bias is not None:
+        x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+    blocks = x.new_zeros(num_outputs, x.shape[1], num_outputs, x.shape[1])
+    for c in range(num_outputs):
+        for k in range(c + 1):
+            blocks[c, :, k] = blocks[k, :, c] = (x * of_outputs[:, c, k, None]).mT @ x
+    numbers = torch.arange(num_outputs * x.shape[1], device=x.device).view(num_outputs, -1)
+    order = torch.cat([numbers[:, :num_inputs].flatten(), numbers[:, num_inputs:].flatten()])  # all weights first
+    return blocks.flatten(2).flatten(0, 1)[order][:, order]
+
+
+def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
+    r"""The diagonal of a network for which :func:`acts_by_layers` holds.
+
+    It is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`: the gradients of single
+    rows, of which one pass backwards for each column gives what linear layers of inputs (N, D) and two-dimensional
+    convolutions need. Networks with other layers get :func:`_diagonal`.
+
+    References:
+        Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
+    """
+    output, calls = _watched(net, x)
+    if not all(len(some) == 1 and _is_known(layer, some[0][0]) for layer, some in calls.items()):
+        return _diagonal(net, x, root)
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    sums = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
+    for column in root.unbind(-1):
+        slopes = torch.autograd.grad(output, [some[0][1] for some in calls.values()], column, retain_graph=True)
+        for (layer, some), slope in zip(calls.items(), slopes, strict=True):
+            _add_squares(layer, some[0][0], slope, sums)
+    return torch.cat([sums[id(parameter)].flatten() for parameter in parameters]).detach()
+
+
+def _is_known(layer: nn.Module, x: Tensor) -> bool:
+    if type(layer) is nn.Conv2d:
+        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return type(layer) is nn.Linear and x.dim() == 2
+
+
+def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Tensor]) -> None:
+    """Add the squares of the gradients of all rows, given those in the layer's outputs."""
+    if isinstance(layer, nn.Conv2d):
+        assert not isinstance(layer.padding, str)
+        patches = functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (N, D, L)
+        flat = slope.flatten(2)
+        squares, of_bias = (flat @ patches.mT).square().sum(0), flat.sum(-1)
+    else:
+        squares, of_bias = slope.square().mT @ x.square(), slope
+    found = {"weight": squares, "bias": of_bias.square().sum(0)}
+    for name, parameter in layer.named_parameters(recurse=False):
+        if parameter.requires_grad:
+            sums[id(parameter)] += found[name].view(parameter.shape)
+
+
+def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
+    """Whether parameters that need gradients act only through linear and convolutional layers, as these act by default.
+
+    It is tried out on some rows: there, the gradients of the layers must be those of the whole network. A layer with a
+    forward pass of its own, or a weight that is also used elsewhere, has others.
+    """
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
+        return False
+    with torch.enable_grad():
+        output, calls = _watched(net, take(x, slice(min(NUM_TRIED, num_rows(x)))))
+        along = torch.linspace(1, 2, output.numel()).to(output).view(output.shape)
+        expected = torch.autograd.grad(output, parameters, along, retain_graph=True, materialize_grads=True)
+        pairs = [(layer, single) for layer, some in calls.items() for single in some]
+        slopes = torch.autograd.grad(output, [o for _, (_, o) in pairs], along, materialize_grads=True)
+        found = {id(parameter): torch.zeros_like(parameter) for parameter in parameters}
+        for (layer, (taken, _)), slope in zip(pairs, slopes, strict=True):
+            forward = nn.Linear.forward if isinstance(layer, nn.Linear) else nn.Conv2d.forward
+            own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
+            given = forward(layer, taken)  # type: ignore[arg-type]
+            if given.shape != slope.shape:
+                return False
+            for parameter, part in zip(own, torch.autograd.grad(given, own, slope), strict=True):
+                found[id(parameter)] += part
+    pairs_of = zip(expected, found.values(), strict=True)
+    return all(bool((a - b).abs().max() <= TOLERANCE * a.abs().max()) for a, b in pairs_of)
+
+
+def owners(net: nn.Module) -> list[nn.Module]:
+    """The modules that have parameters of their own that need gradients."""
+    return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+
+
+def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
+    """The output of a network, and input and output of each call of its layers with parameters that need gradients.
+
+    What follows gets copies of the outputs, which it may change in place.
+    """
+    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
+
+    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        calls[module].append((inputs[0].detach().clone(), output))
+        return output.clone()
+
+    with ExitStack() as stack, torch.enable_grad():
+        for layer in calls:
+            stack.callback(layer.register_forward_hook(watch).remove)
+        output = call(net, x)
+    assert isinstance(output, Tensor)
+    return output, calls
+
+
+# --- Kronecker factors, by laplace-torch ------------------------------------------------------------------------------
+
+
+def library() -> Any:
+    """The library, whose import takes seconds; raises an error that says how to get it if it is not installed."""
+    return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
+
+
+def kronecker_curvature(
+    net: nn.Module, batches: Iterable[Pair], num_data: int, likelihood: Likelihood
+) -> CurvatureAlongAxes:
+    """The curvature by the Kronecker factors of the layers whose parameters need gradients; Gaussian noise has scale 1.
+
+    Raises:
+        ValueError: If the network has layers for which there are no such factors.
+    """
+    _require_layers(net)
+    total: list[list[Tensor]] = []
+    with filtered_warnings("ignore"):
+        is_of_classes = isinstance(likelihood, CategoricalLikelihood)
+        backend = library().CurvlinopsGGN(net, "classification" if is_of_classes else "regression")
+        for x, y in batches:
+            if not isinstance(x, Tensor):
+                raise ValueError(
+                    "Kronecker factors need a network of one input, unless the random weights are those of a linear "
+                    "last layer; choose that one with `where`, or use another `structure`."
+                )
+            if not total and not acts_by_layers(net, x):
+                raise ValueError(
+                    "Kronecker factors need random weights that act only through their layers, but the gradients of "
+                    "the layers are not those of the network: a layer has a forward pass of its own, or a weight is "
+                    'also used elsewhere; leave it out with `where`, or use structure="diagonal".'
+                )
+            try:
+                _, found = backend.kron(x, y, N=num_data)
+            except NotImplementedError as error:
+                raise ValueError(
+                    f"laplace-torch cannot make Kronecker factors ({error}); use another `structure`, such as "
+                    '"diagonal".'
+                ) from error
+            factors = [[factor.double() for factor in some] for some in found.kfacs]
+            if total:
+                pairs = zip(total, factors, strict=True)
+                factors = [[a + b for a, b in zip(before, new, strict=True)] for before, new in pairs]
+            total = factors
+    return kronecker(total)
+
+
+def _require_layers(net: nn.Module) -> None:
+    """Raise unless the random weights are those of whole layers with Kronecker factors, shared with no other layer."""
+    seen: set[int] = set()
+    for name, module in net.named_modules():
+        own = list(module.parameters(recurse=False))
+        if not any(parameter.requires_grad for parameter in own):
+            continue
+        is_whole = all(parameter.requires_grad for parameter in own) and seen.isdisjoint(map(id, own))
+        if not isinstance(module, KNOWN_LAYERS) or not is_whole:
+            raise ValueError(
+                "Kronecker factors are of whole linear and two-dimensional convolutional layers, whose weight and bias "
+                f"are both random and shared with no other layer, but {type(module).__name__} `{name}` is not; leave "
+                'it out, as with `where=layers(nn.Linear, nn.Conv2d)`, or use structure="diagonal".'
+            )
+        seen |= set(map(id, own))

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
-from ..._core.saved_tensors import check_finite, check_tensor, check_tensors
+from ..._core.saved_tensors import check_tensors
 from ..joint import Layout, find_sites
 from ..posterior import Draw, Posterior, Status, Target
-from ._covariance import Covariance, covariance_from
+from ._gaussian import KINDS, Covariance, shapes_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class GaussNewtonPosterior(Posterior):
         status: How the fit ended.
         seconds: Wall time of the fit.
     """
+
+    log_evidence: float
 
     def __init__(
         self,
@@ -82,7 +84,6 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def constants(self) -> dict[str, Tensor]:
-        """The weights that are the same in all draws; see :attr:`Posterior.constants`."""
         return {name: value for name, value in self.mode.items() if name not in self.random}
 
     @property
@@ -90,12 +91,12 @@ class GaussNewtonPosterior(Posterior):
         """True, unless only the weights of a last layer are random, in which the network is linear anyway."""
         return self._is_linearised
 
-    def scales(self) -> dict[str, Tensor]:
-        """The standard deviation of each random weight, ``{site: shape (*event)}``."""
-        return self._layout.views(self.covariance.variances().sqrt())
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Those of all variables, of width 0 where they are held at the point; see :meth:`Posterior.marginals`."""
+        scales = self._layout.views(self.covariance.variances().sqrt())
+        return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Independent draws; see :meth:`Posterior.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             drawn = self._center + self.covariance.deviation(torch.randn_like(self._center))
@@ -106,31 +107,24 @@ class GaussNewtonPosterior(Posterior):
         return {name: value.clone() for name, value in self.mode.items()}
 
     def to_record(self) -> dict[str, Any]:
-        """The point and the covariance; see :meth:`Posterior.to_record`."""
         precisions = {name: torch.as_tensor(p, dtype=torch.float64) for name, p in self.prior_precisions.items()}
-        covariance, told = self.covariance.tensors(), (self.log_evidence, self.status, self.seconds)
-        saved = GaussNewtonRecord(
-            self.mode, list(self.random), covariance, precisions, self.structure, self.is_linearised, *told
-        )
-        return plain(saved)
+        told = self.structure, self.is_linearised, self.log_evidence, self.status, self.seconds
+        return plain(GaussNewtonRecord(self.mode, list(self.random), self.covariance.tensors, precisions, *told))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], target: Target) -> "GaussNewtonPosterior":
-        """See :meth:`Posterior.from_record`."""
         saved = record(GaussNewtonRecord, values, "posterior")
         model = target.model_for("a posterior of Laplace's method")
         like, sites = model.like, find_sites(model, (), {})
         shapes = {site.name: torch.empty(site.start.shape, dtype=like.dtype, device="meta") for site in sites}
         check_tensors("the point", saved.mode, shapes)
         _check_prior(saved, shapes)
-        for name, value in saved.covariance.items():
-            check_tensor(f"{name}` of the covariance", value, value.shape, like.dtype)
-            check_finite(f"{name}` of the covariance", value)
+        _check_covariance(saved, [shapes[name].shape for name in saved.random], like.dtype)
         precisions = saved.prior_precisions
         return cls(
             {name: saved.mode[name].to(like) for name in shapes},
             saved.random,
-            covariance_from(saved.covariance, [shapes[name].numel() for name in saved.random]).to(like),
+            KINDS[saved.structure](saved.covariance).to(like),
             prior_precisions={n: v.to(like.device) if v.dim() else float(v) for n, v in precisions.items()},
             structure=saved.structure,
             is_linearised=saved.is_linearised,
@@ -149,3 +143,15 @@ def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None
     for name, value in saved.prior_precisions.items():
         if value.shape not in (torch.Size(), shapes[name].shape) or not bool((value > 0).all()):
             raise ValueError(f"the prior precisions of `{name}` must be above 0, one or of its shape; save it again.")
+
+
+def _check_covariance(saved: GaussNewtonRecord, shapes: Sequence[torch.Size], dtype: torch.dtype) -> None:
+    """Raise unless the covariance has the numbers that its structure needs."""
+    if saved.structure not in KINDS:
+        raise ValueError(f"its structure must be one of {', '.join(KINDS)}, got {saved.structure!r}; save it again.")
+    expected = shapes_of(saved.structure, shapes)
+    empty = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in expected.items()}
+    check_tensors("the covariance", saved.covariance, empty)
+    positive = saved.covariance["factor"].diagonal() if saved.structure == "full" else saved.covariance["scales"]
+    if not bool((positive > 0).all()):
+        raise ValueError(f"the scales of the covariance must be above 0, got {float(positive.min()):.4g}; fit again.")

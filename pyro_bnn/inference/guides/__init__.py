@@ -7,6 +7,7 @@ from ._auto import auto_normal as auto_normal
 from ._delta import DeltaGuide as DeltaGuide
 from ._diagnosis import Diagnosis as Diagnosis
 from ._diagnosis import SiteDiagnosis as SiteDiagnosis
+from ._diagnosis import has_marginals as has_marginals
 from ._diagnosis import problems_of as problems_of
 from ._flat import FlatGuide as FlatGuide
 from ._flat import FlatState as FlatState
@@ -18,10 +19,8 @@ from ._init import NetworkInit as NetworkInit
 from ._init import NormalInit as NormalInit
 from ._init import UniformInit as UniformInit
 from ._low_rank import LowRankGuide as LowRankGuide
-from ._marginals import has_marginals as has_marginals
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
 from ._natural_state import NaturalState as NaturalState
-from ._natural_state import NaturalUpdate as NaturalUpdate
 from ._parameters import ParameterVector as ParameterVector
 from ._parameters import tree as tree
 from ._posterior import GuidePosterior as GuidePosterior

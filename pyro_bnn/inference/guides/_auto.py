@@ -13,18 +13,15 @@ from pyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoM
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ..._core import checks as _checks
 from ..._core.scope import own_parameters, seeded
 from ...modelling.model import BayesianModel
 from ..joint import Site, find_sites
 from ..scale_maps import Softplus
 from ._delta import DeltaGuide
-from ._init import Init, NetworkInit, require_model
+from ._init import Init, init_or_default, require_model
+from ._low_rank import checked_rank
 
 AnyGuide = TypeVar("AnyGuide", bound=AutoGuide)
-
-Start = tuple[Site, Tensor, Tensor]
-"""A latent variable with its first location and its first rho (scale = softplus(rho)), in unconstrained space."""
 
 
 def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal:
@@ -39,9 +36,6 @@ def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal
 
     Returns:
         A guide that takes the model's arguments and is complete at once.
-
-    Raises:
-        ValueError: If an argument is of another type.
     """
     starts = _starts(model, init)
     guide = _complete(AutoNormal(model.sample_latents))
@@ -68,9 +62,6 @@ def auto_delta(model: BayesianModel, *, init: Init | None = None) -> DeltaGuide:
     Returns:
         A guide that takes the model's arguments. All its draws are the same, so the epistemic part of a prediction is
         zero, unless the network itself is random (:class:`~pyro_bnn.nets.MCDropout`).
-
-    Raises:
-        ValueError: If an argument is of another type.
     """
     return DeltaGuide(model, init=init)
 
@@ -89,14 +80,11 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
 
     Returns:
         A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
-
-    Raises:
-        ValueError: If an argument is of another type.
     """
-    starts = _starts(model, init)
+    loc, rho = _flat_starts(model, init)
     guide = _complete(AutoMultivariateNormal(model.sample_latents))
-    _set(guide, "loc", _flat([loc for _, loc, _ in starts]))
-    _set(guide, "scale", _flat([rho for _, _, rho in starts]))
+    _set(guide, "loc", loc)
+    _set(guide, "scale", rho)
     return guide
 
 
@@ -121,27 +109,27 @@ def auto_low_rank_multivariate_normal(
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
     """
-    starts = _starts(model, init)
-    loc = _flat([loc for _, loc, _ in starts])
-    if rank is not None and _checks.at_least("rank", rank, 1) > len(loc):
-        raise ValueError(
-            f"`rank` must be at most the number of latent numbers, {len(loc)}, got {rank}; for full rank use "
-            "`auto_multivariate_normal`."
-        )
+    loc, rho = _flat_starts(model, init)
+    rank = None if rank is None else checked_rank(rank, len(loc))
     guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
     with torch.no_grad():
         stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # how much wider F makes the marginals
     _set(guide, "loc", loc)
-    _set(guide, "scale", Softplus().inverse(softplus(_flat([rho for _, _, rho in starts])) / stretch))
+    _set(guide, "scale", Softplus().inverse(softplus(rho) / stretch))
     return guide
 
 
-def _starts(model: BayesianModel, init: Init | None) -> list[Start]:
-    """The starts of all latent variables, in the order in which the model draws them: that of a guide's flat vector."""
+def _starts(model: BayesianModel, init: Init | None) -> list[tuple[Site, Tensor, Tensor]]:
+    """The latent variables in the order of a guide's flat vector, with first locations and rho (unconstrained)."""
     require_model(model)
-    init = NetworkInit() if init is None else init
-    _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+    init = init_or_default(init)
     return [(site, *init(site)) for site in find_sites(model, (), {})]
+
+
+def _flat_starts(model: BayesianModel, init: Init | None) -> tuple[Tensor, Tensor]:
+    """First locations and rho as flat vectors."""
+    starts = _starts(model, init)
+    return torch.cat([loc.flatten() for _, loc, _ in starts]), torch.cat([rho.flatten() for _, _, rho in starts])
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:
@@ -158,7 +146,3 @@ def _set(guide: AutoGuide, name: str, value: Tensor) -> None:
     assert parameter is not None
     with torch.no_grad():
         parameter.copy_(value)
-
-
-def _flat(values: list[Tensor]) -> Tensor:
-    return torch.cat([value.flatten() for value in values])

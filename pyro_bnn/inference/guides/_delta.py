@@ -3,19 +3,15 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 
-import pyro
-import pyro.distributions as dist
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.scope import allow_local_mode, local_param
 from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
 from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
-from ._gradients import DrawGradients
-from ._init import Init, NetworkInit, require_model
-from ._parameters import ParameterVector, tree
+from ._init import Init, init_or_default, require_model
+from ._parameters import DrawGradients, ParameterVector, tree
 
 
 class DeltaGuide(FlatGuide):
@@ -29,7 +25,6 @@ class DeltaGuide(FlatGuide):
 
     def __init__(self, model: BayesianModel, *, init: Init | None = None, jacobian: bool = False) -> None:
         super().__init__()
-        allow_local_mode(self)
         self.jacobian = jacobian
         require_model(model)
         if any(name.startswith("prior_parameters.") for name, _ in model.named_parameters()):
@@ -37,28 +32,14 @@ class DeltaGuide(FlatGuide):
                 "a prior with learned numbers needs a guide with a width, got a point: its density at the point grows "
                 "without bound as the prior narrows around it. Use MeanFieldGuide, or a fixed prior."
             )
-        init = NetworkInit() if init is None else init
-        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+        init = init_or_default(init)
         self.sites = tuple(find_sites(model, (), {}))
         self.loc = tree({site.name: init(site)[0] for site in self.sites})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Give every latent variable its value; the arguments are those of the model and are ignored."""
-        values = {}
-        for site in self.sites:
-            free = local_param(self._pyro_get_fullname(f"loc.{site.name}"), self._free(site.name))
-            value = free if site.transform is None else site.transform(free)
-            stretch = 0.0
-            if self.jacobian and site.transform is not None:
-                stretch = -site.transform.log_abs_det_jacobian(free, value).sum()
-            delta = dist.Delta(value, log_density=stretch, event_dim=site.prior.event_dim)
-            values[site.name] = pyro.sample(site.name, delta)
-        return values
-
-    def _free(self, site: str) -> nn.Parameter:
-        loc = self._modules["loc"]  # `self.loc` would put the parameters into Pyro's global store
-        assert loc is not None
-        return loc.get_parameter(site)
+        free = {site.name: self.stated("loc", site.name) for site in self.sites}
+        return self.sample_at(free, jacobian=self.jacobian)
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
         """The point, `num_samples` times."""
@@ -68,33 +49,24 @@ class DeltaGuide(FlatGuide):
 
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """The point, ``{site: shape (*event)}``; the arguments are ignored."""
-        pairs = zip(self.sites, self.locations().values(), strict=True)
-        return {site.name: free.clone() if site.transform is None else site.transform(free) for site, free in pairs}
+        return self.constrained({name: free.clone() for name, free in self.locations().items()})
 
     def locations(self) -> dict[str, Tensor]:
         """The point in unconstrained space, ``{site: shape (*event)}``, not a copy."""
-        return {site.name: self._free(site.name).detach() for site in self.sites}
+        return self.values("loc")
 
     def joint(self, model: BayesianModel) -> Joint:
         """The joint density; without the Jacobian of constrained variables it is maximal at the mode in their space."""
         return Joint(model, jacobian=self.jacobian)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
             raise ValueError("`estimator` needs random weights, but this guide is a point; leave `estimator` out.")
-        loc = self._modules["loc"]
-        assert loc is not None
-        return lent(DeltaState(joint, ParameterVector(loc, joint.layout.shapes)))
+        return lent(DeltaState(joint, ParameterVector(self.tree("loc"), joint.layout.shapes)))
 
 
 class DeltaState(FlatState):
-    r"""Gradients of the loss :math:`L - \lambda \log p(w)`, with minus log-likelihood L and KL weight :math:`\lambda`.
-
-    Args:
-        joint: The joint density.
-        loc: The point.
-    """
+    r"""Gradients of the loss :math:`L - \lambda \log p(w)`, with L minus the log-likelihood, lambda the KL weight."""
 
     def __init__(self, joint: Joint, loc: ParameterVector) -> None:
         super().__init__(joint, {"loc": loc})
@@ -112,12 +84,10 @@ class DeltaState(FlatState):
         """Do nothing: the draws of a step share no computation."""
 
     def draw(self) -> Mapping[str, Tensor]:
-        """The point; see :meth:`FlatState.draw`."""
         return self.joint.constrained(self._gradients.leaves(self.value))
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Add the prior's gradient; see :meth:`FlatState.pull_back`."""
         self._gradients.take()
         terms = []
         for piece in self._pieces:
@@ -126,13 +96,4 @@ class DeltaState(FlatState):
         return -torch.stack(terms).sum()
 
     def give_gradients(self) -> None:
-        """See :meth:`FlatState.give_gradients`."""
         self.vectors["loc"].give_once(self._gradients.by_site())
-
-    def release(self) -> None:
-        """See :meth:`FlatState.release`."""
-        del self._scratch
-
-    def release_gradients(self) -> None:
-        """See :meth:`FlatState.release_gradients`."""
-        del self._gradients

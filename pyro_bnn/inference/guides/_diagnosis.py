@@ -1,16 +1,34 @@
 """What a Gaussian guide learned from the data, weight by weight: nothing, something, or a point."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import pyro.distributions as dist
 import torch
+from pyro.infer.autoguide import (
+    AutoDiagonalNormal,
+    AutoGuide,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, Normal, constraints
 
+from ..._core.reflection import element_of, move_distribution, tensors_of, unwrap
+from ..._core.scope import own_parameters
 from ...modelling.model import BayesianModel
+from ..joint import find_sites
 from ..kl import divergence
-from ._marginals import Marginals, weight_marginals
+from ._flat import FlatGuide, GaussianGuide
+from ._mean_field import MeanFieldGuide
+
+STOCK_GAUSSIANS = (AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal)
+"""Guides of Pyro with Gaussian marginals."""
+
+ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
+"""Probability that a Gaussian lies below its mean plus one standard deviation."""
 
 AT_PRIOR = 0.2
 """A weight that learned less than so many nats counts as being at the prior; heuristic. A mean that moved by 0.63
@@ -120,9 +138,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         width = max(len(name) for name in ["all weights", *(row.site for row in self.sites)])
-        names = ("weights", "KL (nats)", "per weight", "at prior", "collapsed", "median sd", "|mean|/sd")
-        sizes = (11, 11, 11, 10, 10, 10, 10)
-        lines = [" ".join([" " * width, *(f"{name:>{size}}" for name, size in zip(names, sizes, strict=True))])]
+        first, last = ("weights", "KL (nats)", "per weight"), ("at prior", "collapsed", "median sd", "|mean|/sd")
+        lines = [" ".join([" " * width, *(f"{name:>11}" for name in first), *(f"{name:>10}" for name in last)])]
         lines += [f"{row.site:{width}s} {row}" for row in self.sites]
         lines.append(
             f"{'all weights':{width}s} {self.num_weights:11,d} {self.kl:11.5g} {self.kl / self.num_weights:11.4g} "
@@ -132,60 +149,59 @@ class Diagnosis:
         return "\n".join([*lines, *(self.warnings or ("No sign of a collapsed or prior-dominated posterior.",))])
 
 
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Marginals:
+    """The weights of one site, each with a Gaussian of its own, without correlations, in double precision."""
+
+    site: str
+    dim: int  # of the parameter
+    loc: Tensor  # (P,)
+    scale: Tensor  # (P,)
+    prior: Distribution  # of the single weights, shape (P,), or the one prior of all of them, shape ()
+    resolution: float  # relative distance of neighbouring numbers in the dtype of the guide
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many weights of a site are in what state.
 
-    Args:
-        site: Name of the site.
-        dim: Number of dimensions of the parameter.
-        num_weights: Number of weights.
-        num_at_prior: Number of weights at the prior.
-        num_silent: Number of these whose prior has a mean within its own standard deviation of 0. A weight at a prior
-            that was learned from other data may pass information.
-        num_collapsed: Number of weights whose scale collapsed.
-        learned: Divergence of all weights together from the Gaussians nearest to the prior, in nats.
+    Silent are those at a prior that has a mean within its own standard deviation of 0: a weight at a prior that was
+    learned from other data may pass information.
     """
 
-    site: str
-    dim: int
-    num_weights: int
+    marginals: Marginals
     num_at_prior: int
     num_silent: int
     num_collapsed: int
-    learned: float
+    learned: float  # divergence of all weights together from the Gaussians nearest to the prior, in nats
+
+    @property
+    def num_weights(self) -> int:
+        """Number of weights."""
+        return len(self.marginals.loc)
 
 
 def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_samples: int) -> Diagnosis:
-    """The diagnosis of a guide; see :meth:`GuidePosterior.diagnose`.
-
-    Args:
-        guide: The guide.
-        model: The model; None takes the priors that the guide met when it was built.
-        num_data: Number of rows of data.
-        num_samples: Number of draws per weight where a divergence has no closed form.
-    """
-    marginals, left_out = weight_marginals(guide, model)
+    """The diagnosis of a guide; see :meth:`GuidePosterior.diagnose`."""
+    marginals, left_out = _weight_marginals(guide, model)
     if not marginals:
         raise ValueError(f"there is no weight to diagnose: {left_out}; use `posterior.sample` instead.")
     counts = [_counts(site, num_data) for site in marginals]
-    rows = tuple(_row(site, count, num_samples) for site, count in zip(marginals, counts, strict=True))
-    return Diagnosis(rows, left_out, tuple(_problems(counts, num_data)))
+    rows = tuple(_row(count, num_samples) for count in counts)
+    return Diagnosis(rows, left_out, tuple(map(" ".join, _problems(counts, num_data))))
 
 
-def problems_of(guide: object, model: BayesianModel) -> list[str]:
-    """What is wrong with a guide, as :attr:`Diagnosis.warnings`, in one pass over the weights.
-
-    Args:
-        guide: A guide with Gaussian marginals.
-        model: The model.
-    """
-    marginals, _ = weight_marginals(guide, model)
+def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
+    """What is wrong with a guide with Gaussian marginals, each with its remedy, in one pass over the weights."""
+    marginals, _ = _weight_marginals(guide, model)
     return _problems([_counts(site, model.num_data) for site in marginals], model.num_data)
 
 
-def _row(site: Marginals, counts: Counts, num_samples: int) -> SiteDiagnosis:
-    count = counts.num_weights
+def _row(counts: Counts, num_samples: int) -> SiteDiagnosis:
+    site, count = counts.marginals, counts.num_weights
     gaussians = Normal(site.loc, site.scale, validate_args=False)
     kl = divergence(gaussians, site.prior.expand(site.loc.shape), num_samples=num_samples, seed=0)
     return SiteDiagnosis(
@@ -200,7 +216,7 @@ def _row(site: Marginals, counts: Counts, num_samples: int) -> SiteDiagnosis:
 
 
 def _counts(site: Marginals, num_data: int) -> Counts:
-    anchors = nearest_gaussians(site.prior)
+    anchors = _nearest_gaussians(site.prior)
     learned = torch.full_like(site.loc, math.inf)
     for centre, width in anchors:
         ratio, shift = site.scale / width, (site.loc - centre) / width
@@ -210,9 +226,7 @@ def _counts(site: Marginals, num_data: int) -> Counts:
     is_near_zero = torch.stack([(centre.abs() <= width).expand(site.loc.shape) for centre, width in anchors]).all(0)
     at_prior = learned < AT_PRIOR
     return Counts(
-        site.site,
-        site.dim,
-        len(site.loc),
+        site,
         num_at_prior=int(at_prior.sum()),
         num_silent=int((at_prior & is_near_zero).sum()),
         num_collapsed=int((site.scale <= least).sum()),
@@ -220,14 +234,11 @@ def _counts(site: Marginals, num_data: int) -> Counts:
     )
 
 
-def nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
+def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Centre and scale of each Gaussian around the prior's mean that is nearest to it, among its neighbours.
 
     Nearest means that the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in s there. It is
     computed on a grid of scales, a tenth apart in the logarithm: half of that is worth 0.0025 nats.
-
-    Args:
-        prior: Prior of single weights, shape (P,), or of shape () if it is not Gaussian.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -242,45 +253,131 @@ def nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     return [(centre, scale) for scale in scales[1:-1][is_least]]
 
 
-def _problems(counts: list[Counts], num_data: int) -> list[str]:
-    """Verdicts in words, with remedies."""
+def _problems(counts: list[Counts], num_data: int) -> list[tuple[str, str]]:
+    """Verdicts in words, each with its remedy."""
     num_weights, num_collapsed = sum(c.num_weights for c in counts), sum(c.num_collapsed for c in counts)
     found = []
     if num_collapsed > MOST_COLLAPSED * num_weights:
-        found.append(
+        verdict = (
             f"collapsed: the standard deviations of {num_collapsed / num_weights:.1%} of the weights are practically "
-            "0, so all draws are the same network. Check that `num_data` is right and the KL weight not close to 0, "
-            "start with wider scales (`NetworkInit(scale=0.01)`), fit for more epochs or at a lower learning rate, and "
-            "give the inputs unit scale."
+            "0, so all draws are the same network."
         )
-    layers = _layers(counts)
-    silent = [name for name, layer in layers.items() if _is_silent(layer, num_data)]
+        remedy = (
+            "Check that `num_data` is right and the KL weight not close to 0, start with wider scales "
+            "(`NetworkInit(scale=0.01)`), fit for more epochs or at a lower learning rate, and give the inputs unit "
+            "scale."
+        )
+        found.append((verdict, remedy))
+    layers: dict[str, list[Counts]] = {}
+    for count in counts:
+        layers.setdefault(count.marginals.site.rpartition(".")[0], []).append(count)
+    layers = {name: sites for name, sites in layers.items() if any(count.marginals.dim >= 2 for count in sites)}
+    silent = [name for name, sites in layers.items() if _is_silent(sites, num_data)]
     if silent:
-        where = "every layer" if len(silent) == len(layers) else f"the layer {_listed(silent)}"
-        found.append(
-            f"prior-dominated: the weights of {where} are still at the prior, so no information passes through. Lower "
-            "the KL weight or let it grow (`kl.linear_warmup`), start with narrower scales (`NetworkInit(scale=0.01)`) "
-            "or choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; check that `num_data` is right, "
-            "and that the targets depend on the inputs."
+        listed = " and the layer ".join(f"`{name}`" for name in silent)
+        where = "every layer" if len(silent) == len(layers) else f"the layer {listed}"
+        verdict = f"prior-dominated: the weights of {where} are still at the prior, so no information passes through."
+        remedy = (
+            "Lower the KL weight or let it grow (`kl.linear_warmup`), start with narrower scales "
+            "(`NetworkInit(scale=0.01)`) or choose a narrower prior (`FanInNormalPrior`), and fit for more epochs; "
+            "check that `num_data` is right, and that the targets depend on the inputs."
         )
+        found.append((verdict, remedy))
     return found
 
 
-def _layers(counts: Iterable[Counts]) -> dict[str, list[Counts]]:
-    """The sites of each layer that has a matrix of weights, ``{layer: sites}``."""
-    layers: dict[str, list[Counts]] = {}
-    for count in counts:
-        layers.setdefault(count.site.rpartition(".")[0], []).append(count)
-    return {name: layer for name, layer in layers.items() if any(count.dim >= 2 for count in layer)}
-
-
-def _is_silent(layer: list[Counts], num_data: int) -> bool:
-    num_weights, num_silent = sum(count.num_weights for count in layer), sum(count.num_silent for count in layer)
+def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
+    num_informed = sum(count.num_weights - count.num_silent for count in layer)
     return (
-        num_weights - num_silent <= LEAST_INFORMED * num_weights
+        num_informed <= LEAST_INFORMED * sum(count.num_weights for count in layer)
         and sum(count.learned for count in layer) < LEAST_PER_ROW * num_data
     )
 
 
-def _listed(names: list[str]) -> str:
-    return " and the layer ".join(f"`{name}`" for name in names)
+# --- the Gaussian of each weight, beside its prior --------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
+    """The marginals of all weights that were not removed, and the reason for each site that is left out.
+
+    Without a model, the priors are those that the guide met when it was built.
+    """
+    locations, scales = _locations_and_scales(guide)
+    priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
+    found, left_out = [], {}
+    for name, prior in priors.items():
+        if reason := _obstacle(prior, locations[name]):
+            left_out[name] = reason
+            continue
+        loc, scale = (values[name].reshape(-1) for values in (locations, scales))
+        keep = guide.kept(name).reshape(-1) if isinstance(guide, MeanFieldGuide) else slice(None)
+        if len(loc[keep]):
+            precise = move_distribution(unwrap(prior), loc.double())
+            pair = loc[keep].double(), scale[keep].double()
+            single = _single(precise, locations[name].shape, keep)
+            found.append(Marginals(name, locations[name].dim(), *pair, single, torch.finfo(loc.dtype).eps))
+        else:
+            left_out[name] = "all of its weights were removed"
+    return found, left_out
+
+
+def has_marginals(guide: object) -> bool:
+    """Whether a guide has Gaussian marginals that :func:`problems_of` can read."""
+    return isinstance(guide, (GaussianGuide, *STOCK_GAUSSIANS))
+
+
+def _locations_and_scales(guide: object) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    if isinstance(guide, GaussianGuide):
+        return guide.locations(), guide.scales()
+    if not isinstance(guide, STOCK_GAUSSIANS):
+        raise ValueError(
+            f"`diagnose` needs a guide with Gaussian marginals, such as MeanFieldGuide, LowRankGuide or AutoNormal, "
+            f"got {type(guide).__name__}; look at draws of `posterior.sample` instead."
+        )
+    with own_parameters(guide):
+        pairs = guide.quantiles([0.5, ONE_SIGMA])  # of weights, which are real numbers: mean, and mean plus scale
+    return {n: v[0] for n, v in pairs.items()}, {n: v[1] - v[0] for n, v in pairs.items()}
+
+
+def _priors_of_guide(guide: object) -> dict[str, Distribution]:
+    if not isinstance(guide, FlatGuide) or not all(site.is_fixed for site in guide.sites):
+        raise ValueError(
+            "`model` must be given if the guide is one of Pyro's, or if a prior is learned or depends on other "
+            "variables; call `posterior.diagnose(model)`."
+        )
+    return {site.name: site.prior for site in guide.sites}
+
+
+def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
+    """The priors of the network's sites; those that depend on other variables are given the medians of these."""
+    medians: Mapping[str, Tensor] = {}
+    if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
+        with own_parameters(guide):
+            medians = guide.median()
+    own = {name: model.prior_given(name, medians) for name in model.site_names}
+    return {site.name: own.get(site.name, site.prior) for site in find_sites(model, (), {})}
+
+
+def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
+    """Why the weights of a site cannot be compared with their prior one by one, in words; None if they can."""
+    single = unwrap(prior)
+    if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
+        return "its elements depend on each other under the prior"
+    if single.support is not constraints.real:
+        return "it is not a site of real numbers"
+    if type(single) is not dist.Normal and not all(map(_is_constant, tensors_of(single))):
+        return "its prior is not Gaussian and not the same for all elements"
+    return None
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    return tensor.numel() < 2 or bool((tensor == tensor.reshape(-1)[0]).all())
+
+
+def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
+    """The prior of the kept weights, shape (P,), if it is Gaussian, or the one prior of them all, of shape ()."""
+    if type(prior) is dist.Normal:
+        loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
+        return dist.Normal(loc, scale)
+    return element_of(prior, (0,) * len(prior.batch_shape))

@@ -1,12 +1,13 @@
 """Guides that can be fitted without effect handlers, and their state during a step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
+import pyro
 import pyro.distributions as dist
 import torch
 from pyro.nn import PyroModule
@@ -15,11 +16,13 @@ from torch.distributions.transforms import IndependentTransform
 
 from ..._core import checks as _checks
 from ..._core.reflection import has_hooks, overridden_names
-from ..._core.scope import AbstractPyroModule
+from ..._core.scope import AbstractPyroModule, allow_local_mode, local_param
 from ..._core.summary import Shown, Summary, counted, kind_of, shape_row
 from ...modelling.model import BayesianModel
-from ..joint import Joint, Site
-from ._parameters import ParameterVector
+from ..joint import Joint, Piece, Site
+from ..scale_maps import ScaleMap, Softplus
+from ._init import Init, init_or_default
+from ._parameters import ParameterVector, plant
 
 
 class Noise(Enum):
@@ -67,21 +70,19 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     sites: tuple[Site, ...]
     """The latent variables, in the order of the model."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        allow_local_mode(self)
+
     @abstractmethod
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager["FlatState"]:
-        """A context in which the parameters lie in vectors, and whose state makes steps.
+        """A context in which the parameters lie in vectors, and which yields the state of the guide.
 
         Args:
             joint: The model's joint density over the same sites.
             noise: Form of the noise that an estimator asks for, which the network gets with the means of its random
-                parameters; None gives the network drawn values.
+                parameters; None gives the network drawn values. A family that serves no estimator raises an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
-
-        Returns:
-            A context that yields the state of the guide.
-
-        Raises:
-            ValueError: If `noise` is given but the family of guides does not work with an estimator.
         """
 
     @abstractmethod
@@ -91,6 +92,36 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
     @abstractmethod
     def median(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Median of every latent variable, ``{site: shape (*event)}``; the arguments are ignored."""
+
+    def tree(self, kind: str) -> nn.Module:
+        """The parameters of one kind, such as "loc"; `getattr` would put them into Pyro's global store."""
+        found = self._modules[kind]
+        assert found is not None
+        return found
+
+    def values(self, kind: str) -> dict[str, Tensor]:
+        """The parameter of one kind of each site, without gradients, not a copy."""
+        return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
+
+    def stated(self, kind: str, site: str) -> Tensor:
+        """The parameter of one kind of a site, as Pyro's statement."""
+        return local_param(self._pyro_get_fullname(f"{kind}.{site}"), self.tree(kind).get_parameter(site))
+
+    def constrained(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Values of all sites from unconstrained ones."""
+        return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
+
+    def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
+        """Pyro's statements of values for all sites; with `jacobian` their density is that of unconstrained space."""
+        values = self.constrained(free)
+        for site in self.sites:
+            value, log_density = values[site.name], 0.0
+            if jacobian and site.transform is not None:
+                lead = value.shape[: value.dim() - site.prior.event_dim]
+                log_density = -site.transform.log_abs_det_jacobian(free[site.name], value).reshape(*lead, -1).sum(-1)
+            delta = dist.Delta(value, log_density=log_density, event_dim=site.prior.event_dim)
+            values[site.name] = pyro.sample(site.name, delta)
+        return values
 
     def _summary(self) -> Summary:
         parameters = list(self.parameters())
@@ -116,7 +147,8 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         """Why a call of this guide does more than the `forward` of its family, in words; None if it does not."""
         if has_hooks(self):
             return "the model or the guide has hooks"
-        overridden = overridden_names(type(self), _family(type(self)))
+        family = next(base for base in type(self).__mro__ if "flat" in vars(base))
+        overridden = overridden_names(type(self), family)
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
@@ -145,11 +177,43 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
 
 class GaussianGuide(FlatGuide):
-    """A flat guide whose variables are Gaussian in unconstrained space."""
+    """A flat guide whose variables are Gaussian in unconstrained space, with a scale map."""
 
-    @abstractmethod
+    scale_map: ScaleMap
+
+    def make_parameters(
+        self,
+        sites: Iterable[Site],
+        init: Init | None,
+        scale_map: ScaleMap | None,
+        stretch: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Make the parameters: first scales are those of `init`, divided by `stretch` if that is given.
+
+        It takes one site after the other: the first values of all sites would take as much memory again.
+        """
+        init = init_or_default(init)
+        self.sites = tuple(sites)
+        self.scale_map = Softplus() if scale_map is None else scale_map
+        _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
+        self.loc, free = nn.Module(), nn.Module()
+        self.add_module(self.scale_map.name, free)
+        for site in self.sites:
+            loc, rho = init(site)
+            if stretch is not None or not isinstance(self.scale_map, Softplus):
+                rho = self.scale_map.start(Softplus()(rho) / (1 if stretch is None else stretch[site.name]))
+            plant(self.loc, site.name, loc)
+            plant(free, site.name, rho)
+
+    def vectors(self, joint: Joint) -> tuple[ParameterVector, ParameterVector]:
+        """Locations and free parameters of the scales as vectors, for a state."""
+        kinds, names = ("loc", self.scale_map.name), joint.layout.shapes
+        loc, free = (ParameterVector(self.tree(kind), names) for kind in kinds)
+        return loc, free
+
     def locations(self) -> dict[str, Tensor]:
         """Means, in unconstrained space, ``{site: shape (*event)}``."""
+        return self.values("loc")
 
     @abstractmethod
     def scales(self) -> dict[str, Tensor]:
@@ -160,27 +224,13 @@ class GaussianGuide(FlatGuide):
         return {name: value[0] for name, value in self.quantiles([0.5]).items()}
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
-        """Marginal quantiles of every latent variable.
-
-        Args:
-            quantiles: Q numbers strictly between 0 and 1.
-
-        Returns:
-            ``{site: shape (Q, *event)}``.
-        """
-        locations, scales = self.locations(), self.scales()
-        result = {}
-        for site in self.sites:
-            loc = locations[site.name]
-            q = loc.new_tensor([_checks.between_zero_and_one("quantiles", q) for q in quantiles])
-            values = loc + scales[site.name] * torch.special.ndtri(q).reshape(-1, *[1] * loc.dim())
-            result[site.name] = values if site.transform is None else site.transform(values)
-        return result
-
-
-def _family(kind: type) -> type:
-    """The class among the bases of a guide that defines `flat`."""
-    return next(base for base in kind.__mro__ if "flat" in vars(base))
+        """Marginal quantiles of every latent variable at Q numbers between 0 and 1, ``{site: shape (Q, *event)}``."""
+        levels = [_checks.between_zero_and_one("quantiles", q) for q in quantiles]
+        locations, scales, free = self.locations(), self.scales(), {}
+        for name, loc in locations.items():
+            deviations = torch.special.ndtri(loc.new_tensor(levels)).reshape(-1, *[1] * loc.dim())
+            free[name] = loc + scales[name] * deviations
+        return self.constrained(free)
 
 
 def _are_alike(first: Site, second: Site) -> bool:
@@ -195,20 +245,10 @@ class FlatState(ABC):
 
     A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
     pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
-
-    Args:
-        joint: The model's joint density.
-        vectors: The guide's parameters, by a name for each vector.
     """
 
     value: Tensor
     """The last draw, in unconstrained space, shape (P,)."""
-
-    value_grad: Tensor
-    """Gradient of minus the log-likelihood in `value`, to which the backward pass adds, shape (P,).
-
-    Families with :class:`~pyro_bnn.guides.DrawGradients` have none.
-    """
 
     def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
         self.joint, self.vectors = joint, dict(vectors)
@@ -225,11 +265,7 @@ class FlatState(ABC):
         return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
 
     def begin(self, weight: float) -> None:
-        """Start a step from the present values of the parameters.
-
-        Args:
-            weight: Weight of the divergence in this step.
-        """
+        """Start a step from the present values of the parameters, with this weight of the divergence."""
         for vector in self.vectors.values():
             vector.link()
         self.update()
@@ -243,21 +279,13 @@ class FlatState(ABC):
         """Draw a value for each site, the input of the network, with a gradient of zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
-        """Look at what is to be differentiated; its backward pass follows.
-
-        Args:
-            loss: Minus the log-likelihood of the last draw, or of a part of its rows, divided by the number of draws.
-        """
+        """Look at what is to be differentiated: minus the log-likelihood of the last draw, or of a part of its rows."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
-        """Turn the gradients in the draw into gradients in the parameters, and add those of the divergence.
+        """Turn the gradients in the draw into gradients in the parameters, and add `weight` times the divergence's.
 
-        Args:
-            weight: Weight of the divergence.
-
-        Returns:
-            The divergence in nats, in double precision.
+        Returns the divergence in nats, in double precision.
         """
 
     def give_gradients(self) -> None:
@@ -283,29 +311,18 @@ class FlatState(ABC):
         return False
 
     def close(self) -> None:
-        """Give the parameters memory of their own; scratch memory is freed first, to keep the peak of memory low."""
-        self._gradient_views.clear()
-        self.release()
-        for vector in self.vectors.values():
+        """Give the parameters memory of their own; all else is freed first, to keep the peak of memory low."""
+        vectors = self.vectors.values()
+        vars(self).clear()
+        for vector in vectors:
             vector.copy_gradients()
-        self.release_gradients()
-        for vector in self.vectors.values():
+        for vector in vectors:
             vector.close()
-
-    @abstractmethod
-    def release(self) -> None:
-        """Free all memory except that of the parameters and their gradients."""
-
-    def release_gradients(self) -> None:
-        """Free the memory of the gradients in a draw, which the parameters' gradients need no longer."""
-        del self.value_grad
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.
 
-        Args:
-            vector: Values, shape (P,).
-            gradient: The same vector at each call, shape (P,), or one of a few.
+        The gradient is the same vector at each call, or one of a few.
         """
         if id(gradient) not in self._gradient_views:
             self._gradient_views[id(gradient)] = gradient, list(self.joint.layout.views(gradient).values())
@@ -327,6 +344,6 @@ def lent(state: State) -> Iterator[State]:
         state.close()
 
 
-def scratch_for(pieces: list[Any], like: Tensor, rows: int = 4) -> Tensor:
+def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
     """Scratch memory for the longest piece, shape (rows, length of that piece)."""
     return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))

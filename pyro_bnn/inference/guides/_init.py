@@ -32,6 +32,13 @@ class Init(ABC):
         """
 
 
+def init_or_default(init: Init | None) -> Init:
+    """The init that was given; None is the network's own weights."""
+    init = NetworkInit() if init is None else init
+    _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
+    return init
+
+
 @dataclass(frozen=True)
 class UniformInit(Init):
     """Uniform location and rho.
@@ -46,15 +53,11 @@ class UniformInit(Init):
 
     def __post_init__(self) -> None:
         for name, bounds in (("loc", self.loc), ("rho", self.rho)):
-            found = _checks.items(name, bounds, "a range (low, high)")
-            if len(found) != 2:
-                raise ValueError(f"`{name}` must be a range (low, high) of two numbers, got {len(found)}.")
-            low, high = (_checks.number(name, bound) for bound in found)
-            if not low <= high:
-                raise ValueError(f"`{name}` must be a range (low, high) with low <= high, got ({low}, {high}).")
+            found = [_checks.number(name, bound) for bound in _checks.items(name, bounds, "a range (low, high)")]
+            if len(found) != 2 or not found[0] <= found[1]:
+                raise ValueError(f"`{name}` must be a range (low, high) of two numbers, low <= high, got {bounds}.")
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """A uniform draw of the location and one of rho; see :meth:`Init.__call__`."""
         like = site.unconstrained_start
         return torch.empty_like(like).uniform_(*self.loc), torch.empty_like(like).uniform_(*self.rho)
 
@@ -79,7 +82,6 @@ class NormalInit(Init):
         _checks.number("rho", self.rho)
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """A Gaussian draw of the location and one of rho; see :meth:`Init.__call__`."""
         like = site.unconstrained_start
         return self.loc_scale * torch.randn_like(like), self.rho + self.rho_scale * torch.randn_like(like)
 
@@ -126,11 +128,9 @@ class NetworkInit(Init):
     smallest: float = 1e-4
 
     def __post_init__(self) -> None:
-        for name in ("scale", "smallest"):
-            _checks.positive(name, getattr(self, name))
-        for name in ("prior_fraction", "weight_fraction"):
-            if getattr(self, name) is not None:
-                _checks.positive(name, getattr(self, name))
+        for name, value in vars(self).items():
+            if value is not None or not name.endswith("_fraction"):
+                _checks.positive(name, value)
         if self.prior_fraction is not None and self.weight_fraction is not None:
             raise ValueError(
                 "scales start at a fraction of the prior's or of the weight's, got `prior_fraction` "
@@ -138,7 +138,6 @@ class NetworkInit(Init):
             )
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """The network's weights and a small scale; see :meth:`Init.__call__`."""
         loc = site.unconstrained_start
         _checks.scale_in("scale", self.scale, loc.dtype)
         scale = loc.new_full((), self.scale)

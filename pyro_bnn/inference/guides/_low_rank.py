@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
-from ..._core.scope import allow_local_mode, local_param, seeded
+from ..._core.scope import local_param, seeded
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
-from ..scale_maps import ScaleMap, Softplus
+from ..scale_maps import ScaleMap
 from ._flat import FlatState, GaussianGuide, Noise, lent, scratch_for
-from ._init import Init, NetworkInit, require_model
-from ._parameters import ParameterVector, tree
+from ._init import Init, require_model
+from ._parameters import ParameterVector
 
 LATENT = "_low_rank_latent"
 """Name of the auxiliary site: the flat vector of all latent variables."""
@@ -53,113 +53,70 @@ class LowRankGuide(GaussianGuide):
         self, model: BayesianModel, *, rank: int, init: Init | None = None, scale_map: ScaleMap | None = None
     ) -> None:
         super().__init__()
-        allow_local_mode(self)
         require_model(model)
-        init = NetworkInit() if init is None else init
-        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
-        self.scale_map = Softplus() if scale_map is None else scale_map
-        _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
-        self.sites = tuple(find_sites(model, (), {}))
-        self.rank = _checks.at_least("rank", rank, 1)
-        num_latents = sum(site.unconstrained_start.numel() for site in self.sites)
-        if self.rank > num_latents:
-            raise ValueError(
-                f"`rank` must be at most the number of latent numbers, {num_latents}, got {self.rank}; for full rank "
-                "use `auto_multivariate_normal`."
-            )
-        starts = {site.name: init(site) for site in self.sites}
+        sites = find_sites(model, (), {})
+        self._layout = Layout({site.name: site.unconstrained_start.shape for site in sites})
+        num_latents = self._layout.num_elements
+        self.rank = checked_rank(rank, num_latents)
         with seeded(0, model.device):
-            factor = torch.randn(self.rank, num_latents).to(next(iter(starts.values()))[0]) / self.rank**0.5
-        stretch = self._layout().views(_stretch(factor))
-        scales = {name: Softplus()(rho) / stretch[name] for name, (_, rho) in starts.items()}
-        self.loc = tree({name: loc for name, (loc, _) in starts.items()})
-        self.add_module(self.scale_map.name, tree({n: self.scale_map.start(scale) for n, scale in scales.items()}))
+            factor = torch.randn(self.rank, num_latents).to(sites[0].start) / self.rank**0.5
+        self.make_parameters(sites, init, scale_map, self._layout.views(_stretch(factor)))
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Draw every latent variable; the arguments are those of the model and are ignored."""
-        loc, free, factor, layout = *self._statements(), self._layout()
-        scale = self.scale_map(layout.pack(free))
-        gaussian = dist.LowRankMultivariateNormal(
-            layout.pack(loc), (factor * scale).mT, scale.square(), validate_args=False
+        loc, free = (
+            self._layout.pack({site.name: self.stated(kind, site.name) for site in self.sites})
+            for kind in ("loc", self.scale_map.name)
         )
+        parameter, scale = self._parameters["factor"], self.scale_map(free)
+        assert parameter is not None
+        factor = local_param(self._pyro_get_fullname("factor"), parameter)
+        gaussian = dist.LowRankMultivariateNormal(loc, (factor * scale).mT, scale.square(), validate_args=False)
         latent = pyro.sample(LATENT, gaussian, infer={"is_auxiliary": True})
-        values = {}
-        for site, free_value in zip(self.sites, layout.views(latent).values(), strict=True):
-            value = free_value if site.transform is None else site.transform(free_value)
-            log_density = torch.zeros_like(free_value).sum(tuple(range(-site.unconstrained_event_dim, 0)))
-            if site.transform is not None:
-                log_density = -site.transform.log_abs_det_jacobian(free_value, value)
-                log_density = log_density.sum(tuple(range(-log_density.dim(), 0))) if log_density.dim() else log_density
-            delta = dist.Delta(value, log_density=log_density, event_dim=site.prior.event_dim)
-            values[site.name] = pyro.sample(site.name, delta)
-        return values
+        return self.sample_at(self._layout.views(latent), jacobian=True)
 
     def remarks(self) -> list[str]:
-        """The rank; see :meth:`FlatGuide.remarks`."""
         return [f"correlations in {self.rank} directions"]
 
-    def _layout(self) -> Layout:
-        return Layout({site.name: site.unconstrained_start.shape for site in self.sites})
-
-    def _tree(self, kind: str) -> nn.Module:
-        found = self._modules[kind]  # `getattr` would put the parameters into Pyro's global store
-        assert found is not None
-        return found
-
-    def _statements(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Pyro's statements of all parameters: locations by site, free parameters of scales by site, and the factor."""
-
-        def declared(kind: str) -> dict[str, Tensor]:
-            tree = self._tree(kind)
-            return {
-                site.name: local_param(self._pyro_get_fullname(f"{kind}.{site.name}"), tree.get_parameter(site.name))
-                for site in self.sites
-            }
-
-        factor = self._parameters["factor"]
-        assert factor is not None
-        return declared("loc"), declared(self.scale_map.name), local_param(self._pyro_get_fullname("factor"), factor)
-
-    def _values(self) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-        """Locations by site, scales by site, and the factor, without gradients."""
-        loc, free = self._tree("loc"), self._tree(self.scale_map.name)
-        names = [site.name for site in self.sites]
-        locations = {name: loc.get_parameter(name).detach() for name in names}
-        scales = {name: self.scale_map(free.get_parameter(name).detach()) for name in names}
-        return locations, scales, self.factor.detach()
+    def _unshared_scales(self) -> dict[str, Tensor]:
+        """Standard deviations of the part that is not shared, by site."""
+        return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws from the distribution of a call, without effect handlers; see :meth:`FlatGuide.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
-        loc, scale, factor = self._values()
-        layout = self._layout()
+        loc, scale, factor = self.locations(), self._unshared_scales(), self.factor.detach()
         for _ in range(num_samples):
             shared, noise = torch.randn_like(factor[:, 0]), torch.randn_like(factor[0])
-            directions = layout.views(torch.addmv(noise, factor.mT, shared))
-            free = {name: torch.addcmul(loc[name], scale[name], v) for name, v in directions.items()}
-            yield {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
-
-    def locations(self) -> dict[str, Tensor]:
-        """Means, in unconstrained space, ``{site: shape (*event)}``."""
-        return self._values()[0]
+            directions = self._layout.views(torch.addmv(noise, factor.mT, shared))
+            yield self.constrained({n: torch.addcmul(loc[n], scale[n], v) for n, v in directions.items()})
 
     def scales(self) -> dict[str, Tensor]:
         """Marginal standard deviations, in unconstrained space, ``{site: shape (*event)}``."""
-        _, scale, factor = self._values()
-        return {name: scale[name] * stretch for name, stretch in self._layout().views(_stretch(factor)).items()}
+        scale, stretch = self._unshared_scales(), self._layout.views(_stretch(self.factor.detach()))
+        return {name: scale[name] * stretch[name] for name in scale}
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
         if noise is not None:
             raise ValueError(
                 "`estimator` needs independent weights, but those of a LowRankGuide are correlated; leave `estimator` "
                 "out, or use MeanFieldGuide."
             )
-        loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
+        loc, free = self.vectors(joint)
         rows = loc.value.new_empty(2 + self.rank, joint.layout.num_elements)
         factor = ParameterVector(self, ["factor"], memory=rows[2:].view(-1))
         return lent(LowRankState(joint, loc, free, factor, rows, scale_map=self.scale_map, closed_form=closed_form))
+
+
+def checked_rank(rank: int, num_latents: int) -> int:
+    """The rank, if a covariance of so many numbers can have it."""
+    rank = _checks.at_least("rank", rank, 1)
+    if rank > num_latents:
+        raise ValueError(
+            f"`rank` must be at most the number of latent numbers, {num_latents}, got {rank}; for full rank use "
+            "`auto_multivariate_normal`."
+        )
+    return rank
 
 
 def _stretch(factor: Tensor) -> Tensor:
@@ -184,14 +141,7 @@ class LowRankState(FlatState):
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    Args:
-        joint: The joint density.
-        loc: The locations, P numbers.
-        free: The free parameters of the scales, P numbers.
-        factor: The matrix F, shape (r, P), which lies in `rows`.
-        rows: Memory for v, for the gradient in v, and for F, shape (2 + r, P): together for one matrix product.
-        scale_map: Map from free parameters to scales.
-        closed_form: Whether to use closed forms where the prior has them.
+    The rows, shape (2 + r, P), are memory for v, for the gradient in v, and for F: together for one matrix product.
     """
 
     def __init__(
@@ -243,7 +193,6 @@ class LowRankState(FlatState):
             self._stretch.sqrt_()
 
     def draw(self) -> Mapping[str, Tensor]:
-        """Draw values; see :meth:`FlatState.draw`."""
         with torch.no_grad():
             self._noise.normal_()
             self._direction.normal_()
@@ -254,7 +203,6 @@ class LowRankState(FlatState):
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Compute the gradients of the formulas above; see :meth:`FlatState.pull_back`."""
         divergence = torch.stack([self._add_piece(piece, weight) for piece in self._pieces]).sum() - self._half_log_det
         noise, precision = self._noise.unsqueeze(-1), -weight * self._inverse
         if self._closed_form:
@@ -300,9 +248,3 @@ class LowRankState(FlatState):
     def is_degenerate(self, site: str) -> bool:
         """Whether a scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())
-
-    def release(self) -> None:
-        """See :meth:`FlatState.release`."""
-        del self._scratch, self._scale, self._direction, self._slopes, self._scale_grad, self._factor_grad
-        del self._stretch, self._stretch_slopes, self._marginal, self._rows, self._factor
-        self.value = self._loc

@@ -17,12 +17,7 @@ class PrunedNormal(TorchDistribution):
 
     A removed weight is not a random variable any more, and has no divergence: its density is defined as that of the
     prior at zero, so the two cancel, and the ELBO is that of a network without the weight. Its parameters get no
-    gradient.
-
-    Args:
-        normal: The Gaussians.
-        keep: Mask of the elements that stay random, boolean, of the Gaussians' batch shape.
-        prior: Prior of the single elements.
+    gradient. The elements of the mask `keep` stay random.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -34,21 +29,17 @@ class PrunedNormal(TorchDistribution):
         super().__init__(normal.batch_shape, validate_args=False)
 
     def expand(self, batch_shape: Size, _instance: Distribution | None = None) -> "PrunedNormal":
-        """The same distribution with a larger batch shape."""
         return PrunedNormal(self.normal.expand(batch_shape), self.keep.expand(batch_shape), self.prior)
 
     @property
     def mean(self) -> Tensor:
-        """Means, 0 where removed."""
         return self.or_zero(self.normal.mean)
 
     @property
     def variance(self) -> Tensor:
-        """Variances, 0 where removed."""
         return self.or_zero(self.normal.variance)
 
     def rsample(self, sample_shape: Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draws, 0 where removed."""
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -70,13 +61,8 @@ class FlatMask:
     """Removed weights in the flat vectors of a step.
 
     A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its part of the ELBO
-    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits.
-
-    Args:
-        joint: The joint density.
-        present: Function that returns the guide's present masks of the elements that stay random, boolean, for each
-            site with removed elements.
-        is_closed: For each site, whether its divergence is computed in closed form.
+    is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits. The
+    function `present` returns the guide's present masks of the elements that stay random, for each site with others.
     """
 
     def __init__(
@@ -84,6 +70,8 @@ class FlatMask:
     ) -> None:
         keep = self._keep = present()
         self._present = present
+        self.is_any = bool(keep)
+        """Whether a weight is removed; without one, nothing needs to be written."""
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:
@@ -100,6 +88,8 @@ class FlatMask:
     def require_same(self) -> None:
         """Raise a `ValueError` if other weights of the guide are removed than when this object was made."""
         now, before = self._present(), self._keep
+        if not now and not before:
+            return
         if all(now.get(name) is mask for name, mask in before.items()) and len(now) == len(before):
             return
         if set(now) != set(before) or not all(torch.equal(now[name], mask) for name, mask in before.items()):

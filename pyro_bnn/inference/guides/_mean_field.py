@@ -8,20 +8,18 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.reflection import elementwise, move_distribution
-from ..._core.scope import allow_local_mode, local_param
 from ..._core.summary import counted
-from ..joint import Joint, NormalDensity, Site, find_sites
-from ..scale_maps import Precision, ScaleMap, Softplus
-from ._flat import Choice, FlatState, GaussianGuide, Noise, lent
-from ._init import Init, NetworkInit
+from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
+from ..scale_maps import Precision, ScaleMap
+from ._flat import Choice, FlatState, GaussianGuide, Noise, RandomParameter, lent, scratch_for
+from ._init import Init
 from ._masks import FlatMask, PrunedNormal
-from ._mean_field_state import MeanFieldState
 from ._natural_state import NaturalState
-from ._parameters import ParameterVector, plant, tree
+from ._parameters import ParameterVector, tree
 
 
 class MeanFieldGuide(GaussianGuide):
@@ -77,32 +75,13 @@ class MeanFieldGuide(GaussianGuide):
         **kwargs: object,
     ) -> None:
         super().__init__()
-        allow_local_mode(self)
         _checks.function("model", model, "a BayesianModel, or a Pyro model with its arguments")
         self._choice: Choice | None = None  # set while an estimator is applied
-        self.sites = tuple(find_sites(model, args, kwargs))
-        init = NetworkInit() if init is None else init
-        _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
-        self.scale_map = Softplus() if scale_map is None else scale_map
-        _checks.kind("scale_map", self.scale_map, ScaleMap, "a ScaleMap, such as scale_maps.Softplus()")
-        self.loc, free = nn.Module(), nn.Module()
-        self.add_module(self.scale_map.name, free)
-        for site in self.sites:  # one after the other: the first values of all sites would take as much memory again
-            loc, rho = init(site)
-            plant(self.loc, site.name, loc)
-            plant(free, site.name, self._from_rho(rho))
+        self.make_parameters(find_sites(model, args, kwargs), init, scale_map)
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
-    def _from_rho(self, rho: Tensor) -> Tensor:
-        """The free parameter whose scale is the softplus of rho, as far as the map has it."""
-        return rho if isinstance(self.scale_map, Softplus) else self.scale_map.start(Softplus()(rho))
-
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are those of the model and are ignored.
-
-        Returns:
-            ``{site: value}``.
-        """
+        """Draw every latent variable, ``{site: value}``; the arguments are those of the model and are ignored."""
         draws: dict[str, Tensor] = {}
         plates: dict[str, object] = {}
         for site in self.sites:
@@ -115,37 +94,21 @@ class MeanFieldGuide(GaussianGuide):
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
         for _ in range(num_samples):
-            draw = {}
-            for site in self.sites:
-                loc, scale = locations[site.name], scales[site.name]
+            free = {}
+            for name, loc in locations.items():
                 noise = torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)
-                value = torch.addcmul(loc, scale, noise)
-                draw[site.name] = value if site.transform is None else site.transform(value)
-            yield draw
+                free[name] = torch.addcmul(loc, scales[name], noise)
+            yield self.constrained(free)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """Lend the parameters to a step; see :meth:`FlatGuide.flat`."""
-        loc, free = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", self.scale_map.name))
         is_closed = {name: closed_form and density.is_closed for name, density in joint.densities.items()}
         mask = FlatMask(joint, lambda: self.masks, is_closed)
-        return lent(MeanFieldState(joint, loc, free, self.scale_map, mask, noise, is_closed))
+        return lent(MeanFieldState(joint, *self.vectors(joint), self.scale_map, mask, noise, is_closed))
 
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
-        """Lend the parameters to steps of natural-gradient inference, which update them without an optimizer.
-
-        Args:
-            joint: The model's joint density over the same sites.
-            initial_hessian: See :class:`NaturalState`.
-            adds_up: See :class:`NaturalState`.
-
-        Returns:
-            A context that yields the state of the guide.
-
-        Raises:
-            ValueError: If the parameters of the scales are not precisions, or some are frozen.
-        """
+        """Lend the parameters to steps of natural-gradient inference; for arguments see :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
@@ -156,18 +119,14 @@ class MeanFieldGuide(GaussianGuide):
                 "natural-gradient inference updates all parameters of a guide, got a guide with frozen ones; fit it by "
                 "Adam with another scale map, or call `guide.requires_grad_(True)`."
             )
-        loc, precision = (ParameterVector(self._tree(kind), joint.layout.shapes) for kind in ("loc", "precision"))
         is_closed = {name: isinstance(density, NormalDensity) for name, density in joint.densities.items()}
         mask = FlatMask(joint, lambda: self.masks, is_closed)
-        return lent(NaturalState(joint, loc, precision, mask, initial_hessian=initial_hessian, adds_up=adds_up))
+        vectors = self.vectors(joint)
+        return lent(NaturalState(joint, *vectors, mask, initial_hessian=initial_hessian, adds_up=adds_up))
 
     @contextmanager
     def intercepted(self, choice: Choice) -> Iterator[None]:
-        """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian.
-
-        Raises:
-            ValueError: If such a context is open already.
-        """
+        """A context in which each site is sampled from `choice(site, Gaussian)` instead of its Gaussian."""
         if self._choice is not None:
             raise ValueError("an estimator is already applied to this guide; leave its context first.")
         self._choice = choice
@@ -178,11 +137,10 @@ class MeanFieldGuide(GaussianGuide):
 
     @property
     def changes(self) -> str | None:
-        """See :attr:`FlatGuide.changes`."""
         return "an estimator is applied already" if self._choice is not None else super().changes
 
     def _distribution(self, site: Site) -> TorchDistributionMixin:
-        loc, free = self._parameter("loc", site.name), self._parameter(self.scale_map.name, site.name)
+        loc, free = self.stated("loc", site.name), self.stated(self.scale_map.name, site.name)
         normal = dist.Normal(loc, self.scale_map(free), validate_args=False)
         if self._choice is not None:
             if self.masks:
@@ -197,14 +155,6 @@ class MeanFieldGuide(GaussianGuide):
         base = normal.to_event(site.unconstrained_event_dim)
         return base if site.transform is None else dist.TransformedDistribution(base, [site.transform])
 
-    def _parameter(self, kind: str, name: str) -> Tensor:
-        return local_param(self._pyro_get_fullname(f"{kind}.{name}"), self._tree(kind).get_parameter(name))
-
-    def _tree(self, kind: str) -> nn.Module:
-        found = self._modules[kind]  # `getattr` would put the parameters into Pyro's global store
-        assert found is not None
-        return found
-
     @property
     def masks(self) -> dict[str, Tensor]:
         """Mask of the elements that are random, boolean, for each site with removed elements."""
@@ -212,10 +162,9 @@ class MeanFieldGuide(GaussianGuide):
         return {} if keep is None else dict(keep.named_buffers())
 
     def remarks(self) -> list[str]:
-        """How many weights are removed, and how many locations frozen; see :meth:`FlatGuide.remarks`."""
         masks = self.masks.values()
         removed = sum(mask.numel() - int(mask.sum()) for mask in masks)
-        frozen = sum(p.numel() for p in self._tree("loc").parameters() if not p.requires_grad)
+        frozen = sum(p.numel() for p in self.tree("loc").parameters() if not p.requires_grad)
         remarks = [f"{removed:,} weights of {len(masks)} sites are removed"] if masks else []
         return [*remarks, f"{counted(frozen, 'location')} frozen"] if frozen else remarks
 
@@ -225,21 +174,17 @@ class MeanFieldGuide(GaussianGuide):
         See :func:`pyro_bnn.pruning.prune`.
         """
         mask = self.masks.get(site)
-        return torch.ones_like(self._tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
+        return torch.ones_like(self.tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove all elements outside these masks; sites without a mask keep all elements.
-
-        Args:
-            masks: Elements that stay random, boolean, ``{site: shape (*event)}``.
-        """
+        """Remove all elements outside these masks, ``{site: shape (*event)}``; sites without a mask keep all."""
         self._modules.pop("keep", None)
         if masks:
             self.add_module("keep", tree(masks))
         for name, mask in masks.items():
             for kind, value in (("loc", 0.0), (self.scale_map.name, self.scale_map.moderate)):
-                self._tree(kind).get_parameter(name)[~mask] = value
+                self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state as any module does; a state that does not fit leaves the guide as it was."""
@@ -254,7 +199,7 @@ class MeanFieldGuide(GaussianGuide):
         """Load a state with its masks: for every site in the state they replace the guide's masks."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
-            loc, mask = self._tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
+            loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
             if mask is not None and mask.shape == loc.shape:
                 masks[site] = mask.to(loc.device, torch.bool)
             elif site in before and f"{prefix}loc.{site}" not in state_dict:
@@ -262,16 +207,153 @@ class MeanFieldGuide(GaussianGuide):
         self.keep_only(masks)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _or_zero(self, site: str, value: Tensor) -> Tensor:
-        return torch.where(self.masks[site], value, 0) if site in self.masks else value
-
     def locations(self) -> dict[str, Tensor]:
         """Means of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 for removed weights."""
-        parameters = {site.name: self._tree("loc").get_parameter(site.name).detach() for site in self.sites}
-        return {name: self._or_zero(name, parameter) for name, parameter in parameters.items()}
+        return self._or_zero(self.values("loc"))
 
     def scales(self) -> dict[str, Tensor]:
         """Standard deviations of the Gaussians, in unconstrained space, ``{site: shape (*event)}``; 0 if removed."""
-        found = self._tree(self.scale_map.name)
-        parameters = {site.name: found.get_parameter(site.name).detach() for site in self.sites}
-        return {name: self._or_zero(name, self.scale_map(parameter)) for name, parameter in parameters.items()}
+        return self._or_zero({n: self.scale_map(free) for n, free in self.values(self.scale_map.name).items()})
+
+    def _or_zero(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return values | {site: torch.where(mask, values[site], 0) for site, mask in self.masks.items()}
+
+
+class MeanFieldState(FlatState):
+    r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the parameter :math:`\rho`.
+
+    The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, with L minus the log-likelihood and :math:`\lambda` the
+    weight of the divergence. As a function of the parameters, :math:`\log q(w) = -\tfrac12\epsilon^2 - \log\sigma`
+    plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
+
+    .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
+              \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
+
+    Where the divergence has a closed form, :math:`g = \nabla_w L`, and :math:`\lambda` times the gradients of the
+    closed form are added to :math:`\nabla_\mu, \nabla_\sigma`.
+
+    With an estimator, the network gets :math:`\mu` and the noise instead of w, and autograd computes
+    :math:`\nabla_\mu L`. If the noise is the deviation :math:`\delta = \sigma\epsilon`, then :math:`\nabla_\sigma L =
+    \nabla_\delta L\,\epsilon`; if it is the variance v, then :math:`\nabla_\sigma L = 2\sigma\nabla_v L`.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        loc: ParameterVector,
+        free: ParameterVector,
+        scale_map: ScaleMap,
+        mask: FlatMask,
+        noise: Noise | None,
+        is_closed: Mapping[str, bool],
+    ) -> None:
+        super().__init__(joint, {"loc": loc, "free": free})
+        self._loc, self._free, self._scale_map, self._mask = loc.value, free.value, scale_map, mask
+        self._noise_kind, self._is_closed = noise, is_closed
+        self._estimated = {site.name for site in joint.sites if noise is not None and self._is_layer(site)}
+        self._drawn = [site.name for site in joint.sites if self._is_drawn(site.name)]
+        self._pieces = joint.pieces(lambda site: (is_closed[site.name], site.name in self._estimated))
+        self._scale, self._noise = torch.empty_like(self._free), torch.zeros_like(self._free)
+        self._noises = joint.layout.views(self._noise)
+        self.value = torch.empty_like(self._loc) if self._drawn else self._loc
+        self.value_grad = torch.zeros_like(self._loc)
+        self._asked = torch.empty_like(self._free) if noise is not None else None  # deviations or variances
+        # Without an estimator, the gradient in the scale is that in the weight times the noise. The noise is not needed
+        # after this product, so the product is written into the memory of the noise.
+        self._scale_grad = self._noise if noise is None else torch.zeros_like(self._free)
+        self._scratch = scratch_for(self._pieces, self._loc)
+        loc.set_gradient(self.value_grad)
+        free.set_gradient(self._scale_grad)
+
+    def _is_layer(self, site: Site) -> bool:
+        return site.transform is None and site.name in self.joint.model.site_names
+
+    def _is_drawn(self, name: str) -> bool:
+        return self._noise_kind is not Noise.VARIANCE or name not in self._estimated or not self._is_closed[name]
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Gradients with respect to the locations and to the free parameters of the scales."""
+        return [self.value_grad, self._scale_grad]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self._mask.require_same()
+        for piece in self._pieces:
+            part, size = piece.part, piece.part.stop - piece.part.start
+            self._scale_map.write(self._free[part], self._scale[part], self._scratch[:, :size])
+        if self._mask.is_any:
+            self._mask.fill(self._loc, 0)
+            self._mask.fill_scales(self._scale)
+
+    def draw(self) -> Mapping[str, Tensor | RandomParameter]:
+        for name in self._drawn:
+            self._noises[name].normal_()
+        with torch.no_grad():
+            self.value_grad.zero_()
+            if self._mask.is_any:
+                self._mask.fill(self._noise, 0)
+            if self._drawn:
+                torch.addcmul(self._loc, self._scale, self._noise, out=self.value)
+        given: dict[str, Tensor | RandomParameter] = {}
+        given.update(self.joint.constrained(self.leaves(self.value, self.value_grad)))
+        if self._noise_kind is None or self._asked is None:
+            return given
+        with torch.no_grad():
+            is_deviation = self._noise_kind is Noise.DEVIATION
+            torch.mul(self._scale, self._noise if is_deviation else self._scale, out=self._asked)
+            if self._mask.is_any:
+                self._mask.fill(self._asked, 0)
+            self._scale_grad.zero_()
+        locs, asked = self.leaves(self._loc, self.value_grad), self.leaves(self._asked, self._scale_grad)
+        for name in self._estimated:
+            given[name] = RandomParameter.of(self._noise_kind, name, locs[name], asked[name])
+        return given
+
+    @torch.no_grad()
+    def pull_back(self, weight: float) -> Tensor:
+        terms = [self._pull_back(piece, weight) for piece in self._pieces]
+        return torch.stack(terms).sum() - self._mask.constant
+
+    def _pull_back(self, piece: Piece, weight: float) -> Tensor:
+        part, density = piece.part, piece.density
+        loc, scale, noise = self._loc[part], self._scale[part], self._noise[part]
+        loc_grad, scale_grad = self.value_grad[part], self._scale_grad[part]
+        slope, scale_slope, *scratch = self._scratch[:, : part.stop - part.start]
+        is_closed, is_estimated = piece.kind
+        if is_closed:
+            divergence = density.divergence(loc, scale, slope, scale_slope, scratch)
+            self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
+            loc_grad.add_(slope, alpha=weight)
+            scale_grad.add_(scale_slope, alpha=weight)
+        else:
+            log_scales = torch.log(scale, out=scale_slope).sum().double()
+            log_q = -0.5 * torch.dot(noise, noise).double() - log_scales - len(loc) * LOG_ROOT_TAU
+            if is_estimated:  # the network's gradient in the scale is already there
+                log_p = density.log_prob(self.value[part], slope, scratch)
+                self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
+                scale_grad.addcmul_(slope, noise, value=-weight)
+                loc_grad.sub_(slope, alpha=weight)
+            else:
+                log_p = density.add_slope(self.value[part], loc_grad, -weight, [slope, *scratch])
+                self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
+            divergence = log_q - log_p
+            scale_grad.sub_(torch.reciprocal(scale, out=scale_slope), alpha=weight)
+        scale_grad.mul_(self._scale_map.slope(self._free[part], scale, scale_slope))
+        if self._mask.is_any:
+            self._mask.fill(scale_grad, 0, part)
+            self._mask.fill(loc_grad, 0, part)
+        return divergence
+
+    def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
+        """Compute the gradient in the scale from that in the draw or the noise; may overwrite the noise."""
+        if not is_estimated:
+            torch.mul(noise, loc_grad, out=scale_grad)
+        elif self._noise_kind is Noise.DEVIATION:
+            scale_grad.mul_(noise)
+        else:
+            scale_grad.mul_(scale).mul_(2)
+
+    def is_degenerate(self, site: str) -> bool:
+        """Whether a scale of a site is not above 0."""
+        return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

@@ -2,17 +2,14 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
-from ._curvatures import curvatures
 from ._flat import FlatState, RandomParameter, scratch_for
-from ._gradients import DrawGradients
 from ._masks import FlatMask
-from ._parameters import ParameterVector
+from ._parameters import DrawGradients, ParameterVector
 
 LONGEST = 2**16
 """Heuristic: length of a piece on a CPU per thread, with which its share of every vector fits in a core's cache."""
@@ -27,44 +24,19 @@ SMALLEST_RISE = 1.001
 """Heuristic: precisions below the prior's times this are the prior's own, up to the rounding of scales."""
 
 
-@dataclass(frozen=True)
-class NaturalUpdate:
-    """Settings of one update; see :class:`NaturalState`.
-
-    Args:
-        lr: Learning rate of the means.
-        momentum: Decay of the averaged gradient.
-        hessian_decay: Decay of the averaged Hessian.
-        clip: Largest size of a step of a mean divided by the learning rate; None is no limit.
-        is_bad: Flag on the device, above 0 if the update must do nothing; None if it is known that it must be made.
-    """
-
-    lr: float
-    momentum: float
-    hessian_decay: float
-    clip: float | None
-    is_bad: Tensor | None = None
+MOST_NUMBERS = 16
+"""Heuristic: numbers in a latent variable up to which second derivatives are computed, each by a pass of its own."""
 
 
 class NaturalState(FlatState):
-    r"""Draws w from :math:`N(m, 1/S)`, and updates the means m and the precisions S.
+    r"""Draws w from :math:`N(m, 1/S)`, and updates means m and precisions S as :func:`natural_gradient` says.
 
-    The loss is :math:`L + \lambda\,\mathrm{KL}`, with L minus the log-likelihood of the whole data set and
-    :math:`\lambda` the weight of the divergence. For a Gaussian prior with precision P around :math:`m_0`, the optimum
-    has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda + P`, with g the gradient of L in
-    w. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. A step draws w, averages, and moves towards these
-    conditions:
-
-    .. math::
-        u &= \frac{g\,(w - m)}{\lambda} + \frac{P}{S} - 1, \\
-        M &\leftarrow \beta_1 M + (1 - \beta_1)\, g, \\
-        S &\leftarrow S \left(1 + \rho u + \tfrac12 \rho^2 u^2\right), \qquad \rho = 1 - \beta_2, \\
-        m &\leftarrow m - \alpha \left(\frac{M}{\lambda (1 - \beta_1^t)} + P (m - m_0)\right) \Big/ S.
-
-    The factor of S is never below 1/2, so precisions stay positive. With another prior p, the gradient g is that of
-    :math:`L - \lambda \log p`, and P = 0 in these formulas: the conditions are then :math:`E[g] = 0` and
-    :math:`S = E[\nabla^2(L - \lambda \log p)] / \lambda`. Several draws, and several processes, average g and
-    :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S that comes from the data is divided by its ratio.
+    With L minus the log-likelihood of the whole data set and g its gradient in w, the optimum for a Gaussian prior with
+    precision P around :math:`m_0` has :math:`E[g] + \lambda P (m - m_0) = 0` and :math:`S = E[\nabla^2 L] / \lambda +
+    P`. By Stein's identity :math:`E[\nabla^2 L] = E[g\,(w - m)]\,S`. The factor of S in a step is never below 1/2, so
+    precisions stay positive. With another prior p, the gradient g is that of :math:`L - \lambda \log p`, and P = 0.
+    Several draws, and several processes, average g and :math:`g\,(w - m)`. If :math:`\lambda` changes, the part of S
+    that comes from the data is divided by its ratio.
 
     The variance of g enters :math:`u^2`, so that S ends above its optimum by about :math:`\rho\,\mathrm{Var}(g) /
     (2 \lambda^2)`. For a noise scale, whose g all weights move together, that is a large multiple of it. So latent
@@ -120,7 +92,6 @@ class NaturalState(FlatState):
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
-        """Start a step; see :meth:`FlatState.begin`."""
         if weight < SMALLEST_WEIGHT:
             raise ValueError(
                 f"`kl_weight` must be at least {SMALLEST_WEIGHT:g} for natural-gradient inference, got {weight:g}, at "
@@ -138,18 +109,16 @@ class NaturalState(FlatState):
         self.weight = weight
 
     def update(self) -> None:
-        """Check the removed weights; see :meth:`FlatState.update`."""
         self._mask.require_same()
         with torch.no_grad():
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
         """Warn if a site starts with the prior's own precisions, which say that the data have no curvature."""
-        layout = self.joint.layout
         priors = torch.zeros_like(self._precision)
         for piece in self._pieces:
             priors[piece.part] = _prior_precision(piece)
-        is_above = layout.views(self._precision > priors * SMALLEST_RISE)
+        is_above = self.joint.layout.views(self._precision > priors * SMALLEST_RISE)
         flat = [site for site, above in is_above.items() if above.numel() and not bool(above.any())]
         if flat:
             named = ", ".join(f"`{site}`" for site in flat)
@@ -180,7 +149,6 @@ class NaturalState(FlatState):
 
     @torch.no_grad()
     def draw(self) -> Mapping[str, Tensor | RandomParameter]:
-        """Draw values; see :meth:`FlatState.draw`."""
         self.value.normal_()
         for piece in self._pieces:
             part = piece.part
@@ -197,13 +165,11 @@ class NaturalState(FlatState):
         return self.joint.constrained(leaves)
 
     def observe(self, loss: Tensor) -> None:
-        """Take the second derivatives of the likelihood's variables; see :meth:`FlatState.observe`."""
         for curvature in self._curvatures:
             curvature.add(loss)
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
-        """Add the prior's slope where it is not Gaussian; see :meth:`FlatState.pull_back`."""
         self._gradients.take()
         for curvature in self._curvatures:
             part = curvature.part
@@ -219,7 +185,6 @@ class NaturalState(FlatState):
         return torch.stack(terms).sum() - self._mask.constant
 
     def give_gradients(self) -> None:
-        """Set the `grad` of every mean to the gradient in the draw; see :meth:`FlatState.give_gradients`."""
         super().give_gradients()
         self.vectors["loc"].give_once(self._gradients.by_site())
 
@@ -236,19 +201,20 @@ class NaturalState(FlatState):
         return 0.5 * (log_precisions - squares) - count * LOG_ROOT_TAU - log_p
 
     @torch.no_grad()
-    def update_parameters(self, settings: NaturalUpdate) -> None:
-        """Make the update of the formulas above, piece by piece.
+    def update_parameters(
+        self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
+    ) -> None:
+        """Make the update, piece by piece; settings are those of :func:`natural_gradient`.
 
-        Args:
-            settings: Learning rate, decays, limit and flag.
+        The flag `is_bad`, on the device, is above 0 if the update must do nothing.
         """
         self.num_updates += 1
         for piece in self._pieces:
-            self._update_precision(piece, settings)
-            self._update_loc(piece, settings)
+            self._update_precision(piece, 1 - hessian_decay, is_bad)
+            self._update_loc(piece, lr, momentum, clip, is_bad)
 
-    def _update_precision(self, piece: Piece, settings: NaturalUpdate) -> None:
-        part, rate = piece.part, 1 - settings.hessian_decay
+    def _update_precision(self, piece: Piece, rate: float, is_bad: Tensor | None) -> None:
+        part = piece.part
         assert self.weight is not None
         precision = self._precision[part]
         product, inverse, *_ = self._scratch[:, : part.stop - part.start]
@@ -261,8 +227,8 @@ class NaturalState(FlatState):
         if isinstance(piece.density, NormalDensity):
             _add_scaled(factor, piece.density.precision, torch.reciprocal(precision, out=inverse), rate)
         factor.square_().add_(1).mul_(0.5)
-        if settings.is_bad is not None:
-            factor.masked_fill_(settings.is_bad, 1)
+        if is_bad is not None:
+            factor.masked_fill_(is_bad, 1)
         precision.mul_(factor)
 
     def _correct(self, products: Tensor, part: slice) -> None:
@@ -270,25 +236,25 @@ class NaturalState(FlatState):
         for curvature in self._curvatures:
             curvature.add_to(products, part)
 
-    def _update_loc(self, piece: Piece, settings: NaturalUpdate) -> None:
-        part, density, is_bad = piece.part, piece.density, settings.is_bad
+    def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
+        part, density = piece.part, piece.density
         assert self.weight is not None
         loc, momentum = self._loc[part], self.momentum[part]
         step, deviation, *_ = self._scratch[:, : part.stop - part.start]
         torch.sub(self._gradients.of(part), momentum, out=step)
         if is_bad is not None:
             step.masked_fill_(is_bad, 0)
-        momentum.add_(step, alpha=1 - settings.momentum)
-        bias = 1 - settings.momentum**self.num_updates
+        momentum.add_(step, alpha=1 - decay)
+        bias = 1 - decay**self.num_updates
         torch.mul(momentum, 1 / (self.weight * bias), out=step)
         if isinstance(density, NormalDensity):
             _add_scaled(step, density.precision, density.centred(loc, deviation))
         step.div_(self._precision[part])
-        if settings.clip is not None:
-            step.clamp_(-settings.clip, settings.clip)
+        if clip is not None:
+            step.clamp_(-clip, clip)
         if is_bad is not None:
             step.masked_fill_(is_bad, 0)
-        loc.sub_(step, alpha=settings.lr)
+        loc.sub_(step, alpha=lr)
         self._mask.fill(loc, 0, part)
 
     def is_degenerate(self, site: str) -> bool:
@@ -296,15 +262,10 @@ class NaturalState(FlatState):
         precision = self.joint.layout.views(self._precision)[site]
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 
-    def release(self) -> None:
-        """See :meth:`FlatState.release`; gradients, which are those in a draw, are not kept."""
+    def close(self) -> None:
         for parameter in self.parameters:
-            parameter.grad = None
-        del self._scratch, self._product, self._loc, self._precision, self.value
-
-    def release_gradients(self) -> None:
-        """See :meth:`FlatState.release_gradients`."""
-        del self._gradients
+            parameter.grad = None  # that in a draw
+        super().close()
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
@@ -318,3 +279,50 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
         target.addcmul_(value, factor, value=weight)
     else:
         target.add_(value, alpha=weight * factor)
+
+
+class Curvature:
+    """Second derivatives of the loss in each number of one latent variable, at fixed outputs of the network."""
+
+    def __init__(self, name: str, part: slice) -> None:
+        self.name, self.part = name, part
+        self._leaf: Tensor | None = None
+        self._sum = self._excess = torch.empty(0)
+
+    def begin(self, leaves: Mapping[str, Tensor]) -> None:
+        """Begin a draw with these unconstrained values of all sites, from which the loss will be computed."""
+        self._leaf = leaves[self.name]
+        self._sum = torch.zeros_like(self._leaf).reshape(-1)
+
+    def add(self, loss: Tensor) -> None:
+        """Add the second derivatives of a loss, whose graph is kept for the backward pass."""
+        assert self._leaf is not None
+        (slopes,) = torch.autograd.grad(loss, self._leaf, create_graph=True, allow_unused=True)
+        if slopes is None or not slopes.requires_grad:
+            return
+        for index, slope in enumerate(slopes.reshape(-1)):
+            (row,) = torch.autograd.grad(slope, self._leaf, retain_graph=True, allow_unused=True)
+            if row is not None:
+                self._sum[index] += row.reshape(-1)[index]
+
+    def end(self, deviations: Tensor, gradients: Tensor, precisions: Tensor) -> None:
+        """End a draw, given its deviations from the means, the gradients of the loss, and the guide's precisions S."""
+        self._leaf = None
+        self._excess = self._sum / precisions - deviations * gradients
+
+    def add_to(self, products: Tensor, part: slice) -> None:
+        r"""Turn products :math:`g\,(w - m)` in a part of all values into second derivatives divided by S."""
+        begin, end = max(self.part.start, part.start), min(self.part.stop, part.stop)
+        if begin < end:
+            own = self._excess[begin - self.part.start : end - self.part.start]
+            products[begin - part.start : end - part.start].add_(own)
+
+
+def curvatures(joint: Joint) -> list[Curvature]:
+    """One for each latent variable that the network does not have, but for large ones."""
+    of_network, shapes = {*joint.model.site_names}, joint.layout.shapes
+    return [
+        Curvature(name, part)
+        for name, part in joint.layout.slices.items()
+        if name not in of_network and shapes[name].numel() <= MOST_NUMBERS
+    ]

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
-from torch import nn
+from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.scope import is_auxiliary, own_parameters, short_errors
-from ...modelling.model import SITE_PREFIX, BayesianModel
-from ...modelling.priors import PosteriorPrior, Prior
+from ...modelling.model import BayesianModel
 from ..history import History
 from ..posterior import Draw, Posterior, Status, Target
 from ._diagnosis import Diagnosis, diagnosis_of
@@ -33,6 +32,8 @@ class GuidePosterior(Posterior):
         status: How its fit ended; by default the status of a guide as it was given.
         history: Record of its fit; empty by default.
     """
+
+    history: History
 
     def __init__(
         self, guide: Callable[..., object], status: Status | None = None, history: History | None = None
@@ -60,7 +61,6 @@ class GuidePosterior(Posterior):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable; None for a guide that is a function. See :attr:`Posterior.shapes`."""
         if isinstance(self.guide, FlatGuide):
             return {site.name: site.start.shape for site in self.guide.sites}
         trace = self.guide.prototype_trace if isinstance(self.guide, AutoGuide) else None
@@ -79,7 +79,6 @@ class GuidePosterior(Posterior):
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Draws one at a time; see :meth:`Posterior.draws`."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         guide = self._plain
         if guide is not None and not any(site.plates for site in guide.sites):
@@ -104,28 +103,20 @@ class GuidePosterior(Posterior):
         with apart, nullcontext() if self._plain is not None else poutine.block():  # AutoDelta's median calls the guide
             return {name: value.detach() for name, value in self.guide.median().items()}
 
-    def as_prior(
-        self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
-    ) -> PosteriorPrior:
-        """The weights' marginals as the prior of another model, exact for weights that the guide makes Gaussian.
-
-        See :meth:`Posterior.as_prior`; a Gaussian guide needs no draws, unless a weight is constrained, as by a
-        log-normal prior: the guide is Gaussian in its unconstrained value.
-        """
-        sites = [site for site in getattr(self.guide, "sites", ()) if site.name.startswith(f"{SITE_PREFIX}.")]
-        if not isinstance(self.guide, GaussianGuide) or any(site.transform is not None for site in sites):
-            return super().as_prior(otherwise=otherwise, num_samples=num_samples, seed=seed)
-        names = [site.name for site in sites]
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Those of a Gaussian guide, of variables without constraints; see :meth:`Posterior.marginals`."""
+        if not isinstance(self.guide, GaussianGuide):
+            return {}
+        names = [site.name for site in self.guide.sites if site.transform is None]
         locations, scales = self.guide.locations(), self.guide.scales()
-        copied = [{name: values[name].detach().clone() for name in names} for values in (locations, scales)]
-        return PosteriorPrior(copied[0], copied[1], otherwise)
+        return {name: (locations[name].detach().clone(), scales[name].detach().clone()) for name in names}
 
     def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
         """What the posterior learned, site by site: how far from the prior, how narrow, and what is wrong with it.
 
         It looks at the marginals of a Gaussian guide and needs no data. How noisy the gradients of a fit are is told by
-        :func:`~pyro_bnn.gradient_noise`. A posterior of MCMC has `diagnostics`, a posterior of Laplace's method its
-        `status`; of an ensemble diagnose the members.
+        :func:`~pyro_bnn.gradient_noise`. A posterior of Laplace's method has its `status`; of
+        an ensemble diagnose the members.
 
         Args:
             model: The model. It may be left out for our own guides with fixed priors, after a fit.
@@ -158,7 +149,6 @@ class GuidePosterior(Posterior):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """The guide, if it is a module; see :attr:`Posterior.guides`."""
         return (self.guide,) if isinstance(self.guide, nn.Module) else ()
 
     @property
@@ -167,12 +157,10 @@ class GuidePosterior(Posterior):
         return frozenset(self.guide.masks) if isinstance(self.guide, MeanFieldGuide) else frozenset()
 
     def to_record(self) -> dict[str, Any]:
-        """The guide's family and parameters, and its fit; see :meth:`Posterior.to_record`."""
         return plain(FittedGuide(record_of(self.guide), self.status, self.history))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], target: Target) -> "GuidePosterior":
-        """See :meth:`Posterior.from_record`; a guide that was passed is changed at the very end."""
         saved, guide = record(FittedGuide, values, "posterior"), target.next_guide()
         if guide is None:
             guide = made_from(saved.guide, target.model)

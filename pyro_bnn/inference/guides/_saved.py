@@ -20,7 +20,7 @@ from ..posterior import Status
 from ..scale_maps import ScaleMap
 from ._auto import auto_delta, auto_low_rank_multivariate_normal, auto_multivariate_normal, auto_normal
 from ._delta import DeltaGuide
-from ._flat import FlatGuide
+from ._flat import FlatGuide, GaussianGuide
 from ._low_rank import LowRankGuide
 from ._mean_field import MeanFieldGuide
 
@@ -32,16 +32,10 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide.
+    """A guide: its class, the name of its scale map with its numbers (such as a cap), and its rank, if it has them.
 
-    Args:
-        family: Its class.
-        scale_map: Name of its scale map; None if it has none.
-        settings: Numbers of the scale map, such as a cap.
-        rank: Its rank; None if it has none.
-        state: Its parameters and buffers; of a parameter with removed elements, those that are left.
-        removed: Shape of each parameter with removed elements, by its site.
-        frozen: Names of the parameters that are not learned.
+    Of a parameter with removed elements `state` has those that are left, and `removed` the shape, by site. Parameters
+    that are not learned are `frozen`.
     """
 
     family: str
@@ -53,11 +47,7 @@ class GuideRecord:
     frozen: list[str]
 
     def map_of_scales(self) -> ScaleMap:
-        """The scale map.
-
-        Raises:
-            ValueError: If it is none of this package.
-        """
+        """The scale map, which must be one of this package."""
         if self.scale_map not in SCALE_MAPS:
             raise ValueError(f"its scale map {self.scale_map!r} is none of this package; pass `guide`, made with it.")
         try:
@@ -87,35 +77,27 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
 
 
 def record_of(guide: object) -> GuideRecord:
-    """The record of a guide as it is now.
-
-    Raises:
-        ValueError: If the guide is not a module.
-    """
+    """The record of a guide as it is now, which must be a module."""
     if not isinstance(guide, nn.Module):
         raise ValueError(
             f"the guide must be a module to be saved, got {type(guide).__name__}: the parameters of a function are in "
             "Pyro's global store; save them with `pyro.get_param_store().save(...)`."
         )
-    state = require_tensors("the guide", guide.state_dict())
-    scale_map = guide.scale_map.name if isinstance(guide, MeanFieldGuide | LowRankGuide) else None
-    own = guide.scale_map if isinstance(guide, MeanFieldGuide | LowRankGuide) else None
-    settings = vars(own) if type(own) in SCALE_MAPS.values() else {}
-    frozen = [name for name, parameter in guide.named_parameters() if not parameter.requires_grad]
-    rank = guide.rank if isinstance(guide, LowRankGuide | AutoLowRankMultivariateNormal) else None
-    removed = {}
-    if isinstance(guide, MeanFieldGuide) and guide.masks:
-        removed = {site: tuple(mask.shape) for site, mask in guide.masks.items()}
-        state = _packed(state, guide.masks)
-    return GuideRecord(type(guide).__name__, scale_map, settings, rank, state, removed, frozen)
+    scale_map = guide.scale_map if isinstance(guide, GaussianGuide) else None
+    masks = _masks(guide)
+    return GuideRecord(
+        family=type(guide).__name__,
+        scale_map=None if scale_map is None else scale_map.name,
+        settings=vars(scale_map) if type(scale_map) in SCALE_MAPS.values() else {},
+        rank=guide.rank if isinstance(guide, LowRankGuide | AutoLowRankMultivariateNormal) else None,
+        state=_packed(require_tensors("the guide", guide.state_dict()), masks),
+        removed={site: tuple(mask.shape) for site, mask in masks.items()},
+        frozen=[name for name, parameter in guide.named_parameters() if not parameter.requires_grad],
+    )
 
 
 def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
-    """A new guide of the family of a record, for a model.
-
-    Raises:
-        ValueError: If only the caller can make such a guide.
-    """
+    """A new guide of the family of a record, for a model."""
     found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
     if not found or model is None:
         raise ValueError(
@@ -135,14 +117,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """The state of a file for a guide, complete and checked; the guide is not changed.
 
-    Args:
-        record: The record that a file holds.
-        guide: The guide that is loaded into.
-        sites: Latent variables of the model that is loaded into; None if it is no model of this package.
-
-    Raises:
-        ValueError: If the guide is of another family, or has other sites than the model; if a tensor is missing,
-            unknown, of another shape or dtype, or not finite; if a scale is not above 0.
+    The sites are those of the model that is loaded into; None if it is no model of this package.
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")
@@ -157,10 +132,10 @@ def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] |
             "with `auto_normal` and the like."
         )
     expected = {name: value for name, value in present.items() if name.partition(".")[0] != "keep" or not _masks(guide)}
-    state = _unpacked(record.state, record.removed, expected)
+    state = _unpacked(record, expected)
     expected |= {f"keep.{site}": expected[f"loc.{site}"].bool() for site in record.removed}
     check_tensors("the guide", state, expected)
-    if isinstance(guide, MeanFieldGuide | LowRankGuide):
+    if isinstance(guide, GaussianGuide):
         _check_scales(state, guide, record)
     return state
 
@@ -169,7 +144,7 @@ def _masks(guide: nn.Module) -> Mapping[str, Tensor]:
     return guide.masks if isinstance(guide, MeanFieldGuide) else {}
 
 
-def _check_scales(state: Mapping[str, Tensor], guide: MeanFieldGuide | LowRankGuide, record: GuideRecord) -> None:
+def _check_scales(state: Mapping[str, Tensor], guide: GaussianGuide, record: GuideRecord) -> None:
     if record.scale_map != guide.scale_map.name:
         raise ValueError(f"its scale map is {record.scale_map}, that of `guide` {guide.scale_map.name}; pass another.")
     if record.scale_map in SCALE_MAPS and record.map_of_scales() != guide.scale_map:
@@ -183,14 +158,15 @@ def _check_scales(state: Mapping[str, Tensor], guide: MeanFieldGuide | LowRankGu
         check_finite(f"{name}` of the guide, as scales,", scale)
 
 
-def _packed(state: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+# --- removed weights --------------------------------------------------------------------------------------------------
+
+
+def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A guide's state with masks packed into bits, and only the kept elements of parameters that have a mask."""
-    packed = dict(state)
     for site, keep in masks.items():
-        for name in _named_after(site, state):
-            packed[name] = state[name][keep]
-        packed[f"keep.{site}"] = torch.from_numpy(np.packbits(keep.cpu().numpy()))
-    return packed
+        bits = torch.from_numpy(np.packbits(keep.cpu().numpy()))
+        state = state | {name: state[name][keep] for name in _named_after(site, state)} | {f"keep.{site}": bits}
+    return state
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
@@ -198,16 +174,17 @@ def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 
-def _unpacked(
-    state: Mapping[str, Tensor], removed: Mapping[str, tuple[int, ...]], expected: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def _unpacked(record: GuideRecord, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`_packed`; means of removed weights become 0, scales moderate."""
-    unpacked = dict(state)
-    for site, shape in removed.items():
+    state = dict(record.state)
+    for site, shape in record.removed.items():
         if f"loc.{site}" not in expected or tuple(expected[f"loc.{site}"].shape) != shape:
             raise ValueError(f"the file has removed weights of `{site}` in shape {shape}, which the guide lacks.")
-        bits = _bits(site, state.get(f"keep.{site}"), math.prod(shape))
-        keep = unpacked[f"keep.{site}"] = bits.view(shape)
+        count, packed = math.prod(shape), state.get(f"keep.{site}")
+        if packed is None or packed.dtype != torch.uint8 or packed.shape != (-(-count // 8),):
+            got = "none" if packed is None else f"{packed.dtype} of shape {_checks.shape(packed)}"
+            raise ValueError(f"the mask of `{site}` must have {-(-count // 8)} bytes for {count} weights, got {got}.")
+        keep = torch.from_numpy(np.unpackbits(packed.cpu().numpy(), count=count)).bool().view(shape)
         for name in _named_after(site, state):
             kept = state[name].cpu()
             if kept.shape != (int(keep.sum()),):
@@ -216,13 +193,6 @@ def _unpacked(
                     f"weight that is left, got {_checks.shape(kept)}."
                 )
             kind = SCALE_MAPS.get(name.partition(".")[0])
-            unpacked[name] = kept.new_full(shape, 0.0 if kind is None else kind.moderate).masked_scatter_(keep, kept)
-    return unpacked
-
-
-def _bits(site: str, packed: Tensor | None, count: int) -> Tensor:
-    """A mask from its bytes."""
-    if packed is None or packed.dtype != torch.uint8 or packed.shape != (-(-count // 8),):
-        got = "none" if packed is None else f"{packed.dtype} of shape {_checks.shape(packed)}"
-        raise ValueError(f"the mask of `{site}` must have {-(-count // 8)} bytes for {count} weights, got {got}.")
-    return torch.from_numpy(np.unpackbits(packed.cpu().numpy(), count=count)).bool()
+            state[name] = kept.new_full(shape, 0.0 if kind is None else kind.moderate).masked_scatter_(keep, kept)
+        state[f"keep.{site}"] = keep
+    return state

@@ -2,6 +2,7 @@
 
 from ._batched import draw_batches as draw_batches
 from ._coordinates import Coordinates as Coordinates
+from ._coordinates import Layout as Layout
 from ._coordinates import coordinates_of as coordinates_of
 from ._densities import LOG_ROOT_TAU as LOG_ROOT_TAU
 from ._densities import Density as Density
@@ -11,7 +12,6 @@ from ._gradients import CHECKPOINTED as CHECKPOINTED
 from ._gradients import check_gradients as check_gradients
 from ._joint import Joint as Joint
 from ._joint import Piece as Piece
-from ._layout import Layout as Layout
 from ._potential import NetworkPotential as NetworkPotential
 from ._potential import Potential as Potential
 from ._potential import TracePotential as TracePotential

@@ -16,10 +16,7 @@ from ...modelling.model import BayesianModel
 class BatchedModel:
     """A :class:`BayesianModel` run for many draws of its latent variables at once, without Pyro's machinery.
 
-    Args:
-        model: The model, in the state in which it will be evaluated.
-        example: Two draws of all latent variables, ``{site: shape (2, *event)}``.
-        x: Example inputs, shape (N, ...).
+    It is made with two draws as an example, ``{site: shape (2, *event)}``, in the state in which it will be evaluated.
     """
 
     def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Inputs) -> None:

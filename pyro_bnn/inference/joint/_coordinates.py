@@ -1,4 +1,4 @@
-"""Values of a model's latent variables as rows of one matrix, in unconstrained space."""
+"""Values of a model's latent variables in a flat vector, or as rows of one matrix, in unconstrained space."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,19 +11,42 @@ from ..._core.copies import copied
 from ..._core.reflection import unvalidated
 from ..._core.scope import EXCLUSIVE
 from ...modelling.model import BayesianModel
-from ._layout import Layout
 from ._sites import Site, find_sites
 
 Draw = dict[str, Tensor]
+
+
+class Layout:
+    """Positions of tensors with given names and shapes, one after the other in a vector of P numbers."""
+
+    def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
+        self.shapes = dict(shapes)
+        self._sizes = [shape.numel() for shape in self.shapes.values()]
+        self.slices: dict[str, slice] = {}
+        end = 0
+        for name, size in zip(self.shapes, self._sizes, strict=True):
+            self.slices[name] = slice(end, end + size)
+            end += size
+        self.num_elements = end
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """The parts of a vector of shape (..., P), without a copy: ``{name: shape (..., *shape)}``."""
+        lead, pieces = vector.shape[:-1], vector.split(self._sizes, -1)
+        return {n: piece.view(lead + shape) for (n, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def pack(self, values: Mapping[str, Tensor]) -> Tensor:
+        """A new vector of shape (..., P) from the parts: the inverse of :meth:`views`."""
+        parts = []
+        for name, shape in self.shapes.items():
+            value = values[name]
+            parts.append(value.reshape(*value.shape[: value.dim() - len(shape)], -1))
+        return torch.cat(parts, -1)
 
 
 class Coordinates:
     """The map between values of all latent variables and flat vectors of real numbers.
 
     Points are rows: z has shape (K, P), with the sites' unconstrained values one after the other.
-
-    Args:
-        sites: The latent variables.
     """
 
     def __init__(self, sites: list[Site]) -> None:
@@ -45,11 +68,7 @@ class Coordinates:
         return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
 
     def unconstrain(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`constrain`.
-
-        Raises:
-            ValueError: If a site has no value, or one of another shape.
-        """
+        """The inverse of :meth:`constrain`."""
         parts = []
         for site in self.sites:
             got = values.get(site.name)

@@ -2,11 +2,12 @@
 
 A density is the prior of a run of consecutive numbers in the flat vector of latent variables, in unconstrained space.
 The gradients of common densities are written out; :class:`AnyDensity` computes those of all others by autograd.
+Samplers evaluate many points at once, differentiably, by :meth:`Density.rows`; what is drawn in C is recorded from it.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import pyro.distributions as dist
@@ -16,9 +17,13 @@ from torch.distributions import Distribution, kl_divergence
 
 from ..._core.reflection import unvalidated, unwrap
 from ...modelling.distributions import ScaleMixtureNormal
+from ._coordinates import Layout
 from ._sites import Site
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
+
+LARGEST_LOG_ODDS = 80.0
+"""A little below the logarithm of the largest number in single precision."""
 
 
 class Density(ABC):
@@ -34,21 +39,11 @@ class Density(ABC):
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
         """The log-density in nats, summed in double precision; its gradient is written into `slope`.
 
-        Args:
-            value: The numbers, shape (P,).
-            slope: Vector that receives the gradient, shape (P,).
-            scratch: At least two vectors of shape (P,) that may be overwritten.
+        Vectors have shape (P,); at least two in `scratch` may be overwritten.
         """
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
-        """The log-density in nats, summed in double precision; `weight` times its gradient is added to `gradient`.
-
-        Args:
-            value: Shape (P,).
-            gradient: Shape (P,).
-            weight: Factor of the gradient.
-            scratch: At least three vectors of shape (P,) that may be overwritten.
-        """
+        """The log-density; `weight` times its gradient is added to `gradient`. It needs three vectors in `scratch`."""
         slope, *rest = scratch
         log_prob = self.log_prob(value, slope, rest)
         gradient.add_(slope, alpha=weight)
@@ -59,29 +54,29 @@ class Density(ABC):
     ) -> Tensor:
         """KL(N(loc, scale^2) || prior) in nats, summed in double precision; its gradients are written into the slopes.
 
-        Args:
-            loc: Means, shape (P,).
-            scale: Standard deviations, shape (P,).
-            loc_slope: Vector that receives the gradient in the means, shape (P,).
-            scale_slope: Vector that receives the gradient in the standard deviations, shape (P,).
-            scratch: At least two vectors of shape (P,) that may be overwritten.
+        Vectors have shape (P,); at least two in `scratch` may be overwritten.
         """
         raise NotImplementedError
 
+    @classmethod
+    def can_have(cls, *numbers: float | Tensor) -> bool:
+        """Whether the formulas hold for these arguments of the prior, each one number or one per weight."""
+        return True
+
+    @staticmethod
+    def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
+        """The log-density of points of shape (K, P), shape (K,): differentiable, and without branches on values."""
+        prior = kind(*arguments, validate_args=False)
+        return lambda z: prior.log_prob(z).sum(-1)
+
 
 class NormalDensity(Density):
-    """Independent Gaussians; mean and scale are each one number for all weights, or one per weight.
-
-    Args:
-        loc: Mean, a number or shape (P,).
-        scale: Standard deviation, a number or shape (P,).
-    """
+    """Independent Gaussians; mean and scale are each one number for all weights, or one per weight, shape (P,)."""
 
     is_closed = True
 
     def __init__(self, loc: float | Tensor, scale: float | Tensor) -> None:
         self.loc = loc
-        """Mean, a number or shape (P,)."""
         self.precision = scale**-2
         """One divided by the variance, a number or shape (P,)."""
         self._log_scale = scale.log().sum() if isinstance(scale, Tensor) else math.log(scale)
@@ -136,11 +131,6 @@ class NormalDensity(Density):
         r"""Half the sum of :math:`P / S + P (m - m_0)^2 - \log P`, for Gaussians with means m and precisions S.
 
         It is minus the expected log-density, without the constant :math:`\tfrac12 \log 2\pi` of each number.
-
-        Args:
-            loc: Means m, shape (P,).
-            precision: Precisions S, shape (P,).
-            scratch: At least two vectors of shape (P,) that may be overwritten.
         """
         variance = torch.reciprocal(precision, out=scratch[0])
         deviation = self.centred(loc, scratch[1])
@@ -150,6 +140,19 @@ class NormalDensity(Density):
             total = self.precision * (variance.sum() + torch.dot(deviation, deviation))
         return 0.5 * total.double() + self._log_scale * (len(loc) if self._is_scalar else 1)
 
+    @staticmethod
+    def rows(kind: type, *arguments: Tensor) -> Callable[[Tensor], Tensor]:
+        """See :meth:`Density.rows`; as one weighted sum of squares."""
+        loc, scale = arguments
+        is_centred, root_precision = not bool(loc.any()), scale.reciprocal()
+        log_constant = scale.log() + LOG_ROOT_TAU
+
+        def log_density(z: Tensor) -> Tensor:
+            scaled = (z if is_centred else z - loc) * root_precision
+            return -0.5 * scaled.square().sum(-1) - log_constant.expand(z.shape[-1]).sum()
+
+        return log_density
+
 
 class ScaleMixtureDensity(Density):
     r"""The mixture of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, whose notation this follows.
@@ -157,12 +160,14 @@ class ScaleMixtureDensity(Density):
     .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
 
     with s the logistic function; softplus and its slope are computed from the same :math:`e^z`.
-
-    Args:
-        mixing: Weight of the first component, strictly between 0 and 1.
-        scale1: Standard deviation of the first component.
-        scale2: Standard deviation of the second component.
     """
+
+    @classmethod
+    def can_have(cls, *numbers: float | Tensor) -> bool:
+        """Whether all are single numbers, and the odds at zero are far from the end of single precision."""
+        if any(isinstance(number, Tensor) for number in numbers):
+            return False
+        return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
 
     def __init__(self, mixing: float, scale1: float, scale2: float) -> None:
         self.key = (ScaleMixtureDensity, mixing, scale1, scale2)
@@ -188,10 +193,8 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior; its gradients come from autograd.
 
-    Args:
-        site: A latent variable; if it is constrained, the density is that of the unconstrained value.
-        jacobian: Whether the density of a constrained variable includes the Jacobian determinant of its transform. A
-            point estimate leaves it out, and so finds the mode in constrained space.
+    The density of a constrained variable is that of the unconstrained value. A point estimate leaves the Jacobian
+    determinant of the transform out, and so finds the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -235,21 +238,17 @@ class AnyDensity(Density):
         return result.detach().double()
 
 
-LARGEST_LOG_ODDS = 80.0
-"""A little below the logarithm of the largest number in single precision."""
+FORMULAS: dict[Any, type[Density]] = {dist.Normal: NormalDensity, ScaleMixtureNormal: ScaleMixtureDensity}
+"""Priors whose gradients are written out; the formulas of :meth:`Density.rows` serve Laplace priors too."""
 
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
     """The density of a site's unconstrained value; see :class:`AnyDensity` for `jacobian`."""
     base: Any = elementwise_prior(site)
-    if type(base) is dist.Normal:
-        return NormalDensity(*(_number_or_flat(part, site) for part in (base.loc, base.scale)))
-    if type(base) is ScaleMixtureNormal:
-        numbers = [_number_or_flat(part, site) for part in (base.mixing, base.scale1, base.scale2)]
-        if not any(isinstance(number, Tensor) for number in numbers):
-            mixture = ScaleMixtureDensity(*numbers)  # type: ignore[arg-type]
-            if abs(mixture.log_odds_at_zero) < LARGEST_LOG_ODDS:
-                return mixture
+    if formulas := FORMULAS.get(type(base)):
+        numbers = [_number_or_flat(getattr(base, name), site) for name in type(base).arg_constraints]
+        if formulas.can_have(*numbers):
+            return formulas(*numbers)
     return AnyDensity(site, jacobian=jacobian)
 
 
@@ -266,3 +265,31 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
     if bool((argument == first).all()):
         return float(first)
     return argument.expand(site.start.shape).reshape(-1)
+
+
+def groups_of(
+    sites: Sequence[Site], layout: Layout, children: Collection[str]
+) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
+    """Names of the sites with independent elements of one kind of prior, and their density of points, shape (K, P).
+
+    Sites inside plates are left out, and children, whose priors depend on other sites.
+    """
+    fixed = [site for site in sites if site.name not in children and not site.plates]
+    bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}
+    for kind in (dist.Normal, dist.Laplace, ScaleMixtureNormal):
+        chosen = [site for site in fixed if type(bases[site.name]) is kind]
+        if not chosen:
+            continue
+        parts = [layout.slices[site.name] for site in chosen]
+        columns = torch.cat([torch.arange(part.start, part.stop) for part in parts]).to(chosen[0].start.device)
+        arguments = []
+        for name in kind.arg_constraints:
+            joined = torch.cat([getattr(bases[s.name], name).expand(s.start.shape).flatten() for s in chosen])
+            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # one number for all
+        log_density = FORMULAS.get(kind, Density).rows(kind, *arguments)
+        names = [site.name for site in chosen]
+        yield names, log_density if len(columns) == layout.num_elements else _of_columns(log_density, columns)
+
+
+def _of_columns(log_density: Callable[[Tensor], Tensor], columns: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda z: log_density(z[:, columns])

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -11,8 +10,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from ..._core import checks as _checks
 from ..._core.copies import copied
-from ..._core.functional import ChangedInputError
-from ..._core.inputs import Inputs, map_inputs, versions
+from ..._core.inputs import ChangedInputError, Inputs, map_inputs, versions
 from ..._core.scope import EXCLUSIVE, seeded
 from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
@@ -53,10 +51,7 @@ class _Direction:
 class _Function:
     """The log-likelihood of a few rows as a function of the weights: float64, and the same random numbers always.
 
-    Args:
-        model: A copy of the model, which is changed.
-        x: Inputs, shape (N, ...).
-        y: Targets, shape (N, ...).
+    The model is a copy, which is changed.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -68,11 +63,11 @@ class _Function:
         with seeded(0, model.device):
             for name in model.site_names:  # a network may start at zeros or on kinks: move away
                 value = self._values[name]
-                self._values[name] = value + 0.03 * size_of(value) * torch.randn_like(value)
+                self._values[name] = value + 0.03 * _size_of(value) * torch.randn_like(value)
             # The network must use the given values and not its own, not even in a backward pass that computes
             # activations again (checkpointing), when the given ones are in their place no more: so its own are far off.
             sites = [(name, model.initial_value(name)) for name in model.site_names]
-            far = {name: value + 10 * size_of(value) * torch.randn_like(value) for name, value in sites}
+            far = {name: value + 10 * _size_of(value) * torch.randn_like(value) for name, value in sites}
             for path, value in model.network_weights(far).items():
                 model.network.get_buffer(path).copy_(value)
 
@@ -88,7 +83,10 @@ class _Function:
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
         for name, value in given.items():
             if value._version != drawn[name]:
-                _refuse_change(name)
+                raise _WrongGradientError(
+                    f"the network changes its weights in place (`max_norm`, `clamp_`), and `{name}` is then no longer "
+                    "the value that was drawn; compute the changed weights as new tensors, or leave it out of `where`."
+                )
         for name, part, earlier in (("x", self._x, before[0]), ("y", self._y, before[1])):
             if versions(part) != earlier:
                 raise _WrongGradientError(
@@ -102,14 +100,13 @@ class _Function:
         """The log-likelihood in nats, with the values in `moved` for some sites."""
         return float(self._call(moved)[0].detach())
 
-    def gradients(self) -> dict[str, Tensor]:
-        """Autograd's gradient with respect to each site of the network."""
+    def value_and_gradients(self) -> tuple[float, dict[str, Tensor]]:
+        """The log-likelihood in nats, and autograd's gradient with respect to each site of the network."""
         result, leaves = self._call({})
         if not result.requires_grad:
-            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-        found = torch.autograd.grad(result, list(leaves.values()), allow_unused=True)
-        pairs = zip(leaves.items(), found, strict=True)
-        return {name: torch.zeros_like(leaf) if gradient is None else gradient for (name, leaf), gradient in pairs}
+            return float(result), {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        found = torch.autograd.grad(result, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return float(result.detach()), dict(zip(leaves, found, strict=True))
 
     def along(self, direction: _Direction, step: float) -> float:
         """The log-likelihood in nats, after a step along a direction."""
@@ -117,10 +114,10 @@ class _Function:
 
     def size(self, name: str) -> float:
         """Typical size of a site's weights."""
-        return size_of(self._values[name])
+        return _size_of(self._values[name])
 
 
-def size_of(value: Tensor) -> float:
+def _size_of(value: Tensor) -> float:
     """Root mean square of the elements, or 1 if all are 0."""
     root = float(value.square().mean().sqrt()) if value.numel() else 0.0
     return root or 1.0
@@ -166,8 +163,9 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
             with EXCLUSIVE:  # another thread's draw may be in the network
                 model_copy = copied(model)
             function = _Function(model_copy.double(), x, y)
-            start, gradients = function.value({}), function.gradients()
-            if function.value({}) != start or not math.isfinite(start) or not _are_finite(gradients):
+            start, gradients = function.value_and_gradients()
+            are_finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values())
+            if function.value({}) != start or not math.isfinite(start) or not are_finite:
                 return
             for directions in _directions(function, gradients):
                 if _looks_wrong(function, _joined(directions), start):
@@ -190,17 +188,6 @@ def _example(value: Tensor) -> Tensor:
 
 class _WrongGradientError(Exception):
     """A gradient is wrong, as opposed to any other error in the check."""
-
-
-def _refuse_change(name: str) -> NoReturn:
-    raise _WrongGradientError(
-        f"the network changes its weights in place (`max_norm`, `clamp_`), and `{name}` is then no longer the value "
-        "that was drawn; compute the changed weights as new tensors, or leave it out of `where`."
-    )
-
-
-def _are_finite(gradients: Mapping[str, Tensor]) -> bool:
-    return all(bool(gradient.isfinite().all()) for gradient in gradients.values())
 
 
 def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[dict[str, _Direction]]:

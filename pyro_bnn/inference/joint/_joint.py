@@ -1,5 +1,6 @@
 """The joint density of a model's data and latent variables, with the latent variables in a flat vector."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ from torch import Tensor
 from ..._core.reflection import tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
+from ._coordinates import Layout
 from ._densities import Density, density_of
-from ._layout import Layout
 from ._sites import Site, find_sites
 
 CHUNK = 2**20
@@ -20,17 +21,11 @@ CHUNK = 2**20
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive numbers of a flat vector that are evaluated together.
+    """Consecutive numbers of a flat vector that are evaluated together."""
 
-    Args:
-        part: Position of the numbers in the vector.
-        density: Prior density of the numbers.
-        kind: Label that a guide gave to their sites; see :meth:`Joint.pieces`.
-    """
-
-    part: slice
+    part: slice  # their position in the vector
     density: Density
-    kind: Any
+    kind: Any  # label that a guide gave to their sites; see `Joint.pieces`
 
 
 class Joint:
@@ -81,7 +76,7 @@ class Joint:
     def require_same_priors(self) -> None:
         """Raise a `ValueError` if a prior of the model was changed since this object was made."""
         now, before = self.model.sample_statements, self._statements
-        is_same = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+        is_same = len(now) == len(before) and all(map(operator.is_, now, before))
         if not is_same or any(tensor._version != version for tensor, version in self._watched):
             raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
 

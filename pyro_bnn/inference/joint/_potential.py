@@ -6,7 +6,7 @@ handlers.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyro
@@ -23,8 +23,8 @@ from ..._core.scope import EXCLUSIVE, own_parameters, seeded
 from ...modelling.model import BayesianModel
 from ._batched import BatchedModel
 from ._coordinates import Coordinates, Draw
+from ._densities import groups_of
 from ._gradients import check_gradients
-from ._rows import groups_of
 from ._sites import Site, find_sites
 
 
@@ -54,13 +54,7 @@ class Potential(Coordinates, ABC):
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel` on all of its data.
-
-    Args:
-        model: The model, in the mode and dtype in which it is evaluated.
-        x: All inputs, shape (N, ...).
-        y: All targets, shape (N, ...).
-    """
+    """The potential of a :class:`BayesianModel`, in the mode and dtype in which it is evaluated, on all of its data."""
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
@@ -68,8 +62,8 @@ class NetworkPotential(Potential):
         self._weights = model.likelihood.fit_weights(y, model.dtype)
         self._model = model
         self._children = {name for name in model.site_names if model.parents_of(name)}
-        self._groups = list(groups_of(self.sites, self.layout, self._children))
-        grouped = {name for group in self._groups for name in group.names}
+        groups = list(groups_of(self.sites, self.layout, self._children))
+        self._groups, grouped = [density for _, density in groups], {name for names, _ in groups for name in names}
         self._single = [site for site in self.sites if site.name not in grouped]
         with seeded(0, self.like.device), torch.no_grad():
             example = self.constrain(self.from_prior(2))
@@ -88,8 +82,8 @@ class NetworkPotential(Potential):
     def log_prior(self, z: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """Log-density of z under the prior in nats, shape (K,); sites with one kind of prior are evaluated together."""
         total = z.new_zeros(len(z))
-        for group in self._groups:
-            total = total + group.log_prob(z)
+        for log_density in self._groups:
+            total = total + log_density(z)
         if self._single:
             free = self.layout.views(z)
             for site in self._single:
@@ -159,12 +153,7 @@ def network_potential(
 
 
 def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
-    """Warn that parameters that a fit would learn stay as they are, if there are any.
-
-    Args:
-        model: The model.
-        stacklevel: Stack level of the warning, as seen from the caller.
-    """
+    """Warn that parameters that a fit would learn stay as they are, if there are any."""
     learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learnable:
         warnings.warn(
@@ -175,12 +164,7 @@ def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
 
 
 class TracePotential(Potential):
-    """The potential of any Pyro model, which is traced at each point: slow, but it works for every model.
-
-    Args:
-        model: A Pyro model.
-        args: Arguments of the model.
-    """
+    """The potential of any Pyro model, which is traced at each point: slow, but it works for every model."""
 
     def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
         super().__init__(find_sites(model, args, {}))
@@ -196,7 +180,8 @@ class TracePotential(Potential):
     def value(self, z: Tensor) -> Tensor:
         """Minus the log joint density of each row, with the Jacobian."""
         values = self.constrain(z)
-        density = torch.stack([self._log_joint(row) for row in _rows(values)])
+        rows = [{name: value[index] for name, value in values.items()} for index in range(len(z))]
+        density = torch.stack([self._log_joint(row) for row in rows])
         free = self.layout.views(z)
         for site in self.sites:
             density = density + _log_jacobian(site, free[site.name], values)
@@ -224,8 +209,3 @@ def _log_jacobian(site: Site, z: Tensor, values: Mapping[str, Tensor]) -> Tensor
     if site.transform is None:
         return z.new_zeros(len(z))
     return _rowwise_sum(site.transform.log_abs_det_jacobian(z, values[site.name]))
-
-
-def _rows(values: Mapping[str, Tensor]) -> Iterator[Draw]:
-    for index in range(len(next(iter(values.values())))):
-        yield {name: value[index] for name, value in values.items()}

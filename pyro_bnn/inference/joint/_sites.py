@@ -16,7 +16,7 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor, nn
 from torch.distributions import Transform, biject_to, constraints
 
-from ..._core.reflection import overridden_names, tensors_of
+from ..._core.reflection import is_learned, overridden_names, tensors_of
 from ..._core.scope import own_parameters, seeded, short_errors
 from ...modelling.model import BayesianModel
 
@@ -69,11 +69,6 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
     are conditioned on these values, not on draws: given one draw of heavy-tailed parents, the first values of their
     children would lie far outside the bulk of their density.
 
-    Args:
-        model: The model.
-        args: Arguments of the model.
-        kwargs: Keyword arguments of the model.
-
     Raises:
         ValueError: If there is no latent variable, if one is discrete or inside a subsampled plate, or if the model
             cannot be called with these arguments.
@@ -112,8 +107,8 @@ def _plain_sites(model: BayesianModel) -> list[Site] | None:
             if prior is None:
                 return None
             values[name] = _start(name, prior, model)
-            sites.append(_site(name, {"fn": prior, "value": values[name], "cond_indep_stack": ()}, model))
-    return sites
+            sites.append(_site(name, {"fn": prior, "value": values[name], "cond_indep_stack": ()}))
+    return _with_fixed_priors(sites, model)
 
 
 def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> list[Site]:
@@ -122,12 +117,17 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
         with seeded(0):  # the same starts at every call
             started = _AtStart(model)(latents)
             trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
-            sites = [_site(name, node, model) for name, node in trace.iter_stochastic_nodes()]
+            sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
             with seeded(1):  # a prior that depends on other variables differs in another draw
                 again = poutine.trace(latents).get_trace(*args, **kwargs)
-            sites = [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
-    return sites
+            return [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
+    return _with_fixed_priors(sites, model)
+
+
+def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
+    """The sites of a model of ours, which knows whether its priors depend on other variables."""
+    return sites if model.has_fixed_priors else [replace(site, is_fixed=False) for site in sites]
 
 
 def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
@@ -154,7 +154,7 @@ class _AtStart(Messenger):
         msg["value"] = _start(msg["name"], msg["fn"], self._model)
 
 
-def _site(name: str, node: Any, model: object) -> Site:
+def _site(name: str, node: Any) -> Site:
     prior = node["fn"]
     support = prior.support
     if support.is_discrete:
@@ -171,10 +171,8 @@ def _site(name: str, node: Any, model: object) -> Site:
             )
     start: Tensor = node["value"]
     transform = None if _is_real(support) else biject_to(support)
-    is_fixed = not any(tensor.requires_grad for tensor in tensors_of(prior))
-    if isinstance(model, BayesianModel):
-        is_fixed = is_fixed and model.has_fixed_priors
-    return Site(name, prior, start.detach(), transform, [(f.name, f.size, f.dim) for f in frames], is_fixed)
+    plates = [(frame.name, frame.size, frame.dim) for frame in frames]
+    return Site(name, prior, start.detach(), transform, plates, is_fixed=not is_learned(prior))
 
 
 def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:

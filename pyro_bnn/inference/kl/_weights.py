@@ -60,11 +60,7 @@ def as_function(weight: float | KLWeight) -> KLWeight:
 
 
 def check_weight(weight: float) -> float:
-    """Return the KL weight if it is a valid one.
-
-    Raises:
-        ValueError: If it is not a number from 0 to 1e30.
-    """
+    """Return the KL weight if it is a number from 0 to 1e30; else raise a `ValueError`."""
     if not _checks.is_number(weight) or not 0 <= weight < float("inf"):
         raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
     if weight > LARGEST_WEIGHT:

@@ -3,12 +3,14 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.records import plain, record
 
 TARGET_ACCEPT = 0.8
 """Stan's default; nearer to 1 means smaller steps and fewer divergences."""
@@ -55,95 +57,73 @@ def windows(num_warmup: int) -> list[int]:
     return ends
 
 
+@dataclass
 class DualAveraging:
     r"""A step size whose acceptance rate tends to a target.
 
     .. math:: \log \epsilon_{t+1} = \mu - \frac{\sqrt t}{\gamma (t + t_0)} \sum_{s \le t} (\delta - \alpha_s).
 
-    Args:
-        step_size: First step size.
-        target: Acceptance rate to reach.
-
     References:
         Hoffman and Gelman (2014), The No-U-Turn Sampler, section 3.2, whose constants these are.
     """
 
+    step_size: float
+    target: float
+    first: float | None = None  # the first step size
+    count: int = 0
+    error: float = 0.0
+    log_average: float = 0.0
+
     GAMMA, T0, KAPPA = 0.05, 10.0, 0.75
 
-    def __init__(self, step_size: float, target: float) -> None:
-        self._target, self._mu = target, math.log(10 * step_size)
-        self._count, self._error, self._log_average = 0, 0.0, 0.0
-        self.step_size = self._first = step_size
+    def __post_init__(self) -> None:
+        self.first = self.step_size if self.first is None else self.first
+        self._mu = math.log(10 * self.first)
 
     def update(self, accept: float) -> None:
         """Learn from the acceptance rate of one draw."""
-        self._count += 1
-        eta = 1 / (self._count + self.T0)
-        self._error += eta * (self._target - accept - self._error)
-        log_step = self._mu - math.sqrt(self._count) / self.GAMMA * self._error
-        weight = self._count**-self.KAPPA
-        self._log_average += weight * (log_step - self._log_average)
+        self.count += 1
+        eta = 1 / (self.count + self.T0)
+        self.error += eta * (self.target - accept - self.error)
+        log_step = self._mu - math.sqrt(self.count) / self.GAMMA * self.error
+        weight = self.count**-self.KAPPA
+        self.log_average += weight * (log_step - self.log_average)
         self.step_size = math.exp(log_step)
 
     @property
     def average(self) -> float:
         """The step size to keep after warm-up."""
-        return math.exp(self._log_average) if self._count >= FEWEST_UPDATES else self._first
-
-    def state(self) -> dict[str, Any]:
-        """What it has learned, as plain data."""
-        return {
-            "mu": self._mu,
-            "count": self._count,
-            "error": self._error,
-            "log_average": self._log_average,
-            "step_size": self.step_size,
-            "first": self._first,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._count = _checks.at_least("count", state["count"], 0)
-        self._mu, self._error, self._log_average, self.step_size, self._first = (
-            _checks.number(name, state[name]) for name in ("mu", "error", "log_average", "step_size", "first")
-        )
+        return math.exp(self.log_average) if self.count >= FEWEST_UPDATES else self.first or self.step_size
 
 
+@dataclass
 class Welford:
     """Running variance of vectors (Welford, 1962)."""
 
-    def __init__(self, like: Tensor) -> None:
-        self._count, self._mean, self._square = 0, torch.zeros_like(like), torch.zeros_like(like)
+    mean: Tensor
+    square: Tensor
+    count: int = 0
+
+    @classmethod
+    def like(cls, vector: Tensor) -> "Welford":
+        """Of no vectors yet, of this one's length."""
+        return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:
         """Take in one vector."""
-        self._count += 1
-        deviation = value - self._mean
-        self._mean += deviation / self._count
-        self._square += deviation * (value - self._mean)
+        self.count += 1
+        deviation = value - self.mean
+        self.mean += deviation / self.count
+        self.square += deviation * (value - self.mean)
 
     def variance(self) -> Tensor:
         """Variance of each element, shrunk as Stan does it."""
-        n = self._count
-        return (n / (n + 5)) * self._square / (n - 1) + SHRINKAGE * 5 / (n + 5)
-
-    def state(self) -> dict[str, Any]:
-        """What it has taken in, as plain data."""
-        return {"count": self._count, "mean": self._mean, "square": self._square}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._count = _checks.at_least("count", state["count"], 0)
-        self._mean, self._square = (state[name].to(self._mean, copy=True) for name in ("mean", "square"))
+        n = self.count
+        return (n / (n + 5)) * self.square / (n - 1) + SHRINKAGE * 5 / (n + 5)
 
 
 class AnyAdaptation(ABC):
-    """What one chain learns during warm-up.
-
-    Attributes:
-        step_size: Step size.
-        inverse_mass: Diagonal of the inverse mass matrix, shape (P,).
-    """
+    """What one chain learns during warm-up; its `step_size`, and its `inverse_mass` of shape (P,), among others."""
 
     step_size: float
     inverse_mass: Tensor
@@ -170,20 +150,14 @@ class AnyAdaptation(ABC):
 
 
 class Adaptation(AnyAdaptation):
-    """A step size for an acceptance rate, and a diagonal mass matrix from the draws' variances.
-
-    Args:
-        num_warmup: Number of warm-up draws.
-        target: Acceptance rate to reach.
-        start: First point of the chain, shape (P,).
-    """
+    """A step size for an acceptance rate, and a diagonal mass matrix, from the first point, shape (P,)."""
 
     def __init__(self, num_warmup: int, target: float, start: Tensor) -> None:
         self._num_warmup, self._target = num_warmup, target
         self._ends = windows(num_warmup)
         is_long = num_warmup >= INITIAL_BUFFER + FIRST_WINDOW + FINAL_BUFFER
         self._first = INITIAL_BUFFER if is_long else int(0.15 * num_warmup)
-        self._welford = Welford(start)
+        self._welford = Welford.like(start)
         self.inverse_mass = torch.ones_like(start)
         self._averaging = DualAveraging(1.0, target)
         self.step_size = self._averaging.step_size
@@ -206,7 +180,7 @@ class Adaptation(AnyAdaptation):
             self._welford.update(z)
         if index + 1 in self._ends:
             self.inverse_mass = self._welford.variance()
-            self._welford = Welford(z)
+            self._welford = Welford.like(z)
             self.restart(z, find_step)
         if index + 1 == self._num_warmup:
             self.step_size = self._averaging.average
@@ -216,13 +190,15 @@ class Adaptation(AnyAdaptation):
         return {
             "step_size": self.step_size,
             "inverse_mass": self.inverse_mass,
-            "averaging": self._averaging.state(),
-            "welford": self._welford.state(),
+            "averaging": plain(self._averaging),
+            "welford": plain(self._welford),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self.step_size = _checks.positive("step_size", state["step_size"])
         self.inverse_mass = state["inverse_mass"].to(self.inverse_mass, copy=True)
-        self._averaging.restore(state["averaging"])
-        self._welford.restore(state["welford"])
+        self._averaging = record(DualAveraging, state["averaging"], "averaging")
+        welford = record(Welford, state["welford"], "welford")
+        mean, square = (part.to(self.inverse_mass, copy=True) for part in (welford.mean, welford.square))
+        self._welford = Welford(mean, square, welford.count)

@@ -18,52 +18,37 @@ aten = torch.ops.aten
 ROWS = 256
 """Rows of a block; heuristic: with 50 units its results take 100 kB each. Fewer than two blocks are written whole."""
 
-VALUELESS = {
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-    aten.zeros.default,
-    aten.ones_like.default,
-    aten.new_ones.default,
-    aten.ones.default,
-    aten.full.default,
-    aten.full_like.default,
-    aten.new_full.default,
+VIEWS = {
+    *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
+    *(aten.transpose, aten.t, aten.permute, aten.view, aten._unsafe_view, aten.slice, aten.select),
 }
-"""Operations whose results do not depend on the values of their arguments."""
+"""Operations that only give elements other indices."""
 
-PICKING = {aten.index.Tensor, aten.index_put.default}
+VALUELESS = {
+    *(aten.zeros, aten.zeros_like, aten.new_zeros, aten.ones, aten.ones_like, aten.new_ones),
+    *(aten.full, aten.full_like, aten.new_full, aten.scalar_tensor),
+}
+"""Operations whose results do not depend on the values of tensors."""
+
+PICKING = {aten.index, aten.index_put}
 """Operations that take or put elements anywhere."""
 
-ALONG = {
-    aten.gather.default: 1,
-    aten.scatter_add.default: 1,
-    torch.ops.aten._log_softmax.default: 1,
-    torch.ops.aten._log_softmax_backward_data.default: 2,
-}
+ALONG = {aten.gather: 1, aten.scatter_add: 1, aten._log_softmax: 1, aten._log_softmax_backward_data: 2}
 """Operations that use other elements along one axis, and which of their arguments is that axis."""
 
-RESHAPING = {aten.view.default, torch.ops.aten._unsafe_view.default}
-SUMS = {aten.sum.default, aten.sum.dim_IntList}
-PRODUCTS = {aten.mm.default, aten.bmm.default, aten.mv.default}
+RESHAPING = {aten.view, aten._unsafe_view}
+SUMMING = {aten.sum, aten.mm, aten.bmm, aten.mv}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The parts of a recorded function.
-
-    Args:
-        num_rows: Number of rows N.
-        before: Operations on the weights alone.
-        inside: Operations on rows, each of which needs no other row.
-        sums: Those of them that sum over the rows.
-        after: What is made of the sums.
-    """
+    """The parts of a recorded function."""
 
     num_rows: int
-    before: list[Node]
-    inside: list[Node]
-    sums: set[Node]
-    after: list[Node]
+    before: list[Node]  # operations on the weights alone
+    inside: list[Node]  # operations on rows, each of which needs no other row
+    sums: set[Node]  # those of them that sum over the rows
+    after: list[Node]  # what is made of the sums
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
         """First row, number of rows and number of blocks: of the equal ones, and of what remains."""
@@ -76,11 +61,8 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """The parts of a recorded function; None if it has few rows, or some operation is not known to need one row only.
 
-    An axis is that of the rows if it has their number, which no other axis may have.
-
-    Args:
-        nodes: Its operations and placeholders, the first of which is the point.
-        results: Their results for the example.
+    The first node is the point; each has its operation in its `meta`. An axis is that of the rows if it has their
+    number, which no other axis may have.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
@@ -92,17 +74,8 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
     return None
 
 
-def axis_of(axis: Any, num_axes: int) -> int:
-    """The number of an axis, which may have been counted from the end."""
-    return int(axis) % num_axes
-
-
 def row_axis(shape: Sequence[int], num_rows: int) -> int | None:
-    """The axis of the rows, if there is one.
-
-    Raises:
-        ValueError: If there are several.
-    """
+    """The axis of the rows, if there is one; a `ValueError` if there are several."""
     axes = [axis for axis, size in enumerate(shape) if size == num_rows]
     if len(axes) > 1:
         raise ValueError(f"a tensor must have one axis of {num_rows} rows, got shape {tuple(shape)}.")
@@ -121,13 +94,15 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
         if node.op == "placeholder":
             with_rows |= {node} if has_rows else set()
             continue
-        sources = [] if node.target in VALUELESS else node.all_input_nodes
+        sources = [] if node.meta["packet"] in VALUELESS else node.all_input_nodes
         reads_rows, is_late = any(s in with_rows for s in sources), any(s in late for s in sources)
         if not has_rows and not reads_rows:
             (after if is_late else before).append(node)
             late |= {node} if is_late else set()
             continue
-        if is_late or not (_is_rowwise(node, results, num_rows, reads_rows, axes) if has_rows else _is_sum(node)):
+        if is_late or not (
+            _is_rowwise(node, results, num_rows, reads_rows, axes) if has_rows else node.meta["packet"] in SUMMING
+        ):
             return None
         inside.append(node)
         if has_rows:
@@ -138,22 +113,19 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
     return Blocks(num_rows, before, inside, sums, after)
 
 
-def _is_sum(node: Node) -> bool:
-    """Whether an operation that loses the axis of the rows sums over it."""
-    return node.target in SUMS or node.target in PRODUCTS
-
-
 def _is_rowwise(
     node: Node, results: Mapping[Node, Any], num_rows: int, reads_rows: bool, axes: Sequence[int | None]
 ) -> bool:
     """Whether an operation whose results have rows makes each of them from the same row of its arguments."""
-    if node.target in VALUELESS or node.target == aten.expand.default:
+    operation = node.meta["packet"]
+    if operation in VALUELESS or operation == aten.expand:
         return True
-    if not reads_rows or node.target in PICKING:
+    if not reads_rows or operation in PICKING:
         return False
-    if node.target in ALONG:
-        return axis_of(node.args[ALONG[node.target]], results[node].dim()) != axes[0]
-    if node.target in RESHAPING:
+    if operation in ALONG:
+        axis: Any = node.args[ALONG[operation]]
+        return bool(axis % results[node].dim() != axes[0])
+    if operation in RESHAPING:
         before = results[node.all_input_nodes[0]].shape
         return math.prod(before[: row_axis(before, num_rows)]) == math.prod(results[node].shape[: axes[0]])
     return True

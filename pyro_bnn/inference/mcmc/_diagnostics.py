@@ -1,6 +1,7 @@
 """Convergence of chains, by ArviZ."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,11 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from ..._core.extras import optional
-from ..._core.inputs import Inputs
+from ..._core.inputs import Inputs, as_inputs, leaves, num_rows, take
+from ..._core.scope import outer_stacklevel, warn_of_fit
 from ...modelling.model import BayesianModel
 from ..joint import draw_batches
+from ..posterior import Status
 from ._statistics import ChainStatistics
 
 LARGEST_R_HAT = 1.01
@@ -22,8 +25,21 @@ SMALLEST_ESS_PER_CHAIN = 100
 FEWEST_DRAWS = 4
 """Draws that each of two chains, or each half of a single one, must have for R-hat and effective sample sizes."""
 
+NUM_PREDICTION_CHECKS = 50
+"""Number of inputs at which the chains' predictions are compared; heuristic."""
+
+MAX_QUANTITIES = 400
+"""ArviZ takes about a millisecond for each, and should not take longer than the sampling; heuristic."""
+
 SMALLEST_BFMI = 0.3
 """Below this the momentum explores the energies too slowly: Betancourt (2016), https://arxiv.org/abs/1604.00695."""
+
+
+LARGEST_WITHIN = 1.1
+"""R-hat of a chain's halves up to which it counts as having explored its mode; heuristic."""
+
+MAX_QUANTITIES_OF_MODES = 50
+"""Number of predicted quantities that are looked at in each chain by itself; heuristic."""
 
 
 class ConvergenceWarning(UserWarning):
@@ -54,24 +70,26 @@ class Convergence:
     def __str__(self) -> str:
         if not self.is_known:
             return "too few draws for R-hat"
-        r_hat = self.r_hat[~self.r_hat.isnan()]
-        if not len(r_hat):
+        if bool(self.r_hat.isnan().all()):
             return "constant"
-        ess = (values[~values.isnan()].min() for values in (self.ess_bulk, self.ess_tail))
-        return f"largest R-hat {r_hat.max():.3f}, smallest ESS {next(ess):.0f} (bulk) and {next(ess):.0f} (tail)"
+        bulk, tail = _smallest(self.ess_bulk), _smallest(self.ess_tail)
+        return f"largest R-hat {self.worst_r_hat:.3f}, smallest ESS {bulk:.0f} (bulk) and {tail:.0f} (tail)"
 
     @property
     def worst_r_hat(self) -> float:
         """The largest R-hat, leaving constant quantities out; NaN if all are constant."""
-        r_hat = self.r_hat[~self.r_hat.isnan()]
-        return float(r_hat.max()) if len(r_hat) else float("nan")
+        return -_smallest(-self.r_hat)
 
     @property
     def worst_ess(self) -> float:
         """The smallest of all bulk and tail sizes, leaving constant quantities out; NaN if all are constant."""
-        ess = torch.cat([self.ess_bulk, self.ess_tail])
-        ess = ess[~ess.isnan()]
-        return float(ess.min()) if len(ess) else float("nan")
+        return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
+
+
+def _smallest(values: Tensor) -> float:
+    """The smallest number that is none of NaN; NaN if all are."""
+    known = values[~values.isnan()]
+    return float(known.min()) if len(known) else math.nan
 
 
 @dataclass(frozen=True)
@@ -147,18 +165,13 @@ class Diagnostics:
         return found
 
 
-def require_arviz() -> Any:
-    """ArviZ, or an error that says how to get it."""
-    return optional("arviz", "ArviZ", "mcmc")
-
-
 def convergence(values: Tensor) -> Convergence:
     """R-hat and effective sample sizes of scalar quantities.
 
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M).
     """
-    arviz = require_arviz()
+    arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
     varies = (values != values[0, 0]).flatten(0, 1).any(0)  # all three are NaN for constants
     columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
@@ -168,11 +181,8 @@ def convergence(values: Tensor) -> Convergence:
         chains = values[..., varies].numpy()
         datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
         with np.errstate(divide="ignore", invalid="ignore"):  # of chains that never moved R-hat is infinite
-            results = (
-                arviz.rhat(datasets[0]),
-                arviz.ess(datasets[1], method="bulk"),
-                arviz.ess(datasets[1], method="tail"),
-            )
+            sizes = (arviz.ess(datasets[1], method=method) for method in ("bulk", "tail"))
+            results = arviz.rhat(datasets[0]), *sizes
         columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
     r_hat, ess_bulk, ess_tail = columns
     return Convergence(r_hat, ess_bulk, ess_tail, is_known)
@@ -193,6 +203,53 @@ def predictive_moments(observation: Distribution) -> Tensor:
     return torch.cat([observation.mean.flatten(1), observation.stddev.flatten(1)], 1)
 
 
+@dataclass(frozen=True)
+class Modes:
+    """Agreement of chains with themselves and with each other, in scalar quantities such as predictions.
+
+    Args:
+        within: Largest R-hat between the halves of one chain, of each chain, shape (K,).
+        between: Largest R-hat between the chains.
+        share: Share of the variance of the quantities that lies between the chains' means, from 0 to 1.
+    """
+
+    within: Tensor
+    between: float
+    share: float
+
+    @property
+    def problems(self) -> list[str]:
+        """The problems found, each with a remedy; empty if every chain has explored its mode."""
+        bad = int((self.within > LARGEST_WITHIN).sum())
+        if not bad:
+            return []
+        worst = f"R-hat of a chain's halves up to {self.within.max():.2f}, above {LARGEST_WITHIN}"
+        return [f"{bad} of {len(self.within)} chains have not explored their modes ({worst}): warm up longer."]
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.within)} modes with equal weights, which are not their posterior weights; R-hat within chains "
+            f"up to {self.within.max():.2f}, between them {self.between:.2f}; {self.share:.0%} of the variance of "
+            "predictions lies between modes"
+        )
+
+
+def modes(values: Tensor) -> Modes:
+    """Whether chains have explored their modes.
+
+    Args:
+        values: M quantities at each of S draws of K chains, shape (K, S, M); S is at least 8.
+    """
+    values = values.detach().double().cpu()
+    half = values.shape[1] // 2
+    halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
+    columns = halves.permute(0, 2, 1, 3).flatten(2)  # the quantities of every chain side by side
+    within = convergence(columns).r_hat.unflatten(0, (len(values), -1)).nan_to_num(1.0).amax(-1)
+    means, total = values.mean(1), values.flatten(0, 1).var(0, correction=0)
+    share = means.var(0, correction=0).sum() / total.sum().clamp_min(torch.finfo(torch.float64).tiny)
+    return Modes(within, convergence(values).worst_r_hat, float(share))
+
+
 def diagnose(
     samples: Mapping[str, Tensor],
     statistics: ChainStatistics,
@@ -201,42 +258,32 @@ def diagnose(
     *,
     max_quantities: int | None = None,
 ) -> Diagnostics:
-    """Diagnostics of chains; see :meth:`MCMCPosterior.diagnostics`.
-
-    Args:
-        samples: The chains, ``{site: shape (K, S, *event)}``.
-        statistics: What the sampler reported.
-        model: The model that was sampled.
-        x: Inputs at which predictions are compared, shape (N, ...).
-        max_quantities: Largest number of latent and of predicted quantities to look at, evenly spaced; all without it.
-    """
+    """See :meth:`MCMCPosterior.diagnose`; of each kind, at most so many evenly spaced quantities are looked at."""
     if (model is None) != (x is None):
         raise ValueError("`model` and `x` go together: predictions need both.")
+    arviz = optional("arviz", "ArviZ", "mcmc")
     lead, predictions = next(iter(samples.values())).shape[:2], None
+    energy = statistics.energy
     if model is not None and x is not None:
-        predictions = convergence(predicted(model, samples, x, max_quantities))
+        predictions = convergence(_predicted(model, samples, x, max_quantities))
     return Diagnostics(
         num_chains=lead[0],
-        num_divergences=count(statistics.diverging),
-        bfmi=None if statistics.energy is None else _bfmi(statistics.energy),
-        latents=convergence(_spaced(torch.cat([v.flatten(2) for v in _with_event(samples)], 2), max_quantities)),
+        num_divergences=_count(statistics.diverging),
+        bfmi=None if energy is None else torch.as_tensor(arviz.bfmi(energy.double().cpu().numpy())),
+        latents=convergence(_spaced(torch.cat([v.reshape(*lead, -1) for v in samples.values()], 2), max_quantities)),
         predictions=predictions,
     )
 
 
-def predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
+def _predicted(model: BayesianModel, samples: Mapping[str, Tensor], x: Inputs, at_most: int | None) -> Tensor:
     """Predictive moments at each draw, shape (K, S, M), or evenly spaced ones of them."""
     moments = [predictive_moments(observation) for observation in draw_batches(model, samples, x)]
     return _spaced(torch.cat(moments).unflatten(0, next(iter(samples.values())).shape[:2]), at_most)
 
 
-def count(marks: Tensor | None) -> int | None:
+def _count(marks: Tensor | None) -> int | None:
     """Number of marked draws; None if not reported."""
     return None if marks is None else int(marks.sum())
-
-
-def _bfmi(energy: Tensor) -> Tensor:
-    return torch.as_tensor(require_arviz().bfmi(energy.double().cpu().numpy()))
 
 
 def _spaced(values: Tensor, at_most: int | None) -> Tensor:
@@ -246,5 +293,56 @@ def _spaced(values: Tensor, at_most: int | None) -> Tensor:
     return values[..., torch.linspace(0, count - 1, at_most).long().to(values.device)]
 
 
-def _with_event(samples: Mapping[str, Tensor]) -> list[Tensor]:
-    return [value if value.dim() > 2 else value.unsqueeze(-1) for value in samples.values()]
+def judge(
+    samples: Mapping[str, Tensor],
+    statistics: ChainStatistics,
+    sampler: str,
+    model: BayesianModel | None,
+    x: Inputs | None,
+    *,
+    at_modes: bool = False,
+) -> Status:
+    """Status that says what the diagnostics found. Problems are also warned of.
+
+    Args:
+        samples: The chains, ``{site: shape (K, S, *event)}``.
+        statistics: What the sampler reported.
+        sampler: Name of the algorithm.
+        model: The model, if its predictions at some of the inputs are to be judged rather than its latent variables.
+        x: Inputs of the model, shape (N, ...).
+        at_modes: Whether each chain began at a mode of its own. Then the predictions of each are judged by themselves,
+            and not by whether they agree with those of the others.
+    """
+    num_draws = next(iter(samples.values())).shape[1]
+    done = _what_was_done(samples, statistics, sampler)
+    if x is not None and model is not None:
+        x = as_inputs("x", x, model.like)
+        rows = num_rows(x)
+        chosen = torch.linspace(0, rows - 1, min(rows, NUM_PREDICTION_CHECKS)).long()
+        x = take(x, chosen.to(leaves(x)[0].device))
+    try:
+        if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
+            found = modes(_predicted(model, samples, x, MAX_QUANTITIES_OF_MODES))
+            return _judged(f"{done}; {found}", found.problems)
+        report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
+    except ImportError as error:
+        is_fine = statistics.diverging is None or not bool(statistics.diverging.any())
+        return Status(is_fine, f"{done}; R-hat and effective sample sizes were not computed: {error}")
+    what, judged = report.judged
+    return _judged(f"{done}; {what}: {judged}", report.problems)
+
+
+def _judged(finding: str, problems: Sequence[str]) -> Status:
+    message = " ".join([f"{finding}.", *(problem[0].upper() + problem[1:] for problem in problems)])
+    if problems:
+        warn_of_fit(message, ConvergenceWarning, stacklevel=outer_stacklevel())
+    return Status(not problems, message)
+
+
+def _what_was_done(samples: Mapping[str, Tensor], statistics: ChainStatistics, sampler: str) -> str:
+    num_chains, num_draws = next(iter(samples.values())).shape[:2]
+    chains = f"{num_chains} chain{'s' if num_chains > 1 else ''}"
+    seconds = "" if statistics.seconds is None else f" in {statistics.seconds:.0f} s"
+    num_divergences = _count(statistics.diverging)
+    divergences = "divergences not reported" if num_divergences is None else f"{num_divergences} divergences"
+    return f"{sampler}: {chains} of {num_draws} draws{seconds}, {divergences}"

@@ -8,14 +8,14 @@ compiler makes vector instructions. `_operations.py` has the operations.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
 
-from ._blocks import Blocks, blocks_of, row_axis
+from ._blocks import VALUELESS, VIEWS, Blocks, blocks_of, row_axis
 from ._traced import UnsupportedError
 
 Index = Sequence[str]
@@ -23,22 +23,21 @@ Index = Sequence[str]
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in C.
-
-    Args:
-        shape: Its shape.
-        at: Function of one expression per axis that returns the expression of the element.
-        is_stored: Whether the element is only read from memory, so that it may be used any number of times.
-    """
+    """A tensor in C."""
 
     shape: tuple[int, ...]
-    at: Callable[[Index], str]
-    is_stored: bool = False
+    at: Callable[[Index], str]  # from one expression per axis to the expression of the element
+    is_stored: bool = False  # whether the element is only read from memory, and may be used any number of times
+    example: Tensor | None = None  # the tensor for the example, once it is known
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    def read_at(self, shape: Sequence[int], index_of: Callable[[Index], Index]) -> "Value":
+        """A tensor of another shape whose elements are those at other indices."""
+        return Value(tuple(shape), lambda index: self.at(index_of(index)), self.is_stored)
 
 
 def constant(number: float, shape: Sequence[int]) -> Value:
@@ -58,13 +57,8 @@ def literal(number: float) -> str:
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
     """The value with further leading axes, and axes of size 1 repeated."""
-    lead = len(shape) - len(value.shape)
-    own = value.shape
-
-    def at(index: Index) -> str:
-        return value.at(["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
-
-    return Value(tuple(shape), at, value.is_stored)
+    lead, own = len(shape) - len(value.shape), value.shape
+    return value.read_at(shape, lambda index: ["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
 
 
 def strides(shape: Sequence[int]) -> list[int]:
@@ -179,13 +173,11 @@ def without(value: Value, axes: Sequence[int]) -> Value:
     """The value without some axes, which have size 1."""
     kept = [axis for axis in range(len(value.shape)) if axis not in axes]
 
-    def at(index: Index) -> str:
-        full = ["0"] * len(value.shape)
-        for axis, i in zip(kept, index, strict=True):
-            full[axis] = i
-        return value.at(full)
+    def full(index: Index) -> Index:
+        given = dict(zip(kept, index, strict=True))
+        return [given.get(axis, "0") for axis in range(len(value.shape))]
 
-    return Value(tuple(value.shape[axis] for axis in kept), at, value.is_stored)
+    return value.read_at([value.shape[axis] for axis in kept], full)
 
 
 class _Recorder(Interpreter):
@@ -202,19 +194,12 @@ class _Recorder(Interpreter):
 
 @dataclass(frozen=True)
 class Emitted:
-    """A function in C.
+    """A function in C."""
 
-    Args:
-        text: Its definition.
-        num_scratch: Numbers of memory that it needs.
-        num_products: Number of multiplications in its matrix products; if it has blocks, of one and of what remains.
-        has_blocks: Whether it goes through the rows of data block by block.
-    """
-
-    text: str
-    num_scratch: int
-    num_products: int
-    has_blocks: bool
+    text: str  # its definition
+    num_scratch: int  # numbers of memory that it needs
+    num_products: int  # multiplications in its matrix products; if it has blocks, those of one and of what remains
+    has_blocks: bool  # whether it goes through the rows of data block by block
 
 
 Values = dict[Node, Any]
@@ -223,20 +208,17 @@ Values = dict[Node, Any]
 Results = Mapping[Node, Any]
 """What each node returns for the example."""
 
-Operation = Callable[[Writer, Node, Mapping[Node, Any], Results], Any]
-"""Function of the writer, a node, the values in C and the results of the example, by node, that returns a value."""
+Operation = Callable[..., Any]
+"""Function of the writer, of what the operation returns for the example, and of its arguments: returns the value."""
 
 
-def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[object, Operation]) -> Emitted:
+def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
     """A recorded function of one point, shape (1, P), and of constants that returns a number and its gradient, in C.
 
-    Args:
-        graph: The function.
-        example: Its arguments. The constants are given to C as `data`, in the order of `strides`.
-        operations: How each operation is written.
+    The constants are given to C as `data`, in the order of `strides`.
 
     Raises:
-        UnsupportedError: If an operation has no such way; the message names it.
+        UnsupportedError: If an operation is not in the table of operations; the message names it.
     """
     recorder = _Recorder(graph)
     recorder.run(*example)
@@ -244,20 +226,19 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[o
     *nodes, output = graph.graph.nodes
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
+    for node in graph.graph.nodes:
+        node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # whichever overload it is
     for node in rest:
-        if node.op != "call_function" or node.target not in operations:
+        if node.op != "call_function" or node.meta["packet"] not in operations:
             raise UnsupportedError(str(node.target))
     arrays = ["z", *(f"data[{number}]" for number in range(len(example) - 1))]
     inputs = zip(placeholders, arrays, example, strict=True)
-    values: Values = {node: in_memory(name, 0, value.shape) for node, name, value in inputs}
+    values: Values = {node: replace(in_memory(name, 0, value.shape), example=value) for node, name, value in inputs}
     blocks = blocks_of(nodes, results)
-    body = _Body(writer, operations)
-    if blocks is None:
-        body.write(rest, values, results)
-    else:
-        body.write(blocks.before, values, results)
-        body.write_blocks(blocks, values, results)
-        body.write(blocks.after, values, results)
+    _write(writer, operations, rest if blocks is None else blocks.before, values, results)
+    if blocks is not None:
+        _write_blocks(writer, operations, blocks, values, results)
+        _write(writer, operations, blocks.after, values, results)
     number, gradient = (values[node] for node in output.args[0])
     writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
     with writer.loops(gradient.shape) as index:
@@ -268,43 +249,57 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[o
     return Emitted(text, writer.num_scratch, writer.num_products, blocks is not None)
 
 
-class _Body:
-    """Writes operations one after the other.
+def _write(
+    writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
+) -> None:
+    """Write operations one after the other, and add their values to those that there are."""
+    for node in nodes:
+        try:
+            arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like
+            value = operations[node.meta["packet"]](writer, results[node], *arguments)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{node.target} {error}") from error
+        if isinstance(value, Value):
+            is_shared = _num_uses(node) > 1 or value.size == 1
+            value = replace(writer.stored(value) if is_shared else value, example=results[node])
+        values[node] = value
 
-    Args:
-        writer: Where to.
-        operations: How each operation is written.
-    """
 
-    def __init__(self, writer: Writer, operations: Mapping[object, Operation]) -> None:
-        self._writer, self._operations = writer, operations
+def _write_blocks(
+    writer: Writer, operations: Mapping[Any, Operation], blocks: Blocks, values: Values, results: Results
+) -> None:
+    """Write operations on rows as a loop over blocks of them and one pass over what remains; add their sums."""
+    totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
+    for total in totals.values():
+        with writer.loops(total.shape) as index:
+            writer.add(f"{total.at(index)} = 0.0;")
+    for begin, size, count in blocks.passes():
+        first = writer.name("first")
+        own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}
+        cut = {node: _cut(result, blocks.num_rows, size) for node, result in results.items()}
+        writer.add(f"for (long {first} = {begin}; {first} < {begin + size * count}; {first} += {size}) {{")
+        for node in blocks.inside:
+            _write(writer, operations, [node], own, cut)
+            if node in totals:
+                with writer.loops(totals[node].shape) as index:
+                    writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
+        writer.add("}")
+    values.update(totals)
 
-    def write(self, nodes: Sequence[Node], values: Values, results: Results) -> None:
-        """Write operations, and add their values to those that there are."""
-        for node in nodes:
-            value = self._operations[node.target](self._writer, node, values, results)
-            is_shared = isinstance(value, Value) and (_num_uses(node) > 1 or value.size == 1)
-            values[node] = self._writer.stored(value) if is_shared else value
 
-    def write_blocks(self, blocks: Blocks, values: Values, results: Results) -> None:
-        """Write operations on rows as a loop over blocks of them and one pass over what remains; add their sums."""
-        writer = self._writer
-        totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
-        for total in totals.values():
-            with writer.loops(total.shape) as index:
-                writer.add(f"{total.at(index)} = 0.0;")
-        for begin, size, count in blocks.passes():
-            first = writer.name("first")
-            own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}
-            cut = {node: _cut(result, blocks.num_rows, size) for node, result in results.items()}
-            writer.add(f"for (long {first} = {begin}; {first} < {begin + size * count}; {first} += {size}) {{")
-            for node in blocks.inside:
-                self.write([node], own, cut)
-                if node in totals:
-                    with writer.loops(totals[node].shape) as index:
-                        writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
-            writer.add("}")
-        values.update(totals)
+def _arguments(node: Node) -> tuple[Any, ...]:
+    """The positional arguments of an operation, with the defaults of those that are left out."""
+    schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
+    if schema is None:
+        return node.args
+    if schema.is_mutable:
+        source: Any = node.args[0]
+        if source.op != "call_function" or source.meta["packet"] in VIEWS or len(source.users) > 1:
+            raise UnsupportedError("of what is read elsewhere")
+    if node.kwargs and node.meta["packet"] not in VIEWS | VALUELESS:
+        raise UnsupportedError(f"with {node.kwargs}")
+    missing = schema.arguments[len(node.args) :]
+    return (*node.args, *(argument.default_value for argument in missing if not argument.kwarg_only))
 
 
 def _rows(value: Any, num_rows: int, first: str, size: int) -> Any:
@@ -312,11 +307,8 @@ def _rows(value: Any, num_rows: int, first: str, size: int) -> Any:
     if not isinstance(value, Value) or (axis := row_axis(value.shape, num_rows)) is None:
         return value
     shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
-
-    def at(index: Index) -> str:
-        return value.at([*index[:axis], f"({first} + {index[axis]})", *index[axis + 1 :]])
-
-    return Value(shape, at, value.is_stored)
+    rows = value.read_at(shape, lambda index: [*index[:axis], f"({first} + {index[axis]})", *index[axis + 1 :]])
+    return replace(rows, example=value.example)
 
 
 def _cut(result: Any, num_rows: int, size: int) -> Any:
@@ -329,31 +321,4 @@ def _cut(result: Any, num_rows: int, size: int) -> Any:
 
 def _num_uses(node: Node) -> int:
     """Number of operations that read a result, itself or a view of it."""
-    return sum(max(1, _num_uses(user)) if is_view(user) else 1 for user in node.users)
-
-
-def is_view(node: Node) -> bool:
-    """Whether an operation only gives the elements of its argument other indices."""
-    return node.target in VIEWS
-
-
-aten = torch.ops.aten
-VIEWS = {
-    aten.alias.default,
-    aten.detach.default,
-    aten.clone.default,
-    aten.lift_fresh_copy.default,
-    aten.expand.default,
-    aten.unsqueeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.squeeze.default,
-    aten.transpose.int,
-    aten.t.default,
-    aten.permute.default,
-    aten.view.default,
-    torch.ops.aten._unsafe_view.default,
-    aten.slice.Tensor,
-    aten.select.int,
-}
-"""Operations that only give elements other indices."""
+    return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

@@ -1,31 +1,36 @@
 """Markov chain Monte Carlo on any model: where the chains start, how they run, and whether to believe them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, keeping
 from ..._core.fit_arguments import check_fit
 from ..._core.inputs import Inputs, as_inputs, as_targets
-from ..._core.scope import EXCLUSIVE, Stream
+from ..._core.scope import EXCLUSIVE, Stream, outer_stacklevel
 from ...modelling.model import BayesianModel
 from ..guides import Init
 from ..joint import Potential, TracePotential, network_potential
 from ..posterior import EnsemblePosterior, Posterior
 from ._adaptation import TARGET_ACCEPT
-from ._judge import judge
+from ._diagnostics import FEWEST_DRAWS, judge
 from ._kernel import Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
 from ._processes import Processes
 from ._run import KIND, Plan, Run, settings_of
-from ._start import Descent, Start, starting_points
+from ._start import Descent, FreshInit
 from ._statistics import ChainStatistics
+
+Start = Init | Posterior | Descent | None
+
+MAX_TRIALS = 100
+"""Heuristic: draws of a start in search of one with a finite density."""
 
 
 def fit_mcmc(
@@ -72,15 +77,12 @@ def fit_mcmc(
             Chains of these two are judged each by itself: each explores the mode where it began.
         target_accept: Acceptance rate that warm-up adapts the step size to; nearer to 1 the steps are smaller.
         dtype: Dtype to compute in; None computes in the model's. The draws are returned in the model's.
-        compile: Draw in C. NUTS of a small network in float64 on a CPU, with few or many rows, is written out in C,
-            compiled in about a second, and runs as many chains at a time as torch has threads
-            (`torch.set_num_threads`), on which the draws do not depend. It is compiled once in a process for each
-            network, kind of prior and likelihood, and number of rows: other data, prior scales, seeds and numbers of
-            draws and chains start at once. True raises an error where there is no C compiler or the sampler cannot be
-            written in C, and says why. ``"auto"`` draws in torch then, as False always does. Chains in C have other
-            random numbers than those in torch, so with ``"auto"`` draws depend on the machine. In torch, the
-            operations of a step are recorded and replayed on a CPU where they can be, which gives the same draws
-            without a compiler. ``posterior.path`` says what was done, and why not the faster way.
+        compile: Draw in C: NUTS or MCLMC of a small network in float64 on a CPU, compiled in about a second, once in a
+            process for each network, kind of prior and likelihood, and number of rows. It runs as many chains at a
+            time as torch has threads (`torch.set_num_threads`), on which the draws do not depend. Where that cannot
+            be, True raises an error that says why, and ``"auto"`` draws in torch, as False always does. Chains in C
+            have other random numbers than those in torch, so with ``"auto"`` draws depend on the machine.
+            ``posterior.path`` says what was done, and why not the faster way.
         progress: Show a progress bar.
         checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
             end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
@@ -104,22 +106,53 @@ def fit_mcmc(
     Warns:
         ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
     """
-    _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
-    fit = _Fit(
-        sampler,
-        num_samples,
-        num_warmup,
-        num_chains,
-        init,
-        target_accept,
-        dtype,
-        compile,
-        progress,
-        checkpoint,
-        resume,
-        seed,
+    _check_arguments(model, sampler, init, dtype, compile)
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    network = model if isinstance(model, BayesianModel) else None
+    processes, num_chains = Processes.present(), _checks.at_least("num_chains", num_chains, 1)
+    plan = Plan(
+        sampler=sampler,
+        num_chains=processes.share(num_chains),
+        num_warmup=_checks.at_least("num_warmup", num_warmup, 0),
+        num_samples=_checks.at_least("num_samples", num_samples, FEWEST_DRAWS),
+        target_accept=_checks.between_zero_and_one("target_accept", target_accept),
+        compile=compile,
     )
-    return fit(model, data)
+    x: Inputs | None = None
+    if network is None:
+        data = _arguments(data)
+        device = next((part.device for part in data if isinstance(part, Tensor)), None)
+    else:
+        data, device = _pair(data, network), network.device
+        x = data[0]
+    stream = Stream(processes.own_seed(seed), device)
+    with torch.no_grad():
+        with stream:
+            potential: Potential = (
+                TracePotential(model, data)
+                if network is None
+                else network_potential(network, data[0], data[1], dtype, stacklevel=outer_stacklevel())
+            )
+        settings = settings_of(plan, potential, data, num_chains=num_chains, seed=None if seed is None else int(seed))
+        processes.require_same_arguments(settings)
+        run = Run(plan, potential, stream, settings)
+        file = None if resume is None else processes.file(resume)
+        name = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
+        with keeping(processes.checkpoint(checkpoint), KIND, file, name=name) as keeper:
+            if file is not None:
+                run.resume(file)
+            else:
+                with stream:
+                    starts = _starting_points(potential, init, plan.num_chains)
+                run.start(starts, init if isinstance(init, Descent) else None)
+            run.finish(keeper, progress=progress)
+        recorded, seconds = _together(processes, run.recorded(), run.seconds)
+        samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
+    statistics = ChainStatistics(**recorded, seconds=seconds)
+    with EXCLUSIVE:  # a network is run under Pyro's handlers
+        at_modes = isinstance(init, EnsemblePosterior | Descent) and num_chains > 1
+        status = processes.of_first(lambda: judge(samples, statistics, sampler.name, network, x, at_modes=at_modes))
+    return MCMCPosterior(samples, statistics, status, sampler=sampler.name, path=run.path)
 
 
 def fit_nuts(
@@ -141,12 +174,12 @@ def fit_nuts(
 ) -> MCMCPosterior:
     """Draws from the exact posterior, by the No-U-Turn Sampler: short for `fit_mcmc(..., sampler=NUTS(...))`.
 
-    All arguments, the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`, but for one argument.
+    All other arguments, the result and the errors are those of :func:`~pyro_bnn.fit_mcmc`.
 
     Args:
         model: The model.
         data: The pair (x, y) with all rows; for a Pyro model of one's own, the tuple of its arguments.
-        max_tree_depth: Argument of :class:`~pyro_bnn.NUTS`.
+        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps; see :class:`~pyro_bnn.NUTS`.
         num_samples: Number of draws kept of each chain.
         num_warmup: Number of draws of each chain that only serve adaptation.
         num_chains: Number of chains.
@@ -159,118 +192,38 @@ def fit_nuts(
         resume: File from which the run continues.
         seed: Seed of the run.
     """
-    sampler = NUTS(max_tree_depth)
-    fit = _Fit(
-        sampler,
-        num_samples,
-        num_warmup,
-        num_chains,
-        init,
-        target_accept,
-        dtype,
-        compile,
-        progress,
-        checkpoint,
-        resume,
-        seed,
+    return fit_mcmc(
+        model,
+        data,
+        sampler=NUTS(max_tree_depth),
+        num_samples=num_samples,
+        num_warmup=num_warmup,
+        num_chains=num_chains,
+        init=init,
+        target_accept=target_accept,
+        dtype=dtype,
+        compile=compile,
+        progress=progress,
+        checkpoint=checkpoint,
+        resume=resume,
+        seed=seed,
     )
-    return fit(model, data)  # and not by `fit_mcmc`: warnings point to the caller of either
 
 
-@dataclass
-class _Fit:
-    """Arguments of :func:`fit_mcmc`."""
-
-    sampler: Sampler
-    num_samples: int
-    num_warmup: int
-    num_chains: int
-    init: Start
-    target_accept: float
-    dtype: torch.dtype | None
-    compile: Compile
-    progress: bool
-    checkpoint: str | Path | Checkpoint | None
-    resume: str | Path | None
-    seed: int | None
-
-    def __post_init__(self) -> None:
-        self.num_samples = _checks.at_least("num_samples", self.num_samples, 4)  # what R-hat needs
-        self.num_warmup = _checks.at_least("num_warmup", self.num_warmup, 0)
-        self.num_chains = _checks.at_least("num_chains", self.num_chains, 1)
-        self.target_accept = _checks.between_zero_and_one("target_accept", self.target_accept)
-        check_fit(progress=self.progress, checkpoint=self.checkpoint, resume=self.resume, seed=self.seed)
-        self.seed = None if self.seed is None else int(self.seed)
-        if not isinstance(self.compile, bool) and self.compile != "auto":
-            raise ValueError(f'`compile` must be True, False or "auto", got {self.compile!r}.')
-        if self.init is not None and not isinstance(self.init, (Init, Posterior, Descent)):
-            got = _checks.described(self.init)
-            raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
-        if self.dtype not in (None, torch.float32, torch.float64):
-            raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {self.dtype}.")
-
-    def __call__(self, model: Callable[..., object], data: tuple[Any, ...]) -> MCMCPosterior:
-        self._check_can_run(model)
-        network = model if isinstance(model, BayesianModel) else None
-        data = _arguments(data) if network is None else _pair(data, network)
-        processes = Processes.present()
-        plan = Plan(
-            self.sampler,
-            processes.share(self.num_chains),
-            self.num_warmup,
-            self.num_samples,
-            self.target_accept,
-            self.compile,
-        )
-        device = network.device if network else next((part.device for part in data if isinstance(part, Tensor)), None)
-        stream = Stream(processes.own_seed(self.seed), device)
-        with torch.no_grad():
-            with stream:
-                potential: Potential = (
-                    network_potential(network, data[0], data[1], self.dtype, stacklevel=3)
-                    if network
-                    else TracePotential(model, data)
-                )
-            run = self._finished(plan, potential, stream, processes, data)
-            recorded, seconds = _together(processes, run.recorded(), run.seconds)
-            samples = _constrained(potential, recorded.pop("z"), network.dtype if network else potential.like.dtype)
-        statistics = ChainStatistics(**recorded, seconds=seconds)
-        name = self.sampler.name
-        with EXCLUSIVE:  # a network is run under Pyro's handlers
-            status = processes.of_first(
-                lambda: judge(
-                    *(samples, statistics, name, network, data[0] if network else None),
-                    stacklevel=5,
-                    at_modes=isinstance(self.init, EnsemblePosterior | Descent) and self.num_chains > 1,
-                )
-            )
-        return MCMCPosterior(samples, statistics, status, sampler=name, path=run.path)
-
-    def _finished(
-        self, plan: Plan, potential: Potential, stream: Stream, processes: Processes, data: tuple[Any, ...]
-    ) -> Run:
-        """The run, begun or resumed, after its last draw."""
-        settings = settings_of(plan, potential, data, num_chains=self.num_chains, seed=self.seed)
-        processes.require_same_arguments(settings)
-        run = Run(plan, potential, stream, settings)
-        resume = None if self.resume is None else processes.file(self.resume)
-        checkpoint = processes.checkpoint(self.checkpoint)
-        with keeping(checkpoint, KIND, resume, name=_path_of(self.checkpoint)) as keeper:
-            if resume is not None:
-                run.resume(resume)
-            else:
-                with stream:
-                    starts = starting_points(potential, self.init, plan.num_chains)
-                run.start(starts, self.init if isinstance(self.init, Descent) else None)
-            run.finish(keeper, progress=self.progress)
-        return run
-
-    def _check_can_run(self, model: object) -> None:
-        _checks.function("model", model, "a BayesianModel, or a Pyro model that is called as model(*data)")
-        if isinstance(model, type):
-            raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
-        if torch.is_inference_mode_enabled():
-            raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
+def _check_arguments(model: object, sampler: object, init: object, dtype: object, compile: object) -> None:
+    _checks.kind("sampler", sampler, Sampler, "a Sampler such as NUTS()")
+    if not isinstance(compile, bool) and compile != "auto":
+        raise ValueError(f'`compile` must be True, False or "auto", got {compile!r}.')
+    if init is not None and not isinstance(init, Init | Posterior | Descent):
+        got = _checks.described(init)
+        raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
+    _checks.function("model", model, "a BayesianModel, or a Pyro model that is called as model(*data)")
+    if isinstance(model, type):
+        raise ValueError(f"`model` must be a model, got the class {model.__name__}; make an instance.")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("a sampler needs gradients; leave `torch.inference_mode()` first.")
 
 
 def _pair(data: object, model: BayesianModel) -> tuple[Inputs, Tensor]:
@@ -310,5 +263,33 @@ def _together(processes: Processes, recorded: dict[str, Tensor], seconds: float)
     return joined, max(processes.gathered(seconds))
 
 
-def _path_of(checkpoint: str | Path | Checkpoint | None) -> str | Path | None:
-    return checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
+def _starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
+    """Points with a finite potential and gradient, shape (K, P); `init` None is the prior. Others are drawn again."""
+    z = _draw(potential, init, num_chains)
+    for _ in range(MAX_TRIALS):
+        value, gradient = potential.value_and_grad(z)
+        bad = ~(value.isfinite() & gradient.isfinite().all(-1))
+        if not bool(bad.any()):
+            return z
+        z = torch.where(bad[:, None], _draw(potential, init, num_chains), z)
+    raise ValueError(
+        f"no start with a finite density was found in {MAX_TRIALS} trials; pass another `init`, such as NetworkInit(), "
+        "or scale the inputs to unit size."
+    )
+
+
+def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
+    if init is None:
+        return potential.from_prior(num_chains)
+    if isinstance(init, Posterior):
+        if init.num_stored is not None and init.num_stored < num_chains:
+            raise ValueError(f"`init` holds {init.num_stored} draws, but there are {num_chains} chains to start.")
+        draws = list(init.draws(num_chains))
+        return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})
+    if isinstance(init, Descent):
+        init = init.init or FreshInit()
+    rows = []
+    for _ in range(num_chains):  # an Init may itself be random
+        pairs = [init(site) for site in potential.sites]
+        rows.append(torch.cat([(loc + softplus(rho) * torch.randn_like(loc)).reshape(-1) for loc, rho in pairs]))
+    return torch.stack(rows)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, leapfrog, refusal
-from ._replayed import replayed
-from ._traced import UnsupportedError
+from ._replayed import replayed_or_eager
 
 NOT_IN_C = "NUTS is the one sampler that is written in C"
 
@@ -42,21 +41,10 @@ class HMC(Sampler):
 
 
 class HMCKernel(Kernel):
-    """HMC on one potential; see :class:`HMC`.
-
-    Args:
-        value_and_grad: The potential.
-        z: First points, shape (K, P).
-        max_steps: Number of leapfrog steps of the longest trajectory.
-        not_in_c: Why draws are not computed in C, for `path`.
-    """
+    """HMC on one potential; `not_in_c` says why draws are not computed in C."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_steps: int, not_in_c: str) -> None:
-        obstacle = ""
-        try:
-            value_and_grad = replayed(value_and_grad, z)
-        except UnsupportedError as error:
-            obstacle = str(error)
+        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
         super().__init__(value_and_grad, z)
         self.path = in_torch(not_in_c, obstacle)
         self._z, self._max_steps = z, max_steps

@@ -1,98 +1,98 @@
-"""Operations that give elements other indices, in C; see `_emit.py`."""
+"""Operations that give elements other indices, in C; `_operations.py` has the table of all.
 
-from collections.abc import Callable, Mapping, Sequence
+An operation is a function of the writer, of what the operation returns for the example, and of its arguments, in which
+values in C stand for tensors.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch import Tensor
 
-from ._blocks import axis_of
-from ._emit import Index, Operation, Value, Writer, broadcast, without
+from ._emit import Index, Value, Writer, broadcast, without
 from ._traced import UnsupportedError
 
-Values = Mapping[Node, Any]
+
+def moved(index: Index, axis: int, text: str) -> list[str]:
+    """The index with another text for one axis."""
+    return [*index[:axis], text, *index[axis + 1 :]]
 
 
-def arguments(node: Node) -> tuple[Any, ...]:
-    return tuple(node.args)
+def shifted(axis: int, begin: int) -> Callable[[Index], Index]:
+    return lambda index: moved(index, axis, f"({begin} + {index[axis]})")
 
 
-def shape_of(node: Node, results: Values) -> tuple[int, ...]:
-    return tuple(results[node].shape)
+def inserted(axis: int, number: int) -> Callable[[Index], Index]:
+    return lambda index: [*index[:axis], str(number), *index[axis:]]
 
 
-def view(indices: Callable[[Node, tuple[int, ...], Index], Index]) -> Operation:
-    """An operation that reads its first argument at other indices, a function of the node, its shape and the index."""
+def view(indices: Callable[..., Index]) -> Callable[..., Value]:
+    """An operation that reads its first argument at other indices: a function of index, shape and other arguments."""
 
-    def write(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-        source = values[arguments(node)[0]]
-        shape = shape_of(node, results)
-        return Value(shape, lambda index: source.at(indices(node, source.shape, index)), source.is_stored)
+    def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
+        return source.read_at(result.shape, lambda index: indices(index, source.shape, *others))
 
     return write
 
 
-def same(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    value: Value = values[arguments(node)[0]]
-    return value
+def same(index: Index, shape: Sequence[int], *_: Any) -> Index:
+    return index
 
 
-def expand(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    return broadcast(values[arguments(node)[0]], shape_of(node, results))
-
-
-def unsqueezed(node: Node, shape: tuple[int, ...], index: Index) -> Index:
-    axis = axis_of(arguments(node)[1], len(shape) + 1)
+def unsqueezed(index: Index, shape: Sequence[int], axis: int) -> Index:
+    axis = axis % (len(shape) + 1)
     return [*index[:axis], *index[axis + 1 :]]
 
 
-def squeeze(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    value = values[arguments(node)[0]]
-    given = arguments(node)[1] if len(arguments(node)) > 1 else list(range(len(value.shape)))
-    axes = [axis_of(axis, len(value.shape)) for axis in (given if isinstance(given, Sequence) else [given])]
-    return without(value, [axis for axis in axes if value.shape[axis] == 1])
-
-
-def transposed(node: Node, shape: tuple[int, ...], index: Index) -> Index:
-    a, b = (axis_of(axis, len(shape)) for axis in (arguments(node)[1:] or (0, -1)))
+def transposed(index: Index, shape: Sequence[int], first: int = 0, second: int = -1) -> Index:
+    a, b = first % len(shape), second % len(shape)
     result = list(index)
     result[a], result[b] = result[b], result[a]
     return result
 
 
-def permuted(node: Node, shape: tuple[int, ...], index: Index) -> Index:
+def permuted(index: Index, shape: Sequence[int], axes: Sequence[int]) -> Index:
     result = ["0"] * len(shape)
-    for axis, i in zip(arguments(node)[1], index, strict=True):
-        result[axis_of(axis, len(shape))] = i
+    for axis, i in zip(axes, index, strict=True):
+        result[axis % len(shape)] = i
     return result
 
 
-def sliced(node: Node, shape: tuple[int, ...], index: Index) -> Index:
-    """See `view`."""
-    axis, begin, _, step = (list(arguments(node)[1:]) + [0, 0, None, 1][len(arguments(node)) - 1 :])[:4]
-    axis, begin = axis_of(axis, len(shape)), int(begin or 0)
+def sliced(index: Index, shape: Sequence[int], axis: int, begin: int | None, _: Any, step: int) -> Index:
+    axis, begin = axis % len(shape), begin or 0
     first = begin + shape[axis] if begin < 0 else begin
-    return [f"({first} + {step} * ({i}))" if a == axis and shape[a] > 1 else i for a, i in enumerate(index)]
+    return moved(index, axis, f"({first} + {step} * ({index[axis]}))") if shape[axis] > 1 else index
 
 
-def selected(node: Node, shape: tuple[int, ...], index: Index) -> Index:
-    axis, which = axis_of(arguments(node)[1], len(shape)), int(arguments(node)[2])
-    return [*index[:axis], str(which % shape[axis]), *index[axis:]]
+def selected(index: Index, shape: Sequence[int], axis: int, number: int) -> Index:
+    axis = axis % len(shape)
+    return inserted(axis, number % shape[axis])(index)
 
 
-def reshape(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+def expand(writer: Writer, result: Tensor, source: Value, *_: Any) -> Value:
+    return broadcast(source, result.shape)
+
+
+def squeeze(writer: Writer, result: Tensor, source: Value, axes: Any = None) -> Value:
+    given = range(len(source.shape)) if axes is None else axes if isinstance(axes, Sequence) else [axes]
+    numbers = [axis % len(source.shape) for axis in given]
+    return without(source, [axis for axis in numbers if source.shape[axis] == 1])
+
+
+def reshape(writer: Writer, result: Tensor, source: Value, *_: Any) -> Value:
     """The elements, in their order, with other axes; axes of size 1 only come and go in most networks."""
-    source, shape = values[arguments(node)[0]], shape_of(node, results)
+    shape = tuple(result.shape)
     from_axes = [axis for axis, n in enumerate(source.shape) if n > 1]
     to_axes = [axis for axis, n in enumerate(shape) if n > 1]
     is_squeezed = [source.shape[axis] for axis in from_axes] == [shape[axis] for axis in to_axes]
 
     def at(index: Index) -> str:
-        result = ["0"] * len(source.shape)
+        own = ["0"] * len(source.shape)
         if is_squeezed:
             for a, b in zip(from_axes, to_axes, strict=True):
-                result[a] = index[b]
-            return source.at(result)
+                own[a] = index[b]
+            return source.at(own)
         position = "0"
         for i, n in zip(index, shape, strict=True):
             position = f"(({position}) * {n} + {i})"
@@ -100,58 +100,55 @@ def reshape(writer: Writer, node: Node, values: Values, results: Values) -> Valu
         for axis in from_axes:
             below //= source.shape[axis]
             inside = position if axis == from_axes[0] else f"({position}) % {below * source.shape[axis]}"
-            result[axis] = inside if below == 1 else f"({inside}) / {below}"
-        return source.at([f"({i})" for i in result])
+            own[axis] = inside if below == 1 else f"({inside}) / {below}"
+        return source.at([f"({i})" for i in own])
 
     return Value(shape, at, source.is_stored)
 
 
-def split(writer: Writer, node: Node, values: Values, results: Values) -> list[Value]:
+def split(writer: Writer, result: Sequence[Tensor], source: Value, _: Any, axis: int) -> list[Value]:
     """Parts of a value along one axis."""
-    source = values[arguments(node)[0]]
-    axis = axis_of(arguments(node)[2] if len(arguments(node)) > 2 else 0, len(source.shape))
-    parts, begin = [], 0
-    for part in results[node]:
-        parts.append(_part(source, axis, begin, tuple(part.shape)))
+    axis, parts, begin = axis % len(source.shape), [], 0
+    for part in result:
+        parts.append(source.read_at(part.shape, shifted(axis, begin)))
         begin += part.shape[axis]
     return parts
 
 
-def _part(source: Value, axis: int, begin: int, shape: tuple[int, ...]) -> Value:
-    def at(index: Index) -> str:
-        return source.at([f"({begin} + {i})" if a == axis else i for a, i in enumerate(index)])
-
-    return Value(shape, at, source.is_stored)
-
-
-def stack(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    """Values beside each other along a new axis."""
-    result = writer.memory(shape_of(node, results))
-    axis = axis_of(arguments(node)[1] if len(arguments(node)) > 1 else 0, len(result.shape))
-    for number, part in enumerate(arguments(node)[0]):
-        with writer.loops(values[part].shape) as index:
-            target = [*index[:axis], str(number), *index[axis:]]
-            writer.add(f"{result.at(target)} = {values[part].at(index)};")
-    return result
-
-
-def unbind(writer: Writer, node: Node, values: Values, results: Values) -> list[Value]:
+def unbind(writer: Writer, result: Sequence[Tensor], source: Value, axis: int) -> list[Value]:
     """The slices along one axis."""
-    source = values[arguments(node)[0]]
-    axis = axis_of(arguments(node)[1] if len(arguments(node)) > 1 else 0, len(source.shape))
-    return [_slice_at(source, axis, number) for number in range(source.shape[axis])]
+    return [view(selected)(writer, part, source, axis, number) for number, part in enumerate(result)]
 
 
-def _slice_at(source: Value, axis: int, number: int) -> Value:
-    shape = (*source.shape[:axis], *source.shape[axis + 1 :])
-    return Value(shape, lambda index: source.at([*index[:axis], str(number), *index[axis:]]), source.is_stored)
+def item(writer: Writer, result: Tensor, values: Sequence[Value], number: int) -> Value:
+    return values[number]
 
 
-def select_backward(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+def copy(writer: Writer, source: Value, result: Value, target: Callable[[Index], Index], sign: str = "=") -> None:
+    """Write the elements of a value to memory, at other indices."""
+    with writer.loops(source.shape) as index:
+        writer.add(f"{result.at(target(index))} {sign} {source.at(index)};")
+
+
+def stack(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Value:
+    """Values beside each other along a new axis."""
+    memory, axis = writer.memory(result.shape), axis % result.dim()
+    for number, part in enumerate(parts):
+        copy(writer, part, memory, inserted(axis, number))
+    return memory
+
+
+def cat(writer: Writer, result: Tensor, parts: Sequence[Value], axis: int) -> Value:
+    memory, axis, begin = writer.memory(result.shape), axis % result.dim(), 0
+    for part in parts:
+        copy(writer, part, memory, shifted(axis, begin))
+        begin += part.shape[axis]
+    return memory
+
+
+def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis: int, number: int) -> Value:
     """Zeros but for one slice."""
-    gradient, _, axis, number = arguments(node)
-    source, shape = values[gradient], shape_of(node, results)
-    axis = axis_of(axis, len(shape))
+    shape, axis = tuple(result.shape), axis % result.dim()
 
     def at(index: Index) -> str:
         inside = source.at([*index[:axis], *index[axis + 1 :]])
@@ -160,97 +157,62 @@ def select_backward(writer: Writer, node: Node, values: Values, results: Values)
     return Value(shape, at)
 
 
-def slice_backward(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+def slice_backward(
+    writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
+) -> Value:
     """Zeros but for a slice; torch 2.4 has it where later versions pad."""
-    gradient, _, axis, begin, _, step = arguments(node)
-    source, result = values[gradient], writer.memory(shape_of(node, results))
-    axis = axis_of(axis, len(result.shape))
+    memory, axis = writer.memory(result.shape), axis % result.dim()
     first = begin + result.shape[axis] if begin < 0 else begin
-    with writer.loops(result.shape) as index:
-        writer.add(f"{result.at(index)} = 0.0;")
-    with writer.loops(source.shape) as index:
-        target = [f"({first} + {step} * ({i}))" if a == axis else i for a, i in enumerate(index)]
-        writer.add(f"{result.at(target)} = {source.at(index)};")
-    return result
+    with writer.loops(memory.shape) as index:
+        writer.add(f"{memory.at(index)} = 0.0;")
+    copy(writer, source, memory, lambda index: moved(index, axis, f"({first} + {step} * ({index[axis]}))"))
+    return memory
 
 
-def item(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    value: Value = values[arguments(node)[0]][arguments(node)[1]]
-    return value
+def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Value, *_: Any) -> Value:
+    source, axis = writer.stored(source), axis % len(source.shape)
+    return Value(tuple(result.shape), lambda index: source.at(moved(index, axis, f"(long){which.at(index)}")))
 
 
-def cat(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    parts = [values[part] for part in arguments(node)[0]]
-    result = writer.memory(shape_of(node, results))
-    axis, begin = axis_of(arguments(node)[1] if len(arguments(node)) > 1 else 0, len(result.shape)), 0
-    for part in parts:
-        with writer.loops(part.shape) as index:
-            target = [f"({begin} + {i})" if a == axis else i for a, i in enumerate(index)]
-            writer.add(f"{result.at(target)} = {part.at(index)};")
-        begin += part.shape[axis]
-    return result
-
-
-def gather(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    source, which = writer.stored(values[arguments(node)[0]]), values[arguments(node)[2]]
-    axis = axis_of(arguments(node)[1], len(source.shape))
-
-    def at(index: Index) -> str:
-        return source.at([f"(long){which.at(index)}" if a == axis else i for a, i in enumerate(index)])
-
-    return Value(shape_of(node, results), at)
-
-
-def _one_index(node: Node, indices: Sequence[Node | None], values: Values, results: Values) -> tuple[int, Value]:
-    """The axis along which a vector of integers picks elements, and the vector."""
-    axes = [axis for axis, which in enumerate(indices) if which is not None]
-    if len(axes) != 1:
-        raise UnsupportedError(f"{node.target} along {axes}")
-    which = indices[axes[0]]
-    assert which is not None
-    if len(values[which].shape) != 1 or results[which].dtype != torch.int64 or bool((results[which] < 0).any()):
-        raise UnsupportedError(f"{node.target} by {results[which].dtype}")
-    return axes[0], values[which]
-
-
-def take(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    """Slices that a vector of integers picks along one axis."""
-    axis, which = _one_index(node, arguments(node)[1], values, results)
-    source = writer.stored(values[arguments(node)[0]])
-
-    def at(index: Index) -> str:
-        return source.at([f"(long){which.at([i])}" if a == axis else i for a, i in enumerate(index)])
-
-    return Value(shape_of(node, results), at)
-
-
-def put(writer: Writer, node: Node, values: Values, results: Values) -> Value:
-    """A tensor to which slices are added where a vector of integers says, along one axis."""
-    base, indices, added, *accumulates = arguments(node)
-    axis, which = _one_index(node, indices, values, results)
-    shape = shape_of(node, results)
-    if accumulates != [True]:
-        raise UnsupportedError(f"{node.target} that replaces")
-    sizes = tuple(which.size if a == axis else n for a, n in enumerate(shape))
-    source, result = broadcast(values[added], sizes), writer.memory(shape)
-    with writer.loops(shape) as index:
-        writer.add(f"{result.at(index)} = {values[base].at(index)};")
-    with writer.loops(sizes) as index:
-        target = [f"(long){which.at([i])}" if a == axis else i for a, i in enumerate(index)]
-        writer.add(f"{result.at(target)} += {source.at(index)};")
-    return result
-
-
-def scatter_add(writer: Writer, node: Node, values: Values, results: Values) -> Value:
+def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
     """Where one number per row goes to one of its elements."""
-    base, axis, which, source = (values.get(argument, argument) for argument in arguments(node))
-    shape = shape_of(node, results)
-    axis = axis_of(axis, len(shape))
-    if any(n != (1 if a == axis else shape[a]) for a, n in enumerate(which.shape)):
-        raise UnsupportedError(f"{node.target} of {which.shape}")
+    shape, axis = tuple(result.shape), axis % result.dim()
+    if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
+        raise UnsupportedError(f"of {which.shape}")
 
     def at(index: Index) -> str:
-        row = [*index[:axis], "0", *index[axis + 1 :]]
+        row = moved(index, axis, "0")
         return f"({base.at(index)} + where_((long){which.at(row)} == {index[axis]}, {source.at(row)}, 0.0))"
 
     return Value(shape, at)
+
+
+def _picking(indices: Sequence[Value | None]) -> tuple[int, Callable[[Index], Index]]:
+    """The axis along which a vector of integers picks elements, and the function that puts them into an index."""
+    axes = [axis for axis, which in enumerate(indices) if which is not None]
+    which = indices[axes[0]]
+    if len(axes) != 1 or which is None or which.example is None:
+        raise UnsupportedError(f"along {axes}")
+    example, axis = which.example, axes[0]
+    if example.dim() != 1 or example.dtype != torch.int64 or bool((example < 0).any()):
+        raise UnsupportedError(f"by {example.dtype}")
+    return axis, lambda index: moved(index, axis, f"(long){which.at([index[axis]])}")
+
+
+def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value | None]) -> Value:
+    """Slices that a vector of integers picks along one axis."""
+    _, target = _picking(indices)
+    source = writer.stored(source)
+    return Value(tuple(result.shape), lambda index: source.at(target(index)))
+
+
+def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
+    """A tensor to which slices are added where a vector of integers says, along one axis."""
+    axis, target = _picking(indices)
+    which = indices[axis]
+    assert which is not None
+    sizes = (*result.shape[:axis], which.size, *result.shape[axis + 1 :])
+    source, memory = broadcast(added, sizes), writer.memory(result.shape)
+    copy(writer, base, memory, lambda index: index)
+    copy(writer, source, memory, target, "+=")
+    return memory

@@ -112,12 +112,7 @@ class Kernel(ABC):
         return torch.randn_like(self.inverse_mass[chain])
 
     def find_step(self, chain: int, z: Tensor, inverse_mass: Tensor) -> float:
-        """A first step size for one chain: doubled or halved until one step is accepted half of the time.
-
-        Args:
-            chain: Number of the chain.
-            z: The chain's point, shape (P,).
-            inverse_mass: The chain's inverse mass, shape (P,).
+        """A first step size for one chain at z, shape (P,): doubled or halved until it is accepted half of the time.
 
         References:
             Hoffman and Gelman (2014), https://arxiv.org/abs/1111.4246, algorithm 4.

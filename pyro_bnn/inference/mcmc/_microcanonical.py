@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ._kernel import DIVERGENCE, Draws, Kernel, ValueAndGrad, in_torch
-from ._replayed import replayed
-from ._traced import UnsupportedError
+from ._replayed import replayed_or_eager
 
 OUTER = 0.1931833275037836
 """Share of a step for which the direction turns first and last: it makes the error of the integrator smallest."""
@@ -37,11 +36,7 @@ class MCLMCKernel(Kernel):
     """
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, steps_per_draw: int, *, not_in_c: str) -> None:
-        obstacle = ""
-        try:
-            value_and_grad = replayed(value_and_grad, z)
-        except UnsupportedError as error:
-            obstacle = str(error)
+        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
         super().__init__(value_and_grad, z)
         self.path = in_torch(not_in_c, obstacle)
         self.length = torch.ones_like(self.step_size)

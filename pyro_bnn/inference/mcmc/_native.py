@@ -1,4 +1,4 @@
-"""Samplers in C for small networks, compiled and loaded.
+"""The No-U-Turn Sampler in C for small networks, compiled and loaded.
 
 Compiling takes a second. What cannot be written out in C (`_operations.py`), is wide, or is on another device than the
 CPU runs in torch.
@@ -43,14 +43,7 @@ _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
 
 class Native:
-    """The samplers of one potential, compiled; they may run in several threads at a time, without Python's lock.
-
-    Args:
-        library: The compiled text.
-        data: Constants of the potential, in the order in which C reads them.
-        num_scratch: Numbers of memory that the potential needs.
-        num_weights: Number of latent numbers, P.
-    """
+    """The samplers of one potential, compiled; they may run in several threads at a time, without Python's lock."""
 
     def __init__(self, library: ctypes.CDLL, data: Sequence[Tensor], num_scratch: int, num_weights: int) -> None:
         pointer, number, real = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
@@ -112,12 +105,7 @@ class Native:
 
 
 def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10) -> Native:
-    """The samplers of a potential, compiled.
-
-    Args:
-        value_and_grad: The potential.
-        z: A point, shape (1, P).
-        max_tree_depth: Draws of NUTS take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
+    """The samplers of a potential, compiled; the point z has shape (1, P).
 
     Raises:
         UnsupportedError: If it is not for C, the C compiler fails, or its function and torch's differ.
@@ -135,7 +123,8 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10) ->
     parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
     parts += [(folder / "_functions.c").read_text(), potential.text]
     parts += [(folder / name).read_text() for name in ("_trajectory.c", "_microcanonical.c")]
-    data = [_laid_out(constant) for constant in function.constants]
+    doubles = [constant.detach().to(torch.float64) for constant in function.constants]
+    data = [constant.permute(order(constant.shape)).contiguous() for constant in doubles]
     sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch, z.shape[1])
     for point in (z, z + 0.1):
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
@@ -178,11 +167,6 @@ def _compiler() -> str | None:
     """The C compiler."""
     names = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((path for name in names if name and (path := shutil.which(name))), None)
-
-
-def _laid_out(constant: Tensor) -> Tensor:
-    """The numbers of a constant in the order in which C reads them."""
-    return constant.detach().to(torch.float64).permute(order(constant.shape)).contiguous()
 
 
 def _loaded(text: str) -> ctypes.CDLL:

@@ -1,7 +1,7 @@
 """The No-U-Turn Sampler for many chains at once.
 
 All chains share one evaluation of the potential, and none waits for another: each takes its leapfrog step inside its
-own tree, wherever the others are in theirs. `_tree.py` has the algorithm; `_steps.py` the loop over steps.
+own tree, wherever the others are in theirs. `_tree.py` has the algorithm.
 """
 
 import functools
@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ..._core.scope import seeded
 from ._kernel import NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, refusal
 from ._native import native
 from ._native_kernel import NativeNUTSKernel
-from ._steps import one_by_one
+from ._replayed import replayed_or_eager
 from ._traced import UnsupportedError
-from ._tree import Setting, Subtree, Tree, checkpoint_tables, empty
+from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, finish, grow
 
 RANDOM_BLOCK = 256
 """Uniform numbers are drawn for this many steps at once; heuristic."""
@@ -61,51 +60,31 @@ class NUTS(Sampler):
 
 
 class NUTSKernel(Kernel):
-    """NUTS on one potential; see :class:`NUTS`.
-
-    Args:
-        value_and_grad: The potential.
-        z: First points, shape (K, P).
-        max_tree_depth: Draws take at most ``2 ** max_tree_depth - 1`` leapfrog steps.
-        not_in_c: Why draws are not computed in C, for `path`.
-    """
+    """NUTS on one potential, for trees of a largest depth; `not_in_c` says why draws are not computed in C."""
 
     def __init__(self, value_and_grad: ValueAndGrad, z: Tensor, *, max_tree_depth: int, not_in_c: str) -> None:
+        value_and_grad, obstacle = replayed_or_eager(value_and_grad, z)
         super().__init__(value_and_grad, z)
-        self._tables = checkpoint_tables(max_tree_depth, z.device)
+        self.path = in_torch(not_in_c, obstacle)
+        self._max_size, self._tables = 2**max_tree_depth, checkpoint_tables(max_tree_depth, z.device)
         self._tree, self._subtree = empty(z, *value_and_grad(z), num_levels=self._tables[0].shape[1])
         self._log_uniform = z.new_empty(0, 3, len(z))  # random numbers for the next steps
         self._position = 0  # number of steps for which they are used up
-        state = self._tree, self._subtree, self._setting
-        with seeded(0, z.device):
-            numbers = self._normal(), self._random_block()[0]
-        self._parts = one_by_one(value_and_grad, 2**max_tree_depth, state, *numbers)
-        self.path = in_torch(not_in_c, self._parts.obstacle)
-
-    @property
-    def _setting(self) -> Setting:
-        return Setting(self.step_size.contiguous(), self.inverse_mass.contiguous(), *self._tables)
 
     def draw(self) -> Draws:
         """Go on until chains finish a draw; the others stay inside of their trees."""
-        normal = self._normal()
+        normal = torch.randn_like(self._tree.proposal)
+        setting = Setting(self.step_size, self.inverse_mass, *self._tables)
+        self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, setting, normal)
         while True:
-            if self._position == len(self._log_uniform):
-                self._log_uniform, self._position = self._random_block(), 0
-            self._advance(normal)
-            if bool(self._tree.finished.any()):
-                return self._report()
-
-    def _advance(self, normal: Tensor) -> None:
-        """Begin trajectories where a draw was finished, grow all subtrees until one of them ends, and merge those."""
-        parts, setting = self._parts, self._setting
-        if bool(self._tree.finished.any()):
-            self._tree, self._subtree = parts.start(self._tree, self._subtree, setting, normal)
-        rest = self._log_uniform[self._position :]
-        self._subtree, num_steps = parts.grow(self._tree, self._subtree, setting, rest[:, 0])
-        self._position += num_steps
-        _, for_merge, for_side = rest[num_steps - 1].unbind()
-        self._tree, self._subtree = parts.finish(self._tree, self._subtree, setting, for_merge, for_side)
+            for_step, for_merge, for_side = self._next_log_uniform()
+            self._subtree = grow(self.value_and_grad, self._tree, setting, self._subtree, for_step)
+            chains = ended(self._tree, self._subtree)
+            if bool(chains.any()):
+                numbers = for_merge, for_side
+                self._tree, self._subtree = finish(chains, self._tree, self._subtree, setting, self._max_size, *numbers)
+                if bool(self._tree.finished.any()):
+                    return self._report()
 
     def state(self) -> dict[str, Any]:
         """The trees, and the random numbers that are left for their next steps; see :meth:`Kernel.state`."""
@@ -123,13 +102,13 @@ class NUTSKernel(Kernel):
         self._tree, self._subtree = Tree(*map(to, state["tree"])), Subtree(*map(to, state["subtree"]))
         self._log_uniform, self._position = to(state["log_uniform"]), state["position"]
 
-    def _normal(self) -> Tensor:
-        """Standard normal numbers for the next momenta, shape (K, P)."""
-        return torch.randn_like(self._tree.proposal)
-
-    def _random_block(self) -> Tensor:
-        """Logarithms of uniform numbers, shape (steps, 3, K)."""
-        return self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self._tree.log_weight)).uniform_().log()
+    def _next_log_uniform(self) -> Tensor:
+        """Logarithms of uniform numbers for one step, shape (3, K)."""
+        if self._position == len(self._log_uniform):
+            self._log_uniform = self._tree.log_weight.new_empty(RANDOM_BLOCK, 3, len(self.step_size)).uniform_().log()
+            self._position = 0
+        self._position += 1
+        return self._log_uniform[self._position - 1]
 
     def _report(self) -> Draws:
         tree = self._tree

@@ -14,13 +14,9 @@ from ..._core.records import plain, record
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
-from ..inference_data import check_data, inference_data
 from ..posterior import Draw, Posterior, Status, Target, check_samples, spaced
-from ._diagnostics import Diagnostics, diagnose
-from ._judge import judge
-from ._pyro import read_samples, read_statistics
-from ._saved import ChainsRecord, check_statistics
-from ._statistics import ChainStatistics
+from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
+from ._statistics import ChainsRecord, ChainStatistics, check_statistics
 
 
 class MCMCPosterior(Posterior):
@@ -63,7 +59,7 @@ class MCMCPosterior(Posterior):
         Args:
             mcmc: A `pyro.infer.MCMC` after its run. Its draws are not copied.
             model: The model that was sampled, for a status that judges predictions. Without it the status judges the
-                latent variables; weights of a network rarely pass, see :meth:`diagnostics`.
+                latent variables; weights of a network rarely pass, see :meth:`diagnose`.
             x: The model's inputs, shape (N, ...); the predictions at some of them are judged.
             seconds: Wall time of the run, if it was measured.
 
@@ -74,9 +70,9 @@ class MCMCPosterior(Posterior):
         Warns:
             ConvergenceWarning: If trajectories diverged, R-hat is above 1.01, or an effective sample size is low.
         """
-        samples, sampler = read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
-        statistics = read_statistics(mcmc, seconds)
-        status = judge(samples, statistics, sampler, model, x, stacklevel=2)
+        samples, sampler = _read_samples(mcmc), f"Pyro's {type(mcmc.kernel).__name__}"
+        statistics = _read_statistics(mcmc, seconds)
+        status = judge(samples, statistics, sampler, model, x)
         return cls(samples, statistics, status, sampler=sampler, path="pyro")
 
     @property
@@ -122,7 +118,7 @@ class MCMCPosterior(Posterior):
         flat = {name: value.flatten(0, 1) for name, value in self.samples.items()}
         yield from spaced(flat, num_samples, remedy="sample longer")
 
-    def diagnostics(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
+    def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
         Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
@@ -135,56 +131,16 @@ class MCMCPosterior(Posterior):
         Raises:
             ImportError: If ArviZ is not installed.
         """
-        _check_model(model)
+        if model is not None:
+            _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
         return diagnose(self.samples, self.statistics, model, x)
 
-    def to_arviz(
-        self,
-        *,
-        num_samples: int | None = None,
-        model: BayesianModel | None = None,
-        x: Inputs | None = None,
-        y: Tensor | None = None,
-        seed: int = 0,
-    ) -> Any:
-        """The chains as ArviZ's `InferenceData`: posterior and sample statistics and, given a model, predictions.
-
-        Args:
-            num_samples: None gives all draws, as K chains, and what the sampler reported of each. With a number, so
-                many evenly spaced draws are one chain, without these statistics.
-            model: The model that was sampled; with x it gives the group ``posterior_predictive``.
-            x: Inputs, shape (N, ...).
-            y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the predictive draws.
-
-        Raises:
-            ImportError: If ArviZ is not installed.
-            ValueError: If x or y is given without a model.
-        """
+    def _chains(
+        self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """All draws, and the statistics that the sampler reported; so many draws of all chains, without them."""
         if num_samples is not None:
-            return super().to_arviz(num_samples=num_samples, model=model, x=x, y=y, seed=seed)
-        check_data(model, x, y)
-        stream = Stream(_checks.seed(seed), None if model is None else model.device)
-        statistics = self._statistics_by_arviz_name()
-        return inference_data(self.samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
-
-    def to_record(self) -> dict[str, Any]:
-        """The chains and their statistics; see :meth:`Posterior.to_record`."""
-        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
-
-    @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
-        """See :meth:`Posterior.from_record`."""
-        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
-        lead = check_samples(saved.samples, sites, target.dtype)
-        check_statistics(
-            saved.statistics, lead, None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
-        )
-        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
-        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
-
-    def _statistics_by_arviz_name(self) -> dict[str, Tensor]:
-        """Those that the sampler reported."""
+            return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
         step_size = statistics.step_size
         named = {
@@ -195,19 +151,60 @@ class MCMCPosterior(Posterior):
             "n_steps": statistics.num_steps,
             "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return self.samples, {name: value for name, value in named.items() if value is not None}
+
+    def to_record(self) -> dict[str, Any]:
+        """The chains and their statistics; see :meth:`Posterior.to_record`."""
+        return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
+
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
+        """See :meth:`Posterior.from_record`."""
+        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
+        lead = check_samples(saved.samples, sites, target.dtype)
+        size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
+        check_statistics(saved.statistics, lead, size)
+        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
+        return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
 
 
-def _check_model(model: object) -> None:
-    if model is not None:
-        _checks.kind("model", model, BayesianModel, "the BayesianModel that was sampled")
-
-
-def _check_samples(samples: object) -> None:
+def _check_samples(samples: Mapping[str, Tensor]) -> None:
     _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (K, S, *event)}")
-    assert isinstance(samples, Mapping)
     if not samples:
         raise ValueError("`samples` must hold at least one site, got none; pass {site: shape (K, S, *event)}.")
     leads = {name: _checks.shape(_checks.tensor(f"samples[{name!r}]", draws))[:2] for name, draws in samples.items()}
     if len(set(leads.values())) > 1 or len(next(iter(leads.values()))) < 2:
         raise ValueError(f"`samples` must have the same leading axes (K, S) at every site, got {leads}.")
+
+
+def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
+    """Draws of a run of Pyro's own, ``{site: shape (K, S, *event)}``."""
+    _checks.kind("mcmc", mcmc, MCMC, "a pyro.infer.MCMC")
+    samples = mcmc.get_samples(group_by_chain=True)  # None before the run
+    if not samples:
+        raise ValueError("`mcmc` holds no draws; call `mcmc.run(x, y)` first, on a model with latent variables.")
+    for name, values in samples.items():
+        if not values.is_floating_point():
+            raise ValueError(
+                f"`{name}` is discrete ({values.dtype}); chains are judged and predict with continuous latent "
+                "variables only. Sum it out of the model, as in a mixture likelihood."
+            )
+        if values.shape[1] < FEWEST_DRAWS:
+            raise ValueError(
+                f"`mcmc` holds {values.shape[1]} draws of each chain, but R-hat needs at least {FEWEST_DRAWS}; set its "
+                "`num_samples`."
+            )
+    return {name: values.detach() for name, values in samples.items()}
+
+
+def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
+    """What Pyro reports of a run, which is the draws that diverged, for samplers that can diverge."""
+    like = next(iter(mcmc.get_samples(group_by_chain=True).values()))
+    divergences = mcmc.diagnostics().get("divergences")
+    diverging = None
+    if divergences is not None:
+        diverging = torch.zeros(like.shape[:2], dtype=torch.bool, device=like.device)
+        for chain in range(len(diverging)):
+            diverging[chain, divergences[f"chain {chain}"]] = True
+    # Pyro's "acceptance rate" of NUTS is the fraction of draws that moved; its kernel has one step size, the last.
+    return ChainStatistics(diverging=diverging, seconds=seconds)

@@ -18,11 +18,7 @@ class Processes(_processes.Processes):
     """This process and those that it shares the chains with."""
 
     def share(self, num_chains: int) -> int:
-        """Number of chains of this process.
-
-        Raises:
-            ValueError: If there are fewer chains than processes.
-        """
+        """Number of chains of this process."""
         if num_chains < self.count:
             raise ValueError(
                 f"`num_chains` must be at least the number of processes, {self.count}, got {num_chains}; ask for more "

@@ -4,20 +4,21 @@ import functools
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Keeper
 from ..._core.files import read_state, understood
 from ..._core.scope import Stream
 from ..joint import Potential
-from ._chains import RECORDED, Chain, run_chains
-from ._kernel import Compile, Kernel, Sampler
+from ._adaptation import AnyAdaptation
+from ._kernel import Compile, Draws, Kernel, Sampler
 from ._start import Descent
 
 KIND = "checkpoint of chains"
@@ -27,21 +28,72 @@ SAME_DENSITY = 1e-4
 """Relative difference of densities that rounding on another machine may make; heuristic."""
 
 
+RECORDED = ("z", "log_density", "energy", "accept", "diverging", "num_steps", "energy_error")
+"""What is kept of `Draws`, if the sampler has it."""
+
+
+@dataclass
+class Chain:
+    """One chain: first it learns its step size and mass, then it records draws, then it idles until all have theirs."""
+
+    index: int  # its row in the kernel's tensors
+    num_warmup: int
+    num_samples: int
+    adaptation: AnyAdaptation
+    num_drawn: int = 0
+    records: dict[str, list[Tensor]] = field(default_factory=lambda: {name: [] for name in RECORDED})
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the chain has all of its draws."""
+        return self.num_drawn >= self.num_warmup + self.num_samples
+
+    def take(self, draws: Draws, kernel: Kernel) -> None:
+        """Learn from a draw in warm-up, and record it afterwards."""
+        if self.num_drawn < self.num_warmup:
+            find_step = functools.partial(kernel.find_step, self.index)
+            self.adaptation.update(self.num_drawn, draws, self.index, find_step)
+            self.adapt(kernel)
+        else:
+            for name, values in self.records.items():
+                if (value := getattr(draws, name)) is not None:
+                    values.append(value[self.index].clone())
+        self.num_drawn += 1
+
+    def adapt(self, kernel: Kernel) -> None:
+        """Give the kernel what this chain has learned."""
+        self.adaptation.apply(kernel, self.index)
+
+    def recorded(self, name: str) -> Tensor | None:
+        """The recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
+        return torch.stack(self.records[name]) if self.records[name] else None
+
+    def state(self) -> dict[str, Any]:
+        """What the chain has learned and recorded, as plain data."""
+        records = {name: self.recorded(name) for name in self.records}
+        return {"num_drawn": self.num_drawn, "adaptation": self.adaptation.state(), "records": records}
+
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.num_drawn = _checks.at_least("num_drawn", state["num_drawn"], 0)
+        self.adaptation.restore(state["adaptation"])
+        num_recorded = max(self.num_drawn - self.num_warmup, 0)
+        for name in self.records:
+            values = state["records"][name]
+            self.records[name] = [] if values is None else list(values.to(device, copy=True))
+            if len(self.records[name]) not in ({num_recorded} if name == "z" else {0, num_recorded}):
+                raise ValueError(
+                    f"a chain of {num_recorded} draws must have as many values of `{name}`, got "
+                    f"{len(self.records[name])}; pass another file."
+                )
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What a run does.
-
-    Args:
-        sampler: The algorithm.
-        num_chains: Number of chains of this process.
-        num_warmup: Number of draws of each chain that only serve adaptation.
-        num_samples: Number of draws kept of each chain.
-        target_accept: Acceptance rate that warm-up adapts the step size to.
-        compile: Whether to draw in C.
-    """
+    """What a run does; see :func:`~pyro_bnn.fit_mcmc`."""
 
     sampler: Sampler
-    num_chains: int
+    num_chains: int  # of this process
     num_warmup: int
     num_samples: int
     target_accept: float
@@ -49,19 +101,11 @@ class Plan:
 
 
 class Run:
-    """Chains at work on one potential.
-
-    Args:
-        plan: What the run does.
-        potential: The potential.
-        stream: Random numbers.
-        settings: What must be the same, by argument of :func:`~pyro_bnn.fit_mcmc`, to go on from a file.
-    """
+    """Chains at work on one potential; `settings` must be the same, by argument, to go on from a file."""
 
     def __init__(self, plan: Plan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
         self._kernel: Kernel | None = None
-        self._chains: list[Chain] = []
         self._begin, self._seconds_before = time.perf_counter(), 0.0
         self.path = ""
         """How draws are computed; see :attr:`Kernel.path`."""
@@ -79,12 +123,7 @@ class Run:
                 chain.adapt(self._kernel)
 
     def resume(self, path: Path) -> None:
-        """Go on from a file; a finished run whose `num_samples` is now larger is gone on with from its last draws.
-
-        Raises:
-            OSError: If there is no such file.
-            ValueError: If the file is damaged or of another run.
-        """
+        """Go on from a file; a finished run whose `num_samples` is now larger is gone on with from its last draws."""
         with understood(path, KIND):
             self._restore(path, read_state(path, KIND))
 
@@ -100,7 +139,14 @@ class Run:
             chain.restore(its_state, self._starts.device)
         self.path = state["path"]
         if not all(chain.is_done for chain in self._chains):
-            self._kernel = self._resumed_kernel(state["kernel"])
+            # A finished run that is to have more draws begins anew at its last ones.
+            z = torch.stack([chain.records["z"][-1] for chain in self._chains]) if is_finished else self._starts
+            with self._stream:
+                self._kernel = self._new_kernel(z)
+            if not is_finished:
+                self._kernel.restore(state["kernel"])
+            for chain in self._chains:
+                chain.adapt(self._kernel)
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool) -> None:
@@ -108,7 +154,18 @@ class Run:
         if self._kernel is None:
             return
         keeper.write(self.state)  # what is wrong with writing shows before hours of drawing
-        run_chains(self._kernel, self._chains, self._stream, lambda: keeper.step(self.state), progress=progress)
+        kernel, chains = self._kernel, self._chains
+        total, done = sum(c.num_warmup + c.num_samples for c in chains), sum(c.num_drawn for c in chains)
+        with tqdm(total=total, initial=done, disable=not progress, unit="draw") as bar:
+            while not all(chain.is_done for chain in chains):
+                kernel.is_needed[:] = [not chain.is_done for chain in chains]
+                with self._stream:
+                    draws = kernel.draw()
+                    for index in draws.finished.nonzero().flatten().tolist():
+                        if not chains[index].is_done:
+                            chains[index].take(draws, kernel)
+                            bar.update()
+                keeper.step(self.state)
         self._kernel = None
         keeper.write(self.state)
 
@@ -149,18 +206,6 @@ class Run:
     def _new_kernel(self, z: Tensor) -> Kernel:
         kernel = self._plan.sampler.kernel(self._potential.value_and_grad, z, compile=self._plan.compile)
         self.path = kernel.path
-        return kernel
-
-    def _resumed_kernel(self, state: Mapping[str, Any] | None) -> Kernel:
-        """The kernel in its state; that of a finished run begins anew at the last draws."""
-        with self._stream:
-            if state is None:
-                kernel = self._new_kernel(torch.stack([chain.records["z"][-1] for chain in self._chains]))
-            else:
-                kernel = self._new_kernel(self._starts)
-                kernel.restore(state)
-        for chain in self._chains:
-            chain.adapt(kernel)
         return kernel
 
 

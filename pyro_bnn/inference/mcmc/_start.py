@@ -1,21 +1,16 @@
-"""First points of chains."""
+"""Starts of chains at modes of the posterior."""
 
 import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from ..._core import checks as _checks
 from ..guides import Init
-from ..joint import Potential, Site
-from ..posterior import Posterior
+from ..joint import Site
 from ..scale_maps import Softplus
 from ._kernel import ValueAndGrad
-
-MAX_TRIALS = 100
-"""Heuristic."""
 
 
 @dataclass(frozen=True)
@@ -79,52 +74,3 @@ class Descent:
             adam.step()
             schedule.step()
         return best
-
-
-Start = Init | Posterior | Descent | None
-
-
-def starting_points(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    """Points with a finite potential and gradient, shape (K, P). Other points are drawn again.
-
-    Args:
-        potential: The potential.
-        init: What the points are drawn from: the prior (None), the Gaussians of an Init, or a posterior.
-        num_chains: Number of points, K.
-
-    Raises:
-        ValueError: If none is found, or `init` does not fit the model.
-    """
-    z = _draw(potential, init, num_chains)
-    for _ in range(MAX_TRIALS):
-        value, gradient = potential.value_and_grad(z)
-        bad = ~(value.isfinite() & gradient.isfinite().all(-1))
-        if not bool(bad.any()):
-            return z
-        z = torch.where(bad[:, None], _draw(potential, init, num_chains), z)
-    raise ValueError(
-        f"no start with a finite density was found in {MAX_TRIALS} trials; pass another `init`, such as NetworkInit(), "
-        "or scale the inputs to unit size."
-    )
-
-
-def _draw(potential: Potential, init: Start, num_chains: int) -> Tensor:
-    if init is None:
-        return potential.from_prior(num_chains)
-    if isinstance(init, Descent):
-        return _draw(potential, init.init or FreshInit(), num_chains)
-    if isinstance(init, Posterior):
-        return _from_posterior(potential, init, num_chains)
-    _checks.kind("init", init, Init, "an Init, a Descent, a Posterior or None")
-    rows = []
-    for _ in range(num_chains):  # an Init may itself be random
-        pairs = [init(site) for site in potential.sites]
-        rows.append(torch.cat([(loc + softplus(rho) * torch.randn_like(loc)).reshape(-1) for loc, rho in pairs]))
-    return torch.stack(rows)
-
-
-def _from_posterior(potential: Potential, posterior: Posterior, num_chains: int) -> Tensor:
-    if posterior.num_stored is not None and posterior.num_stored < num_chains:
-        raise ValueError(f"`init` holds {posterior.num_stored} draws, but there are {num_chains} chains to start.")
-    draws = list(posterior.draws(num_chains))
-    return potential.unconstrain({name: torch.stack([draw[name] for draw in draws]) for name in draws[0]})

@@ -1,8 +1,25 @@
-"""The statistics that a sampler reports for each draw."""
+"""What a sampler reports for each draw, what a file says of chains, and its checks."""
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from ..._core.saved_tensors import check_finite, check_tensor
+from ..posterior import Status
+
+WHOLE, FLOATS = (torch.int32, torch.int64), (torch.float32, torch.float64)
+KINDS: dict[str, tuple[torch.dtype, ...]] = {
+    "log_density": FLOATS,
+    "energy": FLOATS,
+    "accept": FLOATS,
+    "energy_error": FLOATS,
+    "diverging": (torch.bool,),
+    "num_steps": WHOLE,
+    "step_size": FLOATS,
+    "inverse_mass": FLOATS,
+}
+"""Dtypes that each statistic may have."""
 
 
 @dataclass(frozen=True)
@@ -30,3 +47,32 @@ class ChainStatistics:
     inverse_mass: Tensor | None = None
     seconds: float | None = None
     energy_error: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ChainsRecord:
+    """What a file says of an `MCMCPosterior`."""
+
+    samples: dict[str, Tensor]
+    statistics: ChainStatistics
+    status: Status
+    sampler: str
+    path: str
+
+
+def check_statistics(statistics: ChainStatistics, lead: torch.Size, num_dimensions: int | None) -> None:
+    """Raise unless statistics fit chains of shape `lead`, (K, S), of so many latent numbers; None if unknown."""
+    mass = statistics.inverse_mass
+    size = num_dimensions if num_dimensions is not None else 0 if mass is None or not mass.dim() else mass.shape[-1]
+    shapes = dict.fromkeys(KINDS, tuple(lead)) | {"step_size": (lead[0],), "inverse_mass": (lead[0], size)}
+    for name, kinds in KINDS.items():
+        value = vars(statistics)[name]
+        if value is None:
+            continue
+        if value.dtype not in kinds:
+            raise ValueError(f"`{name}` of the chains must be {' or '.join(map(str, kinds))}, got {value.dtype}.")
+        check_tensor(f"{name}` of the chains", value, shapes[name], value.dtype)
+        check_finite(f"{name}` of the chains", value)
+        least = {"step_size": 0.0, "inverse_mass": 0.0}.get(name)
+        if least is not None and not bool((value > least).all()):
+            raise ValueError(f"`{name}` of the chains must be above 0, got {float(value.min()):.4g}.")

@@ -28,27 +28,17 @@ class Traced(NamedTuple):
     """A recorded function and the tensors that it used besides its arguments, such as data, buffers and prior scales.
 
     Two functions that differ only in the values of such tensors have the same graph, so that C is compiled once.
-
-    Args:
-        graph: The function. It is called with the arguments, then the constants.
-        constants: The constants; no two of them share memory.
     """
 
-    graph: GraphModule
-    constants: list[Tensor]
+    graph: GraphModule  # called with the arguments, then the constants
+    constants: list[Tensor]  # no two of them share memory
 
 
 def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Traced:
     """A function recorded as plain tensor operations, without Pyro and autograd.
 
     What the function computes from constants alone, such as the normaliser of the likelihood, is computed here, once.
-
-    Args:
-        function: Function of tensors that returns tensors and does not branch on values.
-        example: Arguments to record it with.
-
-    Raises:
-        UnsupportedError: If it cannot be recorded, as where it branches on a value.
+    Where it cannot be recorded, as where it branches on a value, there is an :class:`UnsupportedError`.
     """
     with unsupported_if_it_fails():
         graph = make_fx(lambda *tensors: function(*tensors))(*example)

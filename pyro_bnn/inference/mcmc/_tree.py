@@ -5,7 +5,6 @@ leapfrog step at a time (`grow`), until it is complete, turns or diverges (`ende
 (`merge`), and the next one starts from an end chosen at random (`turn`); `finish` is both.
 
 Every chain is one row of every tensor. The functions that take `chains` change the rows that it marks, and no others.
-None of them branches on a value, so that each of them can be recorded.
 
 References:
     Betancourt (2017), https://arxiv.org/abs/1701.02434, appendix A, for the trees and their weights; Phan, Pradhan and
@@ -89,11 +88,6 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
     return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 
 
-def start(tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:
-    """Start the next trajectories of chains that have finished a draw."""
-    return begin(tree.finished, tree, subtree, setting, normal)
-
-
 def begin(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:
     """Start trajectories at the proposals of marked chains, with momenta made from standard normal numbers."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
@@ -150,10 +144,15 @@ def ended(tree: Tree, subtree: Subtree) -> Tensor:
 
 
 def finish(
-    max_size: int, tree: Tree, subtree: Subtree, setting: Setting, for_merge: Tensor, for_side: Tensor
+    chains: Tensor,
+    tree: Tree,
+    subtree: Subtree,
+    setting: Setting,
+    max_size: int,
+    for_merge: Tensor,
+    for_side: Tensor,
 ) -> tuple[Tree, Subtree]:
-    """Merge the subtrees that have ended with their trees, and start the next ones; logarithms of uniform numbers."""
-    chains = ended(tree, subtree)
+    """Merge the subtrees of marked chains with their trees, and start the next ones; logarithms of uniform numbers."""
     tree = merge(chains, tree, subtree, setting, max_size, for_merge)
     return turn(chains & ~tree.finished, tree, subtree, setting, for_side)
 
@@ -229,12 +228,7 @@ def checkpoint_tables(max_depth: int, device: torch.device) -> tuple[Tensor, Ten
     binary n // 2. An odd leaf completes as many balanced subtrees as its binary form ends in ones, and their first
     leaves are the last ones stored.
 
-    Args:
-        max_depth: Depth of the largest tree, whose last subtree has ``2 ** (max_depth - 1)`` leaves.
-        device: Where the tables are needed.
-
-    Returns:
-        Two tables of truth values, one row per leaf and one column per level.
+    Both tables have a row per leaf of the largest tree's last subtree, and a column per level.
     """
     num_leaves, num_levels = 2 ** max(max_depth - 1, 0), max(max_depth - 1, 1)
     stores = torch.zeros(num_leaves, num_levels, dtype=torch.bool)

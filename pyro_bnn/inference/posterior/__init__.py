@@ -4,6 +4,7 @@ from ._draws import Draw as Draw
 from ._draws import check_samples as check_samples
 from ._draws import spaced as spaced
 from ._ensemble import EnsemblePosterior as EnsemblePosterior
+from ._posterior import Moments as Moments
 from ._posterior import Posterior as Posterior
 from ._saving import Saved as Saved
 from ._saving import restored as restored

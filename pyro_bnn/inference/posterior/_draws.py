@@ -11,6 +11,7 @@ from ..._core.saved_tensors import check_finite, check_tensor, require_no_more
 from ..joint import Site
 
 Draw = dict[str, Tensor]
+"""One value of each latent variable, by site."""
 
 BOUNDS = (
     constraints.greater_than,
@@ -25,13 +26,7 @@ BOUNDS = (
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
     """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
 
-    Args:
-        samples: The draws.
-        num_samples: Number of them.
-        remedy: What to do if more are asked for than there are.
-
-    Raises:
-        ValueError: If there are fewer.
+    `remedy` says what to do if more are asked for than there are.
     """
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
@@ -44,16 +39,9 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
 
 
 def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype: torch.dtype | None) -> torch.Size:
-    """The leading axes (K, S) of draws, after checks.
+    """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, if they fit a model's variables and dtype.
 
-    Args:
-        samples: The draws, ``{site: shape (K, S, *event)}``.
-        sites: Latent variables of the model; None if it is no model of this package.
-        dtype: Dtype of the model, None likewise.
-
-    Raises:
-        ValueError: If there is no draw; if a site is missing or unknown; if draws have another shape or dtype, are not
-            finite, or lie outside of the support.
+    Both are None if the model is none of this package.
     """
     if not samples:
         raise ValueError("the chains in the file must have at least one latent variable, got none.")
@@ -61,11 +49,11 @@ def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype
     lead = first.shape[:2]
     if len(lead) < 2 or not lead.numel():
         raise ValueError(f"the chains must have shape (K, S, ...) with K, S >= 1, got {_checks.shape(first)}.")
+    kind = dtype if dtype is not None else first.dtype
+    if not kind.is_floating_point:
+        raise ValueError(f"the chains must be floating point, got {kind}.")
     for name, value in samples.items():
-        kind = dtype if dtype is not None else first.dtype
         check_tensor(f"{name}` of the chains", value, (*lead, *value.shape[2:]), kind)
-        if not kind.is_floating_point:
-            raise ValueError(f"`{name}` of the chains must be floating point, got {kind}.")
         check_finite(f"{name}` of the chains", value)
     if sites is not None:
         require_no_more("the model", samples, [site.name for site in sites])
@@ -74,13 +62,9 @@ def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype
                 raise ValueError(f"the chains lack the latent variable `{site.name}` of the model; pass their own.")
             value = samples[site.name]
             check_tensor(f"{site.name}` of the chains", value, (*lead, *site.start.shape), value.dtype)
-            _check_support(site, value)
+            support = site.prior.support
+            while isinstance(support, constraints.independent):
+                support = support.base_constraint
+            if isinstance(support, BOUNDS) and not bool(support.check(value.to(site.start)).all()):
+                raise ValueError(f"`{site.name}` of the chains must lie in {support}, got {float(value.min()):.4g}.")
     return lead
-
-
-def _check_support(site: Site, value: Tensor) -> None:
-    support = site.prior.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    if isinstance(support, BOUNDS) and not bool(support.check(value.to(site.start)).all()):
-        raise ValueError(f"`{site.name}` of the chains must lie in {support}, got {float(value.min()):.4g}.")

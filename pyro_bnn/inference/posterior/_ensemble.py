@@ -71,7 +71,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """What the draws of the first member carry; those of the others must carry the same."""
+        """See :attr:`Posterior.carried`; those of all members must carry the same."""
         return self.members[0].carried
 
     @property
@@ -83,8 +83,8 @@ class EnsemblePosterior(Posterior):
     @property
     def seconds(self) -> float | None:
         """Wall time of the inference of all members together; None if that of one is unknown."""
-        seconds = [member.seconds for member in self.members]
-        return None if None in seconds else sum(value for value in seconds if value is not None)
+        seconds = [member.seconds for member in self.members if member.seconds is not None]
+        return sum(seconds) if len(seconds) == len(self.members) else None
 
     @property
     def is_linearised(self) -> bool:
@@ -115,7 +115,12 @@ class EnsemblePosterior(Posterior):
             draw = next(turns[index % num_members])
             first = first or draw
             if index < num_members:
-                _check_same_sites(draw, first, index)
+                shapes, expected = ({name: tuple(value.shape) for name, value in d.items()} for d in (draw, first))
+                if shapes != expected:
+                    raise ValueError(
+                        f"member {index} of the ensemble has sites {shapes}, but the first has {expected}: build all "
+                        "members from models of the same architecture."
+                    )
             yield draw
 
     @property
@@ -146,12 +151,3 @@ def _combined(statuses: list[Status]) -> Status:
         message = f"{len(bad)} of {len(statuses)} members did not end well. {' '.join(bad)}"
         return Status(False, message, remedy=" ".join(remedies))
     return Status(True, f"all {len(statuses)} members ended well; the first: {statuses[0]}")
-
-
-def _check_same_sites(draw: Draw, first: Draw, index: int) -> None:
-    shapes, expected = ({name: tuple(value.shape) for name, value in d.items()} for d in (draw, first))
-    if shapes != expected:
-        raise ValueError(
-            f"member {index} of the ensemble has sites {shapes}, but the first has {expected}: build all members from "
-            "models of the same architecture."
-        )

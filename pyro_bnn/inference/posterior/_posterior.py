@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,25 +14,38 @@ from ..._core.scope import EXCLUSIVE, Stream
 from ..._core.summary import Shown, Summary, counted, in_time, shape_row
 from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
+from ..history import History
 from ..inference_data import check_data, inference_data
 from ._draws import Draw
 from ._status import Status
 from ._target import Target
 
-MOMENT_DRAWS = 1000
-"""Number of draws for means and standard deviations, whose error is then some 3 % of a standard deviation."""
+MOST_DRAWS = 1000
+"""Number of draws, unless told otherwise, for ArviZ and for moments, whose error is then some 3 % of their scale."""
 
-ARVIZ_DRAWS = 1000
-"""Number of draws for ArviZ from a posterior that can make any number of them."""
+
+class Moments(NamedTuple):
+    """Means and standard deviations of latent variables, each ``{site: shape (*event)}``."""
+
+    mean: Draw
+    scale: Draw
 
 
 class Posterior(Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    A subclass sets `status` and implements :meth:`draws`.
+    Every posterior answers the same questions; the page "What a posterior can answer" has a table. A subclass sets
+    `status`, implements :meth:`draws`, and answers further questions where its method knows more.
     """
 
     status: Status
+    """How the inference ended, and what to try if it did not end well."""
+
+    history: History | None = None
+    """Record of the fit, epoch by epoch; None of a method without epochs."""
+
+    log_evidence: float | None = None
+    """Estimate of the log evidence, in nats; None of a method that gives none."""
 
     @property
     def method(self) -> str:
@@ -120,13 +134,51 @@ class Posterior(Shown, ABC):
             num_samples: Number S of draws.
             seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
         """
-        _checks.at_least("num_samples", num_samples, 1)
-        unit = EXCLUSIVE if seed is None else Stream(seed)
-        source, draws = self.draws(num_samples), []
+        count = _checks.at_least("num_samples", num_samples, 1)
+        return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
+
+    def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
+        """Draws one after the other inside a context each; None is 1000, or all of a posterior that stores fewer."""
+        if num_samples is None:
+            num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
+        source, draws = self.draws(_checks.at_least("num_samples", num_samples, least), *args), []
         for _ in range(num_samples):
             with unit, torch.no_grad():
                 draws.append(next(source))
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
+
+    def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Mean and standard deviation of each latent variable for which they have a closed form, by site."""
+        return {}
+
+    def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
+        """Mean and standard deviation of every latent variable: in closed form where there is one, else from draws.
+
+        Args:
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            seed: Seed of the draws, which leaves torch's generators as they were.
+        """
+        return self._moments("", num_samples, seed)
+
+    def _moments(self, prefix: str, num_samples: int | None, seed: int | None) -> Moments:
+        """The moments of the variables whose names begin with a prefix."""
+        found, shapes = self.marginals(), self.shapes
+        if shapes is None or not all(name in found for name in shapes if name.startswith(prefix)):
+            samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)
+            for name in samples.keys() - found.keys() - {*self.carried}:
+                draws = samples[name]
+                differs = (draws != draws[0]).any(0)  # else rounding gives a width
+                found[name] = draws.mean(0), draws.std(0) * differs
+        names = [name for name in shapes or sorted(found) if name.startswith(prefix)]
+        return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
+
+    def diagnose(self, model: BayesianModel | None = None) -> Any:
+        """What the method can tell of the quality of its result, to print; None of one whose `status` says all.
+
+        Args:
+            model: The model.
+        """
+        return None
 
     def to_arviz(
         self,
@@ -144,7 +196,8 @@ class Posterior(Shown, ABC):
         sample sizes of them say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer. Of Markov chains, None
+                is all draws, as K chains, with what the sampler reported in ``sample_stats``.
             model: The model; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
@@ -157,28 +210,27 @@ class Posterior(Shown, ABC):
         check_data(model, x, y)
         if self.carried and model is not None:
             raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
-        if num_samples is None:
-            num_samples = min(ARVIZ_DRAWS, self.num_stored or ARVIZ_DRAWS)
-        _checks.at_least("num_samples", num_samples, 1)
         stream = Stream(_checks.seed(seed))
         arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
-        source, draws = self.draws(num_samples, *arguments), []
-        for _ in range(num_samples):
-            with stream, torch.no_grad():
-                draws.append(next(source))
-        samples = {name: torch.stack([draw[name] for draw in draws])[None] for name in draws[0]}
-        return inference_data(samples, {}, self.attributes(), model=model, x=x, y=y, stream=stream)
+        samples, statistics = self._chains(num_samples, arguments, stream)
+        return inference_data(samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
+
+    def _chains(
+        self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and what a sampler reported, by ArviZ's names."""
+        return {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}, {}
 
     def as_prior(
         self, *, otherwise: Prior | None = None, num_samples: int | None = None, seed: int | None = None
     ) -> PosteriorPrior:
-        """The weights' marginal means and standard deviations as the prior of another model, estimated from draws.
+        """The weights' marginal means and standard deviations, see :meth:`moments`, as the prior of another model.
 
         Variables that are no weights, such as a noise scale, are left out: their priors belong to the likelihood.
 
         Args:
             otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
+            num_samples: Number of draws where they are needed; None is 1000, or all of a posterior that stores fewer.
             seed: Seed of the draws, which leaves torch's generators as they were.
 
         Returns:
@@ -187,15 +239,7 @@ class Posterior(Shown, ABC):
         Raises:
             ValueError: If a weight has the same value in all draws.
         """
-        if num_samples is None:
-            num_samples = min(MOMENT_DRAWS, self.num_stored or MOMENT_DRAWS)
-        samples = self.sample(_checks.at_least("num_samples", num_samples, 2), seed=seed)
-        names = {name for name in samples if name.startswith(f"{SITE_PREFIX}.")} - {*self.carried}
-        weights = {name: draws for name, draws in samples.items() if name in names}
-        locations = {name: draws.mean(0) for name, draws in weights.items()}
-        differs = {name: (draws != draws[0]).any(0) for name, draws in weights.items()}  # else rounding gives a width
-        scales = {name: draws.std(0) * differs[name] for name, draws in weights.items()}
-        return PosteriorPrior(locations, scales, otherwise)
+        return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
         """Method, status and wall time, as they are written beside the draws; None where unknown."""

@@ -12,17 +12,13 @@ from ..joint import Site, find_sites
 
 @dataclass
 class Target:
-    """What a posterior is loaded into.
-
-    Args:
-        model: The model; None if it is no model of this package.
-        guides: Guides to load into, one for each in the posterior; None makes them from the file.
-        pending: Modules that change if all is well, with their new states.
-    """
+    """What a posterior is loaded into; `model` is None if it is no model of this package."""
 
     model: BayesianModel | None
     guides: Sequence[nn.Module] | None = None
+    """Guides to load into, one for each in the posterior; None makes them from the file."""
     pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
+    """Modules that change if all is well, with their new states."""
 
     @property
     def sites(self) -> list[Site] | None:
@@ -40,21 +36,13 @@ class Target:
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """The model, which a posterior needs.
-
-        Raises:
-            ValueError: If there is none.
-        """
+        """The model, without which a posterior cannot be loaded."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model
 
     def next_guide(self) -> nn.Module | None:
-        """The next of the guides that were passed; None if guides are made from the file.
-
-        Raises:
-            ValueError: If there are no more.
-        """
+        """The next of the guides that were passed; None if guides are made from the file."""
         if self.guides is None:
             return None
         if len(self.pending) == len(self.guides):

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -22,9 +22,8 @@ from ..mcmc import ChainStatistics, MCMCPosterior, judge
 from ..posterior import Draw, Posterior
 from ..svi import Callback, Data, Execution, count_batches, fit_svi
 from ._plans import ConstantSteps, StepSizes
-from ._records import Record, kept_steps
 from ._samplers import ChainOptimizer, StochasticGradientSampler
-from ._store import Store, require_other_file
+from ._store import Record, Store, kept_steps, require_other_file
 
 
 def fit_sgmcmc(
@@ -108,10 +107,8 @@ def fit_sgmcmc(
     _checks.kind("sampler", sampler, StochasticGradientSampler, "a sampler, such as SGHMC(lr=1e-6)")
     steps = ConstantSteps() if steps is None else steps
     _checks.kind("steps", steps, StepSizes, "a plan of step sizes, such as CyclicalSteps()")
-    num_epochs, num_samples = (
-        _checks.at_least("num_epochs", num_epochs, 1),
-        _checks.at_least("num_samples", num_samples, 1),
-    )
+    num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
+    num_samples = _checks.at_least("num_samples", num_samples, 1)
     num_chains = _checks.at_least("num_chains", num_chains, 1)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
@@ -148,9 +145,9 @@ def fit_sgmcmc(
             seconds += fitted.seconds or 0.0
     free = layout.views(draws.draws())
     samples = {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in points[0].sites}
-    statistics = ChainStatistics(None, None, None, None, None, None, None, seconds=seconds)
+    statistics = ChainStatistics(seconds=seconds)
     name, x = type(sampler).__name__, cast(Inputs, data[0]) if isinstance(data, tuple) else None
-    status = judge(samples, statistics, name, model, x, stacklevel=2)
+    status = judge(samples, statistics, name, model, x)
     return MCMCPosterior(samples, statistics, status, sampler=name)
 
 
@@ -204,14 +201,8 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-@dataclass(frozen=True)
-class Files:
-    """The checkpoint of a chain, and the file that it goes on from.
-
-    Args:
-        checkpoint: File to write.
-        resume: File to read; None for a new chain, also in a run that ended before it began.
-    """
+class Files(NamedTuple):
+    """The checkpoint that a chain writes, and the file that it goes on from; None for a new chain."""
 
     checkpoint: Checkpoint | None
     resume: Path | None
@@ -220,7 +211,7 @@ class Files:
     def of(
         cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
     ) -> "Files":
-        """Those of one of several chains. A single chain has the very file that was named."""
+        """Those of one of several chains, of which only the first must have begun; a single one has the named files."""
 
         def own(path: str | Path) -> Path:
             return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
@@ -241,7 +232,7 @@ def _store(
     for own in files:
         if own.checkpoint is not None and execution.processes.is_first:
             check_target(Path(own.checkpoint.path), own.resume, own.checkpoint.path)
-    checkpoints = [None if own.checkpoint is None else Path(own.checkpoint.path) for own in files]
-    require_other_file(path, "checkpoint", checkpoints)
-    require_other_file(path, "resume", [own.resume for own in files])
+    for own in files:
+        require_other_file(path, "checkpoint", None if own.checkpoint is None else Path(own.checkpoint.path))
+        require_other_file(path, "resume", own.resume)
     return Store(path, shape, like, is_resumed=files[0].resume is not None)

@@ -128,13 +128,7 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 class ChainOptimizer(SkippingOptimizer):
     """A chain in the form of an optimizer, so that a step of SVI on a point makes a step of the chain.
 
-    Args:
-        parameters: The point, in parts.
-        sampler: How the point moves.
-        steps: Plan of the step sizes.
-        num_steps: Number of steps of the chain.
-        record: Function of the number of a step, called after it.
-        processes: Processes that make the chain together. The noise is that of process 0.
+    `record` is called with the number of each step after it. Of several processes, the noise is that of process 0.
     """
 
     def __init__(

@@ -1,13 +1,14 @@
-"""Room for the draws of a run: memory, or a file that says which run it is of."""
+"""The draws that chains keep, and the room for them: memory, or a file that says which run it is of."""
 
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import torch
@@ -15,6 +16,11 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.files import FORMAT
+from ..._core.records import record
+from ..guides import DeltaGuide
+from ..history import History
+from ..joint import Layout
+from ._plans import StepSizes
 
 KIND, NAME = "draws", "draws"
 """What the header of a file says that it is, and the name of its one tensor."""
@@ -38,18 +44,7 @@ class Store:
     """The draws of all chains, shape (K, S, P), in memory or in a file that is mapped into memory.
 
     The file is one of safetensors, with a header that holds the identifier of the run. It is made, or opened for
-    writing, when the first draw is kept: by then every other check has passed.
-
-    Args:
-        path: The file; None is memory.
-        shape: Numbers of chains, of draws of each, and of latent numbers.
-        like: Tensor with the dtype of the draws, and in memory the device.
-        is_resumed: Whether the run goes on from a checkpoint. Then the file may exist, if it is of this run.
-
-    Raises:
-        FileExistsError: If the file exists and the run is new.
-        FileNotFoundError: If its folder does not exist.
-        ValueError: If the file exists but holds something else than such draws.
+    writing, when the first draw is kept: by then every other check has passed. Only a resumed run may find it there.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -83,11 +78,7 @@ class Store:
         return self._run
 
     def join(self, run: str) -> None:
-        """Go on with the run of a checkpoint.
-
-        Raises:
-            ValueError: If the file, or a chain before this one, is of another run.
-        """
+        """Go on with the run of a checkpoint, which must be that of the file and of the chains before this one."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -135,21 +126,14 @@ class Store:
             raise
 
 
-def require_other_file(store: str | Path | None, name: str, paths: Iterable[Path | None]) -> None:
-    """Raise if the file of draws is one of those that another argument names."""
-    if store is None:
-        return
-    for path in paths:
-        if path is not None and path.resolve() == _checks.path("store", store).resolve():
-            raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
+def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
+    """Raise if the file of draws is that which another argument names."""
+    if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
+        raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
 
 def read_header(path: Path) -> Header:
-    """What a file of draws says of itself; the file is opened for reading only.
-
-    Raises:
-        ValueError: If it is no such file, or has another length than its header says.
-    """
+    """What a file of draws says of itself, after a check of its length."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
@@ -161,3 +145,69 @@ def read_header(path: Path) -> Header:
             f"`store` must be a file of draws of the run that is resumed, got {path}, which is none or is damaged; "
             "choose another path."
         ) from error
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """What a checkpoint says of a chain that keeps S draws: those so far, ``{site: shape (number so far, *event)}``."""
+
+    run: str
+    num_samples: int
+    draws: dict[str, Tensor]
+
+
+def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
+    """Numbers of the steps after which a draw is kept, evenly spaced over those at which a chain samples."""
+    sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
+    if len(sampling) < num_samples:
+        raise ValueError(
+            f"`num_samples` must be at most the number of steps at which a chain samples, {len(sampling)} of "
+            f"{num_steps}, got {num_samples}; raise `num_epochs`."
+        )
+    return [sampling[(row + 1) * len(sampling) // num_samples - 1] for row in range(num_samples)]
+
+
+class Record:
+    """The draws of one chain; it is a callback of a fit with a state, so that checkpoints hold the draws."""
+
+    def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
+        self._point, self._store, self._chain, self._layout = point, store, chain, layout
+        self._kept, self._num_kept = kept_steps, 0
+
+    def _draws(self) -> dict[str, Tensor]:
+        """The room for the chain's draws, ``{site: shape (S, *event)}``."""
+        return self._layout.views(self._store.draws()[self._chain])
+
+    def keep(self, step: int) -> None:
+        """Keep the point if this step, which was just made, is one of those."""
+        if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
+            draws = self._draws()
+            for name, value in self._point.locations().items():
+                draws[name][self._num_kept].copy_(value)
+            self._num_kept += 1
+
+    def __call__(self, history: History) -> None:
+        """Do nothing at the end of an epoch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The draws so far, and what run they are of."""
+        draws = self._draws() if self._num_kept else {}
+        kept = {name: values[: self._num_kept].clone() for name, values in draws.items()}
+        return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        state = record(ChainState, state_dict, "draws of a chain")
+        if state.num_samples != len(self._kept):
+            raise ValueError(
+                f"`num_samples` must be that of the run that is resumed, {state.num_samples}, got {len(self._kept)}."
+            )
+        self._store.join(state.run)
+        if not state.draws:
+            return
+        own, counts = self._draws(), {len(draws) for draws in state.draws.values()}
+        if {*own} != {*state.draws} or len(counts) > 1:
+            raise ValueError(f"`resume` must hold draws of {list(own)}, got {list(state.draws)}; pass another file.")
+        for name, draws in state.draws.items():
+            own[name][: len(draws)].copy_(draws)
+        (self._num_kept,) = counts

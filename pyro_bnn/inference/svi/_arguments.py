@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._core.inputs import as_inputs, as_targets, named_leaves, num_rows, shapes, to_device
+from ..._core.inputs import as_inputs, as_targets, num_rows, shapes, to_device
 
 Batch = tuple[Any, ...]
 """Arguments of the model: for a `BayesianModel` x, a tensor or a tree of tensors, and y, a tensor."""
@@ -18,10 +18,8 @@ Batch = tuple[Any, ...]
 class Arguments:
     """The way in which data become arguments of a model.
 
-    Args:
-        device: Device to which tensors are moved; None leaves them where they are.
-        like: A tensor with the device and floating-point type for arrays; see :func:`as_inputs`.
-        paired: Whether there must be two arguments, x and one tensor y with as many rows, as a `BayesianModel` needs.
+    Tensors are moved to `device`, if there is one; arrays get the device and type of `like`. If they are `paired`,
+    there must be two arguments, x and one tensor y with as many rows, as a `BayesianModel` needs.
     """
 
     device: torch.device | None
@@ -29,42 +27,41 @@ class Arguments:
     paired: bool
 
     def of_data(self, parts: Sequence[object]) -> Batch:
-        """All the data at once.
-
-        Raises:
-            ValueError: If a part does not hold numbers, or two parts differ in their number of rows.
-        """
+        """All the data at once."""
         if not parts:
             raise ValueError("`data` must be a tuple of tensors, got an empty one; pass (x, y).")
-        if not self.paired:
-            batch = tuple(as_inputs(f"data[{index}]", part, self.like) for index, part in enumerate(parts))
-        elif len(parts) != 2:
+        if self.paired and len(parts) != 2:
             raise ValueError(
                 f"`data` must be a pair (x, y), got {len(parts)} part(s); pass several inputs as ((x_1, x_2), y), and "
                 "batches as a list or a loader of pairs."
             )
-        else:
-            batch = as_inputs("x", parts[0], self.like), as_targets("y", parts[1], self.like)
-        if _num_rows(batch, "xy" if self.paired else [f"data[{index}]" for index in range(len(batch))]) == 0:
-            raise ValueError("`data` has no rows; pass at least one.")
-        return tuple(to_device(part, self.device) for part in batch)
+        names = ["x", "y"] if self.paired else [f"data[{index}]" for index in range(len(parts))]
+        return self._of_rows(names, parts, "`data` has no rows; pass at least one.")
 
     def of_batch(self, batch: object) -> Batch:
-        """One batch of a loader.
-
-        Raises:
-            ValueError: If it is not a tuple of arguments; for pairs, also if a part does not hold numbers, x and y
-                differ in their number of rows, or there are no rows.
-        """
+        """One batch of a loader."""
         parts = (batch,) if isinstance(batch, Tensor) and not self.paired else batch
         if not isinstance(parts, (tuple, list)) or not parts or (self.paired and len(parts) != 2):
             self._refuse(batch)
         if not self.paired:
             return tuple(self._argument(part) for part in parts)
-        x, y = as_inputs("x", parts[0], self.like), as_targets("y", parts[1], self.like)
-        if _num_rows((x, y), "xy") == 0:
-            raise ValueError("a batch must have at least one row, got none; leave out empty batches.")
-        return to_device(x, self.device), to_device(y, self.device)
+        if_empty = "a batch must have at least one row, got none; leave out empty batches."
+        return self._of_rows(["x", "y"], parts, if_empty)
+
+    def _of_rows(self, names: list[str], parts: Sequence[object], if_empty: str) -> Batch:
+        """Parts with one row for each data point, as tensors on the device."""
+        batch = []
+        for name, part in zip(names, parts, strict=True):
+            convert = as_targets if name == "y" else as_inputs
+            batch.append(convert(name, part, self.like))
+            if num_rows(batch[-1], name) != num_rows(batch[0], names[0]):
+                raise ValueError(
+                    f"`{names[0]}` and `{name}` must have the same number of rows, got shapes {shapes(batch[0])} and "
+                    f"{shapes(batch[-1])}."
+                )
+        if num_rows(batch[0]) == 0:
+            raise ValueError(if_empty)
+        return tuple(to_device(part, self.device) for part in batch)
 
     def _refuse(self, batch: object) -> NoReturn:
         kind, example = ("a pair (x, y)", "(x, y)") if self.paired else ("a tuple of the model's arguments", "a tuple")
@@ -90,22 +87,3 @@ class Arguments:
         if type(part) in (tuple, list):
             return type(part)(self._argument(value) for value in part)
         return part
-
-
-def names_of(batch: Batch) -> list[str]:
-    """Names of all tensors of a pair, by which two batches can be compared."""
-    if isinstance(batch[0], Tensor):
-        return ["x", "y"]  # at once, since this is done at every step
-    return [name for part, value in zip("xy", batch, strict=True) for name, _ in named_leaves(part, value)]
-
-
-def _num_rows(batch: Batch, names: Sequence[str]) -> int:
-    """The number of rows of all arguments; raises if they differ."""
-    expected = num_rows(batch[0], names[0])
-    for name, part in zip(names[1:], batch[1:], strict=True):
-        if num_rows(part, name) != expected:
-            raise ValueError(
-                f"`{names[0]}` and `{name}` must have the same number of rows, got shapes {shapes(batch[0])} and "
-                f"{shapes(part)}."
-            )
-    return expected

@@ -22,21 +22,9 @@ Data = Iterable[object] | tuple[object, ...]
 class Batches:
     """Iterates over one epoch of batches, on a device.
 
-    Args:
-        data: A tuple such as (x, y) with all rows, each part a tensor, an array, a list of numbers, a data frame, or a
-            tree of these; or a loader of such tuples, which may be any iterable.
-        batch_size: Number of rows in each batch of tensors; None makes one batch of all rows.
-        device: Device to which the batches are moved; None leaves them where they are.
-        generator: Generator of the random order of the rows, which is new in each epoch. A loader has its own order.
-        like: A tensor with the model's device and floating-point type, for arrays; None is torch's default type.
-        paired: Whether a batch must be a pair (x, y) with one tensor y, as a `BayesianModel` needs; if not, a batch is
-            any tuple of arguments of the model.
-        num_data: Number of rows of the whole data set, for a loader without a length; None is unknown.
-        processes: Processes that fit together. Each has all rows, and takes its share of every batch; a loader gives
-            a share itself.
-
-    Raises:
-        ValueError: If `data` is of the wrong kind, has no rows, or holds something else than numbers.
+    The data are a tuple with all rows, from which `generator` draws a new order in each epoch, or a loader, which has
+    an order of its own. For the arguments `device`, `like` and `paired` see :class:`Arguments`. Of processes that fit
+    together, each has all rows and takes its share of every batch; a loader gives a share itself.
     """
 
     def __init__(
@@ -54,16 +42,22 @@ class Batches:
         self._generator, self._processes = generator, processes or Processes()
         self.rows: Tensor | None = None
         """Indices of the rows of the last batch of tensors; None if it has all of them, in their order."""
-        self._tensors: Batch | None = None
+        self.tensors: Batch | None = None
+        """The whole data, if they were given as tensors; None for a loader."""
         self._loader: Loader | None = None
         _require_kind(data)
         arguments = Arguments(device, like, paired)
         if _is_whole(data):
-            self._tensors = arguments.of_data(tuple(data))
-            rows = num_rows(self._tensors[0])
+            self.tensors = arguments.of_data(tuple(data))
+            rows = num_rows(self.tensors[0])
             size = rows if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
             self.num_rows, self._batch_size = rows, min(size, rows)
-            self._require_enough()
+            if self._batch_size < self._processes.count:
+                raise ValueError(
+                    f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
+                    "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer of "
+                    "them."
+                )
             self.num_batches = len(self.bounds())
         elif batch_size is not None:
             raise ValueError("`batch_size` is for a tuple of tensors; leave it out, a loader has its own size.")
@@ -71,20 +65,8 @@ class Batches:
             self._loader = Loader(data, arguments, num_data, self._processes.count)
             self.num_batches = self._loader.num_batches
 
-    @property
-    def tensors(self) -> Batch | None:
-        """The whole data, if it was given as tensors; None for a loader."""
-        return self._tensors
-
     def require_same_end(self, batch: Batch | None) -> None:
-        """Raise in all processes if some have a next batch and others have none; a known length is compared before.
-
-        Args:
-            batch: The next batch of this process; None if the epoch is over.
-
-        Raises:
-            ValueError: If a loader without a length ends before another.
-        """
+        """Raise in all processes if some have a next batch and others have none; a known length is compared before."""
         if not self._processes.are_many or self._loader is None or self._loader.has_length:
             return
         if all(self._processes.any([batch is None, batch is not None])):
@@ -97,59 +79,38 @@ class Batches:
         """An example: a batch of the first rows, without a new order, or a loader's first batch, which is not lost."""
         if self._loader is not None:
             return self._loader.first()
-        return self._all if self.num_batches == 1 else self._rows(slice(0, self._batch_size))
+        assert self.tensors is not None
+        if self.num_batches == 1:
+            return self.tensors
+        return tuple(take(part, slice(0, self._batch_size)) for part in self.tensors)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch()
 
     def epoch(self, number: int = 0, skip: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch.
+        """The batches of an epoch from the one with index `skip`.
 
         All random numbers of the order are drawn, and skipped batches of a loader are fetched, before this returns. A
-        loader without workers draws its order with its first batch.
-
-        Args:
-            number: Number of the epoch, for messages and for samplers with `set_epoch`.
-            skip: Number of batches to leave out at the start.
-
-        Returns:
-            The batches from the one with index `skip`.
-
-        Raises:
-            ValueError: While iterating, if a loader gives something else than batches, or not as many as it says.
+        loader without workers draws its order with its first batch. Samplers with `set_epoch` are told the `number`.
         """
         if self._loader is not None:
             return self._loader.epoch(number, skip)
+        assert self.tensors is not None
         if self.num_batches == 1 and not self._processes.are_many:
-            return iter([self._all][skip:])
+            return iter([self.tensors][skip:])
         order = torch.randperm(self.num_rows, generator=self._generator)
-        order = order.to(leaves(self._all)[0].device)  # once, since a GPU's program waits for each copy
-        rank, count = self._processes.rank, self._processes.count
-        chunks = (order[begin:end] for begin, end in self.bounds()[skip:])
-        return (self._chosen(chunk.tensor_split(count)[rank] if count > 1 else chunk) for chunk in chunks)
-
-    def bounds(self) -> list[tuple[int, int]]:
-        """Begin and end of each batch in the order; a last batch too short for all processes joins the one before."""
-        return _bounds(self.num_rows, self._batch_size, self._processes.count)
-
-    def _require_enough(self) -> None:
-        if self._batch_size < self._processes.count:
-            raise ValueError(
-                f"a batch must have a row for each of {self._processes.count} processes, got {self._batch_size} "
-                "row(s); raise `batch_size`, which counts the rows of all processes together, or start fewer of them."
-            )
-
-    @property
-    def _all(self) -> Batch:
-        assert self._tensors is not None
-        return self._tensors
+        order = order.to(leaves(self.tensors)[0].device)  # once, since a GPU's program waits for each copy
+        return map(self._chosen, [order[begin:end] for begin, end in self.bounds()[skip:]])
 
     def _chosen(self, rows: Tensor) -> Batch:
-        self.rows = rows
-        return self._rows(rows)
+        """This process's share of a batch with these rows."""
+        assert self.tensors is not None
+        self.rows = rows.tensor_split(self._processes.count)[self._processes.rank] if self._processes.are_many else rows
+        return tuple(take(part, self.rows) for part in self.tensors)
 
-    def _rows(self, rows: slice | Tensor) -> Batch:
-        return tuple(take(part, rows) for part in self._all)
+    def bounds(self) -> list[tuple[int, int]]:
+        """Begin and end of each batch in the order."""
+        return _bounds(self.num_rows, self._batch_size, self._processes.count)
 
     def require_passes(self, num_epochs: int) -> None:
         """Raise a `ValueError` if the data are a generator, which ends after one epoch, and there are to be more."""
@@ -168,11 +129,7 @@ class Batches:
         return [generator.get_state() for generator in self._generators()]
 
     def restore_order(self, state: list[Tensor]) -> None:
-        """Go on from what :meth:`order_state` returned.
-
-        Raises:
-            ValueError: If the loader has another number of generators.
-        """
+        """Go on from what :meth:`order_state` returned."""
         generators = self._generators()
         if len(state) != len(generators):
             raise ValueError(
@@ -187,27 +144,17 @@ class Batches:
 
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:
-    """Number of batches in an epoch of a fit, which has not begun.
-
-    Args:
-        data: The data of the fit.
-        batch_size: Number of rows in each batch of tensors; None is all of them.
-        num_data: Number of rows of the whole data set.
-        execution: How steps are computed; None is the default.
-
-    Returns:
-        The number; None if a loader has no length.
-    """
+    """Number of batches in an epoch of a fit with these arguments, before it begins; None if a loader has no length."""
     if not _is_whole(data):
         return length_of(data)
-    processes = Execution.given(execution).processes
     size = num_data if batch_size is None else _checks.at_least("batch_size", batch_size, 1)
-    count = -(-num_data // size)
+    count, processes = -(-num_data // size), Execution.given(execution).processes
     is_cut = count > 1 and num_data - (count - 1) * size < processes.count  # then the last two batches are one
     return count - is_cut
 
 
 def _bounds(num_rows: int, batch_size: int, num_processes: int) -> list[tuple[int, int]]:
+    """Begin and end of each batch; a last batch too short for all processes joins the one before."""
     begins = list(range(0, num_rows, batch_size))
     if len(begins) > 1 and num_rows - begins[-1] < num_processes:
         begins.pop()

@@ -1,27 +1,83 @@
 """The direct path: the ELBO of a flat guide and its gradients, without effect handlers."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
 import torch
-from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro import poutine
+from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
+from pyro.poutine.runtime import _PYRO_STACK
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..._core.inputs import num_rows, take
-from ..._core.reflection import has_hooks
-from ..._core.scope import EXCLUSIVE
-from ..estimators import Estimator, random_layers
+from ..._core.copies import copied
+from ..._core.inputs import Inputs, num_rows, take
+from ..._core.reflection import has_hooks, is_learned, overridden_names
+from ..._core.scope import seeded
+from ...modelling.model import BayesianModel
+from ..estimators import Estimator
 from ..guides import FlatGuide, FlatState, RandomParameter
 from ..joint import Joint
 from ._arguments import Batch
 from ._batches import Batches
 from ._execution import Execution
 from ._features import Features
+from ._functions import PyroFunction
 from ._natural import NaturalGradient, mean_field
 from ._step import GradientStep
+
+
+def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> Joint | str:
+    """The joint density for the direct path, or why that path is closed. Runs a copy of the model once, on inputs x."""
+    if not isinstance(model, BayesianModel):
+        kind = "a function" if isinstance(model, PyroFunction) else f"of type {type(model).__name__}"
+        return f"the model is {kind}"
+    if overridden := overridden_names(type(model), BayesianModel):
+        return f"the model, of type {type(model).__name__}, overrides {', '.join(overridden)}"
+    if not isinstance(guide, FlatGuide):
+        return f"the guide is of type {type(guide).__name__}"
+    if guide.changes is not None:
+        return guide.changes
+    if type(elbo) not in (Trace_ELBO, TraceMeanField_ELBO):
+        return f"the bound is {type(elbo).__name__}"
+    if elbo.vectorize_particles or elbo.retain_graph:
+        return "the bound vectorises its particles or retains its graph"
+    if _PYRO_STACK:  # later steps do not look: the handlers may then be those of another thread
+        return "effect handlers are active"
+    if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    if has_hooks(model):
+        return "the model or the guide has hooks"
+    if model.interception.is_active:
+        return "an estimator is applied already"
+    if not model.has_fixed_priors:
+        return "a prior depends on other variables or is learned"
+    joint = guide.joint(model)
+    return _of_priors(joint) or guide.obstacle(joint) or _of_network(model, x) or joint
+
+
+def _of_priors(joint: Joint) -> str | None:
+    if any(site.plates for site in joint.sites):
+        return "a latent variable is inside a plate"
+    if any(is_learned(site.prior) for site in joint.sites):
+        return "a prior is learned"
+    if any(site.prior.batch_shape or site.prior.event_shape != site.start.shape for site in joint.sites):
+        return "the shape of a prior is not that of its parameter"
+    return None
+
+
+def _of_network(model: BayesianModel, x: Inputs) -> str | None:
+    try:
+        with seeded(0, model.device), torch.no_grad(), poutine.block():  # other threads of ours wait
+            tried = copied(model)  # a run changes the buffers of layers such as batch normalisation
+            trace: Any = poutine.trace(tried.observation).get_trace(x)
+    except Exception as error:  # if the data are wrong, the real step raises the right error
+        return f"the model could not be tried out ({type(error).__name__}: {error})"
+    if {*trace.stochastic_nodes} != {*model.latent_names} or trace.observation_nodes:
+        return "the network or the likelihood has sites of its own"
+    return None
 
 
 class DirectStep(GradientStep):
@@ -30,15 +86,6 @@ class DirectStep(GradientStep):
     Each of the S draws takes four operations: draw the weights; run the network; run the backward pass of minus the
     log-likelihood; turn its gradients into those in the guide's parameters, and add the gradients of the divergence.
     The :class:`~pyro_bnn.guides.FlatState` of a family of guides defines the first and the last of these.
-
-    Args:
-        joint: The model's joint density.
-        guide: The guide.
-        parameters: Parameters to learn.
-        optimizer: Optimizer of these parameters.
-        elbo: The bound; its `num_particles` is S.
-        estimator: Way in which the noise enters the network; None gives the network drawn values.
-        execution: How it is computed.
     """
 
     def __init__(
@@ -52,12 +99,20 @@ class DirectStep(GradientStep):
         estimator: Estimator | None,
         execution: Execution,
     ) -> None:
-        self._execution = execution
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
+        self._execution, self._autocast = execution, execution.autocast
         self._features: Features | None = None
         self._stack = ExitStack()
-        self._state = self._stack.enter_context(_state(joint, guide, optimizer, elbo, estimator, execution))
+        closed_form = isinstance(elbo, TraceMeanField_ELBO)
+        if isinstance(optimizer, NaturalGradient):
+            adds_up = self._num_draws > 1 or execution.processes.are_many
+            state: Any = optimizer.lent(mean_field(guide), joint, adds_up=adds_up)
+        else:
+            state = guide.flat(joint, noise=None if estimator is None else estimator.noise, closed_form=closed_form)
+        self._state: FlatState = self._stack.enter_context(state)
         super().__init__(joint.model, guide, parameters, optimizer, execution.processes)
+        of_guide = {id(parameter) for parameter in self._state.parameters}
+        self._others = [parameter for parameter in parameters if id(parameter) not in of_guide]
 
     def close(self) -> None:
         """Give the parameters memory of their own again."""
@@ -66,23 +121,16 @@ class DirectStep(GradientStep):
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
         """Compute what frozen layers give for all rows; all further steps must then be on the last batch of `batches`.
 
-        Args:
-            batches: The data.
-            is_watched: Whether code of the user runs between epochs, which may change these layers.
+        Code of the user that runs between epochs, `is_watched`, may change these layers.
         """
         self._features = Features(self._joint.model, batches, self._execution, is_watched=is_watched)
         return self._features
 
     def _gradients(self) -> list[Tensor]:
-        of_guide = {id(parameter) for parameter in self._state.parameters}
-        others = [p.grad for p in self._learned if p.grad is not None and id(p) not in of_guide]
+        others = [parameter.grad for parameter in self._others if parameter.grad is not None]
         return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        with EXCLUSIVE:  # the network and torch's generators may be shared by threads
-            return self._exclusive_backward(batch, weight)
-
-    def _exclusive_backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
         self._joint.require_same_priors()
         self._require_same_model()
         self._state.begin(weight)
@@ -125,68 +173,51 @@ class DirectStep(GradientStep):
                 "from the guide; compute the changed weights as new tensors."
             )
         self._last_log_likelihood = log_likelihood
-        return torch.stack([self._last_log_likelihood.double(), self._state.pull_back(weight)])
+        return torch.stack([log_likelihood.double(), self._state.pull_back(weight)])
 
-    def _backward_of_network(self, given: Any, batch: Batch) -> Tensor:
+    def _backward_of_network(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
         """Add the gradients of minus the log-likelihood to those of the draw; returns the log-likelihood."""
         parts = _cut(batch, self._execution.num_parts)
-        total = torch.zeros((), device=self._state.value.device)
+        terms = []
         for index, (part, share) in enumerate(parts):
-            log_likelihood = self._remembering(given, part)
-            loss = -log_likelihood * (share / self._num_draws)
+            log_likelihood = self._log_likelihood(given, part)
+            loss = log_likelihood * (-share / self._num_draws)
             if loss.requires_grad:  # else the network uses no weight
                 self._state.observe(loss)
                 loss.backward(retain_graph=index < len(parts) - 1)  # of the values, which all parts share
-            total = total + share * log_likelihood.detach() if len(parts) > 1 else log_likelihood.detach()
-        return total
+            terms.append(share * log_likelihood.detach())
+        return terms[0] if len(parts) == 1 else torch.stack(terms).sum()
 
-    def _remembering(self, given: Any, batch: Batch) -> Tensor:
-        if self._features is None:
-            return self._log_likelihood(given, batch)
-        return self._features.run(lambda: self._log_likelihood(given, batch))
+    def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
+        def compute() -> Tensor:
+            if self._estimator is None and self._autocast is None:
+                return self._joint.log_likelihood(given, batch)
+            values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
+            random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
+            with self._joint.model.interception.by(lambda _, num_rows: self._around(random, num_rows)):
+                return self._joint.log_likelihood(values, batch)
 
-    def _log_likelihood(self, given: Any, batch: Batch) -> Tensor:
-        random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
-        values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
-        estimator, autocast = self._estimator, self._execution.autocast
-        if estimator is None and autocast is None:
-            return self._joint.log_likelihood(values, batch)
+        return compute() if self._features is None else self._features.run(compute)
 
-        @contextmanager
-        def around(_: object, num_rows: int) -> Iterator[None]:
-            layers = nullcontext() if estimator is None else random_layers(estimator, random, num_rows)
-            lower = nullcontext() if autocast is None else torch.autocast(self._joint.model.device.type, autocast)
-            with layers, lower:
-                yield
-
-        with self._joint.model.interception.by(around):
-            return self._joint.log_likelihood(values, batch)
+    @contextmanager
+    def _around(self, random: Mapping[int, RandomParameter], num_rows: int) -> Iterator[None]:
+        """A context for the network's call, with the estimator and in the type of `autocast`."""
+        with ExitStack() as stack:
+            if self._estimator is not None:
+                stack.enter_context(self._estimator.layers(random, num_rows))
+            if self._autocast is not None:
+                stack.enter_context(torch.autocast(self._joint.model.device.type, self._autocast))
+            yield
 
     def _bad_site(self) -> str | None:
         bad = self._state.bad_site()
         return bad or (None if bool(torch.isfinite(self._last_log_likelihood)) else "`obs` (its log-density)")
 
 
-def _state(
-    joint: Joint,
-    guide: FlatGuide,
-    optimizer: Optimizer,
-    elbo: ELBO,
-    estimator: Estimator | None,
-    execution: Execution,
-) -> AbstractContextManager[FlatState]:
-    """A context with the state of the guide for steps of this optimizer."""
-    if isinstance(optimizer, NaturalGradient):
-        adds_up = int(elbo.num_particles) > 1 or execution.processes.are_many
-        return optimizer.lent(mean_field(guide), joint, adds_up=adds_up)
-    noise = None if estimator is None else estimator.noise
-    return guide.flat(joint, noise=noise, closed_form=isinstance(elbo, TraceMeanField_ELBO))
-
-
 def _cut(batch: Batch, num_parts: int) -> list[tuple[Batch, float]]:
     """A batch in nearly equal parts, each with its share of the rows."""
     if num_parts == 1:
-        return [(batch, 1.0)]
+        return [(batch, 1)]
     rows = num_rows(batch[0])
     bounds = sorted({rows * index // num_parts for index in range(num_parts + 1)})
     return [

@@ -49,11 +49,7 @@ class Execution:
 
     @classmethod
     def given(cls, execution: "Execution | None") -> "Execution":
-        """The argument of a fit, or the default for None.
-
-        Raises:
-            ValueError: If it is something else.
-        """
+        """The argument of a fit, or the default for None."""
         if execution is not None:
             _checks.kind("execution", execution, Execution, "an Execution, such as Execution(num_parts=4)")
         return cls() if execution is None else execution

@@ -28,13 +28,8 @@ class Features:
     The network runs once over all rows, in parts that are as large as the batches. What the recorded calls return is
     put into tables with one entry for each row. A step takes the rows of its batch from the tables. A network in which
     something is found that does not permit this runs as a whole: it mixes rows, or the tables would be too large. So
-    does one that is changed during the fit, from then on. Random numbers and buffers are as if nothing had been run.
-
-    Args:
-        model: The model.
-        batches: The data.
-        execution: How steps are computed.
-        is_watched: Whether :meth:`check` compares the numbers of the frozen layers with a copy of them.
+    does one that is changed during the fit, from then on. Random numbers and buffers are as if nothing had been run. If
+    they are `is_watched`, :meth:`check` compares the numbers of the frozen layers with a copy of them.
     """
 
     def __init__(self, model: BayesianModel, batches: Batches, execution: Execution, *, is_watched: bool) -> None:
@@ -67,14 +62,7 @@ class Features:
         self.in_words = f"; features of the frozen layers were computed once for {batches.num_rows:,} rows ({size})"
 
     def run(self, compute: Callable[[], Tensor]) -> Tensor:
-        """A value for the last batch of the data.
-
-        Args:
-            compute: Function that computes the value, and calls the network once.
-
-        Returns:
-            The value; the function has left out the frozen layers if that is possible.
-        """
+        """What a function computes that calls the network once with the last batch, without the frozen layers."""
         memory = self._filled()
         if memory is None:
             return compute()
@@ -120,8 +108,6 @@ class Features:
 
     def _forget(self) -> None:
         self._tables, self._memories, self._taken, self._fixed = [], {}, (None, []), []
-
-    # --- before the first step ----------------------------------------------------------------------------------------
 
     def _try(self, buffers: Sequence[Tensor]) -> tuple[bool, list[Tensor]]:
         """Fill the tables; returns whether they can be used, and the buffers that the network changes, as they were."""

@@ -16,26 +16,32 @@ from ..._core.checkpointing import Checkpoint, keeping
 from ..._core.fit_arguments import check_fit, checked_callbacks
 from ..._core.inputs import named_leaves
 from ..._core.processes import Processes
-from ..._core.scope import Stream
+from ..._core.scope import Stream, warn_of_fit
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
-from ..guides import GuidePosterior
+from ..guides import GuidePosterior, has_marginals, problems_of
 from ..history import EpochRecord, History
 from ..kl import KLWeight, as_function
 from ..posterior import Status
 from ._batches import Batches, Data
+from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
 from ._execution import Execution
 from ._functions import as_module
-from ._loop import Loop
+from ._loop import Callback, Loop
 from ._optimizers import OptimizerMaker, Schedule, ScheduledMaker, require_maker, require_schedule
 from ._requirements import check_model
-from ._saved import KIND, fingerprint_of, restore_from
 from ._svi_step import svi_step
-from ._watching import Callback, judge
+
+FEWEST_STEPS = 100
+"""Heuristic: after fewer steps a guide is still near its start, and it shows what was chosen, not what was learned."""
 
 NOTABLE_FALL = 0.05
 """Heuristic: if the objective ends lower than it began by more than this fraction, that is not Monte Carlo noise."""
+
+
+class PosteriorWarning(UserWarning):
+    """A fitted posterior collapsed to a point, or did not leave the prior."""
 
 
 def fit_svi(
@@ -167,7 +173,14 @@ def fit_svi(
 
             loop.run(lambda: keeper.step(state), after_epoch)
     words = "" if features is None else features.in_words
-    status = judge(_status(loop.history, num_epochs, loop.is_stopped, words), guide, model, loop.history, stacklevel=2)
+    status = _status(loop.history, num_epochs, loop.is_stopped, words)
+    if len(loop.history.elbo) >= FEWEST_STEPS and isinstance(model, BayesianModel) and has_marginals(guide):
+        problems = problems_of(guide, model)
+        if problems:
+            warn_of_fit("; ".join(map(" ".join, problems)), PosteriorWarning, stacklevel=2)
+            verdicts, remedies = zip(*problems, strict=True)
+            message = " ".join([status.message, *(verdict[0].upper() + verdict[1:] for verdict in verdicts)])
+            status = Status(False, message, remedy=" ".join(filter(None, [status.remedy, *remedies])))
     return GuidePosterior(guide, status, loop.history)
 
 
@@ -187,8 +200,8 @@ def _status(history: History, num_epochs: int, stopped: bool, features: str) -> 
         if objectives[0] - objectives[1] > NOTABLE_FALL * abs(objectives[0]):
             return Status(
                 False,
-                f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats: lower the "
-                f"learning rate, or clip gradients (`clipped`){features}.",
+                f"{done}, but the objective fell from {objectives[0]:.4g} to {objectives[1]:.4g} nats{features}.",
+                remedy="Lower the learning rate, or clip gradients (`clipped`).",
             )
     return Status(True, f"{done}; ELBO {last.elbo:.6g} nats{features}.", features)
 

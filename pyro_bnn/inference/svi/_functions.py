@@ -1,6 +1,5 @@
 """Models and guides that are functions: modules that own the parameters of their `pyro.param` statements."""
 
-import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +20,6 @@ class PyroFunction(nn.Module):
 
     Its `pyro.param` statements get the values of the module's own parameters. These are made at the first call: from
     Pyro's global store, as far as it has them, and from the statements' first values.
-
-    Args:
-        function: The function.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -36,7 +32,7 @@ class PyroFunction(nn.Module):
         """Call the function."""
         if self._constraints is None:
             self._constraints = self._made(args, kwargs)
-        with _OwnValues(self):
+        with _OwnValues(self.value_of):
             return self.function(*args, **kwargs)
 
     def _made(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
@@ -51,18 +47,14 @@ class PyroFunction(nn.Module):
         return constraints
 
     def value_of(self, name: str) -> Tensor:
-        """The value of a parameter, by the name in its statement.
-
-        Raises:
-            ValueError: If the first call had no such statement.
-        """
-        names = [*(self._constraints or {})]
+        """The value of a parameter, by the name in its statement."""
+        assert self._constraints is not None
+        names = [*self._constraints]
         if name not in names:
             raise ValueError(
                 f"every `pyro.param` statement must run at the first call, got a new one of `{name}`; make it "
                 "independent of the batch."
             )
-        assert self._constraints is not None
         parameter: Tensor = self.values[names.index(name)]
         value: Any = transform_to(self._constraints[name])(parameter)
         value.unconstrained = weakref.ref(parameter)  # Pyro's ELBOs read it
@@ -82,25 +74,17 @@ class PyroFunction(nn.Module):
 class _OwnValues(Messenger):
     """Gives the parameter statements of a function the values of its module."""
 
-    def __init__(self, module: PyroFunction) -> None:
+    def __init__(self, value_of: Callable[[str], Tensor]) -> None:
         super().__init__()
-        self._module = module
+        self._value_of = value_of
 
     def _pyro_param(self, msg: Any) -> None:
         if msg["value"] is None:
-            msg["value"] = self._module.value_of(msg["name"])
+            msg["value"] = self._value_of(msg["name"])
 
 
 def as_module(name: str, value: object) -> nn.Module:
-    """A model or guide as a module.
-
-    Args:
-        name: What it is, "model" or "guide".
-        value: A module, or a function.
-
-    Raises:
-        ValueError: If it is something else.
-    """
+    """A model or guide, which `name` says, as a module."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, type):
@@ -111,8 +95,3 @@ def as_module(name: str, value: object) -> nn.Module:
             f"`{name}` must be a module or a function, got {_checks.described(value)}; pass a Pyro {name}."
         )
     return PyroFunction(value)
-
-
-def signature_of(module: nn.Module) -> inspect.Signature:
-    """The arguments of a module's call."""
-    return inspect.signature(module.function if isinstance(module, PyroFunction) else module.forward)

@@ -47,21 +47,18 @@ class GradientNoise:
 
     Args:
         parameters: One row per learned parameter.
-        num_draws: Number of gradients that were drawn.
+        num_samples: Number of gradients that were drawn.
     """
 
     parameters: tuple[ParameterNoise, ...]
-    num_draws: int
+    num_samples: int
 
     def __str__(self) -> str:
         width = max(18, *(len(row.name) for row in self.parameters))
-        heading = f"{'numbers':>11s} {'signal':>11s} {'noise':>11s} {'ratio':>10s}"
-        lines = [f"{'gradient of (nats)':{width}s} {heading}"]
-        lines += [
-            f"{row.name:{width}s} {row.num_numbers:11,d} {row.signal:11.4g} {row.noise:11.4g} "
-            f"{row.signal_to_noise:10.3g}"
-            for row in self.parameters
-        ]
+        lines = [f"{'gradient of (nats)':{width}s} {'numbers':>11s} {'signal':>11s} {'noise':>11s} {'ratio':>10s}"]
+        for row in self.parameters:
+            numbers = f"{row.num_numbers:11,d} {row.signal:11.4g} {row.noise:11.4g} {row.signal_to_noise:10.3g}"
+            lines.append(f"{row.name:{width}s} {numbers}")
         return "\n".join(lines)
 
 
@@ -71,7 +68,7 @@ def gradient_noise(
     x: Tensor,
     y: Tensor,
     *,
-    num_draws: int = 100,
+    num_samples: int = 100,
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float = 1.0,
@@ -94,7 +91,7 @@ def gradient_noise(
         guide: Its guide, or the posterior from a fit.
         x: Inputs, shape (B, ...).
         y: Targets, shape (B, ...).
-        num_draws: Number S of gradients, at least 2.
+        num_samples: Number S of gradients, at least 2.
         elbo: The bound; see :func:`svi_step`.
         estimator: Gradient estimator; see :func:`svi_step`.
         kl_weight: Weight of the KL term.
@@ -114,7 +111,7 @@ def gradient_noise(
         >>> plain.parameters[0].name, plain.parameters[0].noise > lrt.parameters[0].noise
         ('loc.net.weight', True)
     """
-    _checks.at_least("num_draws", num_draws, 2)
+    _checks.at_least("num_samples", num_samples, 2)
     _checks.kind("model", model, nn.Module, "the model of the guide")
     x, y = _checks.rows("x", x), _checks.rows("y", y)
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
@@ -123,36 +120,20 @@ def gradient_noise(
     pair: Any = copied(nn.ModuleList([model, found]))  # together: a guide may hold its model
     model, own = pair
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
+    means: dict[str, Tensor] = {}
+    squares: dict[str, Tensor] = {}  # sums of squared deviations from the mean so far, as of Welford (1962)
     with seeded(seed, x.device), svi_step(model, own, frozen, elbo=elbo, estimator=estimator) as step:
-        totals = _Totals()
-        for _ in range(num_draws):
+        for count in range(1, num_samples + 1):
             step(x, y, kl_weight=kl_weight)
-            named = [*own.named_parameters(), *model.named_parameters()]
-            totals.add({name: parameter.grad for name, parameter in named if parameter.grad is not None})
-    return GradientNoise(tuple(totals.rows()), num_draws)
-
-
-class _Totals:
-    """Running means, and sums of squared deviations, as of Welford (1962), of each gradient."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._means: dict[str, Tensor] = {}
-        self._squares: dict[str, Tensor] = {}
-
-    def add(self, gradients: dict[str, Tensor]) -> None:
-        self._count += 1
-        for name, gradient in gradients.items():
-            mean = self._means.setdefault(name, torch.zeros_like(gradient, dtype=torch.float64))
-            deviation = gradient - mean
-            mean += deviation / self._count
-            squares = (deviation * (gradient - mean)).sum()
-            self._squares[name] = self._squares.get(name, torch.zeros_like(squares)) + squares
-
-    def rows(self) -> list[ParameterNoise]:
-        rows = []
-        for name, mean in self._means.items():
-            variance = float(self._squares[name]) / (self._count - 1)
-            signal = max(0.0, float(mean.square().sum()) - variance / self._count) ** 0.5
-            rows.append(ParameterNoise(name, mean.numel(), signal, max(0.0, variance) ** 0.5))
-        return rows
+            for name, parameter in [*own.named_parameters(), *model.named_parameters()]:
+                if parameter.grad is not None:
+                    mean = means.setdefault(name, torch.zeros_like(parameter.grad, dtype=torch.float64))
+                    deviation = parameter.grad - mean
+                    mean += deviation / count
+                    squares[name] = squares.get(name, 0.0) + (deviation * (parameter.grad - mean)).sum()
+    rows = []
+    for name, mean in means.items():
+        variance = max(0.0, float(squares[name]) / (num_samples - 1))
+        signal = max(0.0, float(mean.square().sum()) - variance / num_samples) ** 0.5
+        rows.append(ParameterNoise(name, mean.numel(), signal, variance**0.5))
+    return GradientNoise(tuple(rows), num_samples)

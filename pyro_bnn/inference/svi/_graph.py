@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..._core.inputs import leaves, map_inputs, named_leaves
 from ._arguments import Batch
-from ._step import Step, StepTerms
+from ._step import GradientStep, StepTerms
 
 NUM_WARMUP = 3
 """Number of ordinary steps before a recording; in these, libraries initialise and the optimizer makes its state."""
@@ -16,18 +16,15 @@ MOST_GRAPHS = 4
 """Heuristic: largest number of recordings, each with memory of its own. Further kinds of steps are not recorded."""
 
 
-class GraphStep(Step):
-    """Records each kind of step and replays it; a kind has one batch shape, KL weight and learning rate.
+class GraphStep:
+    """Records each kind of step, which must not wait for the GPU, and replays it.
 
-    Each batch is copied into the tensors that the recording reads. The network's Python code does not run in a replay.
-
-    Args:
-        step: The step to record; it must not wait for the GPU.
+    A kind has one batch shape, KL weight and learning rate. Each batch is copied into the tensors that the recording
+    reads. The network's Python code does not run in a replay.
     """
 
-    def __init__(self, step: Step) -> None:
-        self._step, self.optimizer, self.model, self.guide = step, step.optimizer, step.model, step.guide
-        self.waits = False
+    def __init__(self, step: GradientStep) -> None:
+        self._step, self.optimizer = step, step.optimizer
         self._rates: list[float] = []
         self._counts: dict[object, int] = {}
         self._recordings: dict[object, tuple[Batch, Tensor, Callable[[], None]]] = {}
@@ -40,7 +37,7 @@ class GraphStep(Step):
         self._step.close()
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`Step.__call__`."""
+        """Update the parameters; see :meth:`GradientStep.__call__`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         if rates != self._rates:  # a recording contains the learning rates of its time
             self._recordings.clear()

@@ -2,16 +2,18 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..._core.inputs import num_rows
-from ._arguments import Arguments, Batch, names_of
+from ..._core.inputs import named_leaves, num_rows
+from ._arguments import Arguments, Batch
 
 ENDLESS = 2
 """Heuristic: a loader without a length is endless if an epoch has more than this many times `num_data` rows."""
+
+EMPTY = "the loader is empty; pass one with at least one batch."
 
 
 class Loader:
@@ -19,16 +21,7 @@ class Loader:
 
     The number of batches is the length of the loader, which must then be right. A `DataLoader` over an iterable data
     set with a length only estimates its own. Without a length the number of batches is estimated as `num_data` over the
-    rows of the first batch.
-
-    Args:
-        data: The loader.
-        arguments: The way in which its batches become arguments of the model.
-        num_data: Number of rows in the whole data set; None is unknown.
-        num_processes: Number of processes, each of which has a loader that gives a share of the rows.
-
-    Raises:
-        ValueError: If there is no batch, or neither the loader's length nor `num_data` is known.
+    rows of the first batch. Each of several processes has a loader that gives a share of the rows.
     """
 
     def __init__(
@@ -45,7 +38,7 @@ class Loader:
                 "number of batches must be known, so pass a loader with `len`."
             )
         if length == 0:
-            raise ValueError("the loader is empty; pass one with at least one batch.")
+            raise ValueError(EMPTY)
         is_estimate = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
         self._length = None if is_estimate else length
         self.num_batches = length or -(-(num_data or 1) // (num_processes * num_rows(self.first()[0])))
@@ -65,7 +58,7 @@ class Loader:
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:
-                raise ValueError("the loader is empty; pass one with at least one batch.")
+                raise ValueError(EMPTY)
             self._taken = taken if self.is_one_pass else []
             self._first = self._checked(taken[0], 0, None)
         return self._first
@@ -89,11 +82,8 @@ class Loader:
     def _rest(self, source: Iterator[object], number: int, skip: int) -> Iterator[Batch]:
         count, rows = skip, 0
         for batch in source:
-            if self._length is not None and count == self._length:
-                raise ValueError(
-                    f"the loader has length {self._length} but gave more batches in epoch {number}; give it its true "
-                    "length, on which the weights of the KL depend, or none."
-                )
+            if count == self._length:
+                self._refuse_length("more batches", number)
             checked = self._checked(batch, count, number)
             if self._length is None and self._num_data is not None:
                 rows += num_rows(checked[0])
@@ -106,10 +96,13 @@ class Loader:
                 "list or a DataLoader."
             )
         if self._length is not None and count < self._length:
-            raise ValueError(
-                f"the loader has length {self._length} but gave {count} batch(es) in epoch {number}; give it its true "
-                "length, on which the weights of the KL depend, or none."
-            )
+            self._refuse_length(f"{count} batch(es)", number)
+
+    def _refuse_length(self, got: str, number: int) -> NoReturn:
+        raise ValueError(
+            f"the loader has length {self._length} but gave {got} in epoch {number}; give it its true length, on which "
+            "the weights of the KL depend, or none."
+        )
 
     def _require_end(self, rows: int, number: int) -> None:
         if self._num_data is not None and rows > ENDLESS * max(self._num_data, num_rows(self.first()[0])):
@@ -119,17 +112,18 @@ class Loader:
             )
 
     def _checked(self, batch: object, index: int, epoch: int | None) -> Batch:
+        place = f"batch {index}" if epoch is None else f"batch {index} of epoch {epoch}"
         try:
             arguments = self._arguments.of_batch(batch)
         except ValueError as error:
-            raise ValueError(f"{_place(index, epoch)}: {error}") from error
+            raise ValueError(f"{place}: {error}") from error
         if self._arguments.paired:
-            names = names_of(arguments)
+            names = [name for part, value in zip("xy", arguments, strict=True) for name, _ in named_leaves(part, value)]
             self._names = self._names or names
             if names != self._names:
                 raise ValueError(
-                    f"{_place(index, epoch)}: all batches must have the same inputs, got {names} after {self._names}; "
-                    "give each batch the same parts, and lists that vary as one padded tensor."
+                    f"{place}: all batches must have the same inputs, got {names} after {self._names}; give each batch "
+                    "the same parts, and lists that vary as one padded tensor."
                 )
         return arguments
 
@@ -138,10 +132,6 @@ class Loader:
         owners = [self._data, *_samplers(self._data)] if isinstance(self._data, DataLoader) else []
         found = [getattr(owner, "generator", None) for owner in owners]
         return list({id(item): item for item in found if isinstance(item, torch.Generator)}.values())
-
-
-def _place(index: int, epoch: int | None) -> str:
-    return f"batch {index}" if epoch is None else f"batch {index} of epoch {epoch}"
 
 
 def _samplers(loader: object) -> list[Any]:

@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,23 +21,34 @@ from ._batches import Batch, Batches
 from ._optimizers import Schedule
 from ._step import NonFiniteError
 from ._svi_step import SVIStep
-from ._watching import Callback, StatefulCallback
+
+Callback = Callable[[History], bool | None]
+"""Function of the history, called after each epoch; a true result ends the fit."""
+
+
+@runtime_checkable
+class StatefulCallback(Protocol):
+    """A callback that remembers something; checkpoints hold its state.
+
+    Both methods are those of torch's optimizers and schedules. The state is plain data: numbers, texts, tensors, and
+    lists and dictionaries of these.
+    """
+
+    def __call__(self, history: History) -> bool | None:
+        """Called after each epoch; a true result ends the fit."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
 
 
 class Loop:
     """A fit in progress: everything that decides how it goes on, and what it has recorded.
 
     Each step runs in a block of the stream, so its random numbers depend on no other computation. Callbacks run between
-    the blocks.
-
-    Args:
-        step: The step, prepared.
-        batches: The data.
-        stream: Source of all random numbers but the order of tensors' rows, which is that of `batches`.
-        num_epochs: Number of epochs.
-        kl_weight: Weight of the KL term by epoch, batch and number of batches.
-        schedules: Learning-rate schedules, which are stepped once an epoch.
-        callbacks: Functions that are called with the history after each epoch; a true result of one ends the fit.
+    the blocks. The order of tensors' rows is drawn by `batches` alone.
     """
 
     def __init__(
@@ -82,15 +93,7 @@ class Loop:
         return self.is_stopped or self.epoch >= self.num_epochs
 
     def run(self, after_step: Callable[[], None], after_epoch: Callable[[EpochRecord], None]) -> None:
-        """Make all steps that are left.
-
-        Args:
-            after_step: Function that is called after each step but the last one of an epoch; it may raise.
-            after_epoch: Function that is called with the record of each epoch.
-
-        Raises:
-            NonFiniteError: If a loss or gradient is not finite.
-        """
+        """Make all steps that are left; `after_step`, which may raise, is called after all but the last of an epoch."""
         while not self.is_done:
             begin = time.perf_counter() - self._seconds
             iterator = self._started()
@@ -122,17 +125,32 @@ class Loop:
             self.batches.require_same_end(batch)
             if batch is None:
                 return False
-            if self.epoch == 0:
-                _check_first_time(self.step, batch, self.batches)
             weight = check_weight(self._kl_weight(self.epoch, index, self.batches.num_batches))
             try:
-                with _checked_output(self.step, batch, is_first=self.epoch == index == 0):
+                with self._first_checks(batch) if self.epoch == 0 else nullcontext():
                     values = self.step(*batch, kl_weight=weight).values
             except NonFiniteError as error:
                 raise error.at(_position(self.epoch, index)) from None
         self._values.append(values)
         self._weights.append(weight)
         return True
+
+    def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
+        """Checks in the first epoch only, since they cost much: finite inputs, and one of outputs in the first step.
+
+        Where to read a number waits for a device, the step itself does not check targets, so this does.
+        """
+        model = self.step.model
+        if not isinstance(model, BayesianModel):
+            return nullcontext()
+        if self.batches.tensors is None:
+            for name, leaf in named_leaves("x", batch[0]):
+                _checks.finite(name, leaf)
+        if reads_wait(batch[1].device):
+            model.check_targets(*batch)
+        elif not self.num_steps:
+            return model.interception.checking(model.likelihood.check_output)
+        return nullcontext()
 
     def _end_epoch(self, seconds: float) -> EpochRecord:
         """Add the epoch to the history. The program waits for a GPU here, once an epoch, and not at each step."""
@@ -181,11 +199,7 @@ class Loop:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of a loop of the same model, guide, data and settings.
-
-        Raises:
-            ValueError: If a part of the state does not fit.
-        """
+        """Go on from a state of a loop of the same model, guide, data and settings."""
         self.step.model.load_state_dict(state["model"])
         self.step.guide.load_state_dict(state["guide"])
         self.step.optimizer.load_state_dict(state["optimizer"])
@@ -197,17 +211,14 @@ class Loop:
         self.history = History.from_dict(state["history"])
         epoch = state["epoch"]
         self._weights, self._seconds = epoch["kl_weights"], epoch["seconds"]
-        self._values = [] if epoch["values"] is None else list(epoch["values"].to(_device_of(self.step)).unbind())
+        device = self.step.optimizer.param_groups[0]["params"][0].device
+        self._values = [] if epoch["values"] is None else list(epoch["values"].to(device).unbind())
         self.is_stopped = state["stopped"]
         rank = self._processes.rank
         begin = state["begin of epoch"][rank]
         self.stream.restore(state["random numbers"][rank])
         self._at_begin = begin["random numbers"], begin["order"]
         self.batches.restore_order(self._at_begin[1])
-
-
-def _device_of(step: SVIStep) -> torch.device:
-    return step.optimizer.param_groups[0]["params"][0].device
 
 
 def _position(epoch: int, index: int) -> str:
@@ -222,23 +233,3 @@ def _warn_of_size(num_data: int, sizes: list[int]) -> None:
             "the size of the training set.",
             stacklevel=5,
         )
-
-
-def _checked_output(step: SVIStep, batch: Batch, *, is_first: bool) -> AbstractContextManager[None]:
-    """A context in which outputs are checked at the first step; on a GPU, :func:`_check_first_time` does that."""
-    model = step.model
-    if not is_first or not isinstance(model, BayesianModel) or reads_wait(batch[1].device):
-        return nullcontext()
-    return model.interception.checking(model.likelihood.check_output)
-
-
-def _check_first_time(step: SVIStep, batch: Batch, batches: Batches) -> None:
-    """Checks that cost too much for every step: inputs must be finite and, on a GPU, targets must have right values."""
-    model = step.model
-    if not isinstance(model, BayesianModel):
-        return
-    if batches.tensors is None:
-        for name, leaf in named_leaves("x", batch[0]):
-            _checks.finite(name, leaf)
-    if reads_wait(batch[1].device):
-        model.check_targets(*batch)

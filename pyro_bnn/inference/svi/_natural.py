@@ -10,10 +10,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
-from ..guides import MeanFieldGuide, NaturalState, NaturalUpdate
+from ..guides import MeanFieldGuide, NaturalState
 from ..joint import Joint
 from ._optimizers import EXAMPLE, OptimizerMaker, SkippingOptimizer, skipping, skips_on_flag
-from ._words import optimizer_in_words
 
 
 def natural_gradient(
@@ -92,16 +91,15 @@ def natural_gradient(
     _checks.at_least("num_warmup", num_warmup, 0)
     others = functools.partial(torch.optim.Adam, lr=1e-3) if others is None else others
     _checks.function("others", others, EXAMPLE)
-    return functools.partial(
-        NaturalGradient,
-        lr=lr,
-        momentum=momentum,
-        hessian_decay=hessian_decay,
-        initial_hessian=initial_hessian,
-        clip=clip,
-        num_warmup=num_warmup,
-        others=others,
-    )
+    settings = {
+        "lr": lr,
+        "momentum": momentum,
+        "hessian_decay": hessian_decay,
+        "initial_hessian": initial_hessian,
+        "clip": clip,
+        "num_warmup": num_warmup,
+    }
+    return functools.partial(NaturalGradient, settings=settings, others=others)
 
 
 class NaturalGradient(SkippingOptimizer):
@@ -109,44 +107,12 @@ class NaturalGradient(SkippingOptimizer):
 
     The step computes gradients in vectors, and this optimizer updates the guide in these; see
     :class:`~pyro_bnn.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and the
-    averaged gradients.
-
-    Args:
-        params: Parameters of guide and model.
-        lr: Learning rate of the means; for this and all other settings see :func:`natural_gradient`.
-        momentum: Decay of the averaged gradient.
-        hessian_decay: Decay of the averaged Hessian.
-        initial_hessian: First Hessian of the loss of one row.
-        clip: Largest change of a mean, divided by `lr`.
-        num_warmup: Number of first steps over which the learning rate rises.
-        others: Function that makes the optimizer of parameters without a distribution.
+    averaged gradients; `others` makes the optimizer of parameters without a distribution.
     """
 
-    def __init__(
-        self,
-        params: Iterable[nn.Parameter],
-        *,
-        lr: float,
-        momentum: float,
-        hessian_decay: float,
-        initial_hessian: float | None,
-        clip: float | None,
-        num_warmup: int,
-        others: OptimizerMaker,
-    ) -> None:
-        settings: dict[str, Any] = {
-            "lr": lr,
-            "momentum": momentum,
-            "hessian_decay": hessian_decay,
-            "initial_hessian": initial_hessian,
-            "clip": clip,
-            "num_warmup": num_warmup,
-            "num_updates": 0,
-            "kl_weight": None,
-            "others": "none",
-        }
-        super().__init__(params, settings)
-        self._make_others, self._first_lr = others, lr
+    def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
+        super().__init__(params, {**settings, "num_updates": 0, "kl_weight": None, "others": "none"})
+        self._make_others, self._first_lr = others, settings["lr"]
         self._state: NaturalState | None = None
         self._others: Optimizer | None = None
         self._others_lr: list[float] = []
@@ -158,19 +124,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @contextmanager
     def lent(self, guide: MeanFieldGuide, joint: Joint, *, adds_up: bool) -> Iterator[NaturalState]:
-        """A context in which this optimizer updates the parameters of a guide.
-
-        Args:
-            guide: The guide.
-            joint: The model's joint density.
-            adds_up: Whether a step adds up several draws or processes.
-
-        Yields:
-            The state of the guide, whose gradients the next call of :meth:`step` uses.
-
-        Raises:
-            ValueError: If the optimizer is used by another step, or the guide is of another kind.
-        """
+        """A context in which this optimizer updates a guide by its state; a step may add up draws or processes."""
         if self._state is not None:
             raise ValueError("the optimizer is used by another step already; make one for each step.")
         with guide.natural(joint, initial_hessian=self._group["initial_hessian"], adds_up=adds_up) as state:
@@ -201,7 +155,7 @@ class NaturalGradient(SkippingOptimizer):
             made: Optimizer = self._make_others(parameters)
             _checks.kind("others", made, Optimizer, EXAMPLE)
             self._others, self._others_lr = made, [group["lr"] for group in made.param_groups]
-            self._group["others"] = " ".join(optimizer_in_words(made).values())
+            self._group["others"] = repr(made)
             if self._loaded_others is not None:
                 made.load_state_dict(self._loaded_others)
 
@@ -212,11 +166,7 @@ class NaturalGradient(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update the guide, and all other parameters by their own optimizer.
-
-        Raises:
-            ValueError: If there is a closure, or no step has computed gradients for this optimizer.
-        """
+        """Update the guide, and all other parameters by their own optimizer, after a step's gradients."""
         if closure is not None or self._state is None:
             raise ValueError(
                 "an optimizer of `natural_gradient` needs gradients in the weights' draws, which only a step of ours "
@@ -225,13 +175,11 @@ class NaturalGradient(SkippingOptimizer):
         group = self._group
         rise = min(1.0, (group["num_updates"] + 1) / max(group["num_warmup"], 1))
         self._state.update_parameters(
-            NaturalUpdate(
-                lr=rise * float(group["lr"]),
-                momentum=group["momentum"],
-                hessian_decay=group["hessian_decay"],
-                clip=group["clip"],
-                is_bad=None if self.found_inf is None else self.found_inf > 0,
-            )
+            lr=rise * float(group["lr"]),
+            momentum=group["momentum"],
+            hessian_decay=group["hessian_decay"],
+            clip=group["clip"],
+            is_bad=None if self.found_inf is None else self.found_inf > 0,
         )
         group["num_updates"], group["kl_weight"] = self._state.num_updates, self._state.weight
         if self._others is not None:
@@ -259,34 +207,10 @@ class NaturalGradient(SkippingOptimizer):
 
 
 def mean_field(guide: object) -> MeanFieldGuide:
-    """The guide, if it is a mean-field guide.
-
-    Raises:
-        ValueError: If it is another one.
-    """
+    """The guide, if it is a mean-field guide; else an error."""
     if not isinstance(guide, MeanFieldGuide):
         raise ValueError(
             "`natural_gradient` needs a mean-field guide with precisions, got "
             f"{type(guide).__name__}; use `MeanFieldGuide(model, scale_map=scale_maps.Precision())`."
         )
     return guide
-
-
-def require_natural(path: str, guide: object, *, has_estimator: bool, cuda_graph: bool) -> None:
-    """Raise unless steps of natural-gradient inference are possible.
-
-    Args:
-        path: Why the direct path is closed; empty if it is open.
-        guide: The guide.
-        has_estimator: Whether there is a gradient estimator.
-        cuda_graph: Whether steps are to be recorded.
-    """
-    mean_field(guide)
-    if path:
-        raise ValueError(f"`natural_gradient` needs the direct path, which is closed because {path}; use Adam.")
-    if has_estimator:
-        raise ValueError(
-            "`natural_gradient` needs the weights' draws, which an estimator does not make; leave `estimator` out."
-        )
-    if cuda_graph:
-        raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")

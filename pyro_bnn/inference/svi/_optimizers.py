@@ -1,5 +1,6 @@
 """Functions that make optimizers from parameters, with clipped gradients or with a schedule."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from typing import Any
 
 from pyro.optim import PyroOptim
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ..._core import checks as _checks
@@ -16,8 +17,8 @@ Schedule = LRScheduler | ReduceLROnPlateau
 OptimizerMaker = Callable[[list[nn.Parameter]], Optimizer]
 ScheduledMaker = Callable[[list[nn.Parameter]], tuple[Optimizer, Schedule]]
 
-
 EXAMPLE = "a function from parameters to an optimizer, such as functools.partial(torch.optim.Adam, lr=1e-3)"
+NEEDED = f"`optimizer` must make a torch optimizer from parameters, {EXAMPLE.partition(', ')[2]}"
 
 
 def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
@@ -100,22 +101,25 @@ def skips_on_flag(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False) and optimizer.defaults.get("fused"))
 
 
+@contextmanager
+def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
+    """A context in which a fused optimizer does nothing if the flag is set, as under torch's `GradScaler`."""
+    optimizer.grad_scale, optimizer.found_inf = None, flag.float()
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
+
+
 def require_maker(optimizer: object) -> None:
     """Raise unless a value can make optimizers from parameters; an optimizer of Pyro cannot."""
     is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
     if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
-        raise ValueError(
-            "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3), got {_checks.described(optimizer)}."
-        )
+        raise ValueError(f"{NEEDED}, got {_checks.described(optimizer)}.")
 
 
 def require_schedule(schedule: Any) -> Schedule:
-    """The schedule, if it is one of torch's, or another object with their methods.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """The schedule, if it is one of torch's, or another object with their methods."""
     needed = ("step", "state_dict", "load_state_dict")
     if isinstance(schedule, type) or not all(callable(getattr(schedule, name, None)) for name in needed):
         raise ValueError(
@@ -126,11 +130,36 @@ def require_schedule(schedule: Any) -> Schedule:
     return schedule
 
 
-@contextmanager
-def skipping(optimizer: Any, flag: Tensor) -> Iterator[None]:
-    """A context in which a fused optimizer does nothing if the flag is set, as under torch's `GradScaler`."""
-    optimizer.grad_scale, optimizer.found_inf = None, flag.float()
-    try:
-        yield
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf
+def require_usable(optimizer: Optimizer) -> None:
+    """Raise if an optimizer does not work with noisy, dense gradients."""
+    if isinstance(optimizer, LBFGS):
+        raise ValueError(
+            "`optimizer` must take single noisy gradients, got LBFGS, whose line search needs the same loss several "
+            "times in a step; use Adam, or `fit_laplace` for the mode."
+        )
+    if isinstance(optimizer, SparseAdam):
+        raise ValueError("`optimizer` must take dense gradients, got SparseAdam; use Adam, since a KL has dense ones.")
+
+
+def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
+    """An optimizer of parameters of guide and model; one that has only a part of them is warned of."""
+    made = maker if isinstance(maker, Optimizer) else maker(parameters)
+    if not isinstance(made, Optimizer):
+        raise ValueError(f"{NEEDED}, got one that made {_checks.described(made)}.")
+    require_usable(made)
+    given = {id(parameter) for group in made.param_groups for parameter in group["params"]}
+    foreign = len(given - {id(parameter) for parameter in parameters})
+    if foreign:
+        raise ValueError(
+            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
+            "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
+        )
+    missing = [parameter.numel() for parameter in parameters if id(parameter) not in given]
+    if missing:
+        warnings.warn(
+            f"`optimizer` must have all parameters of guide and model, got {len(given)} of {len(parameters)}: the "
+            f"others ({sum(missing):,} numbers) stay as they are. If that is meant, call `requires_grad_(False)` on "
+            "them.",
+            stacklevel=2,
+        )
+    return made

@@ -12,7 +12,7 @@ from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..._core.scope import filtered_warnings, own_parameters
+from ..._core.scope import filtered_warnings, own_parameters, short_errors
 from ...modelling.model import BayesianModel
 from ..estimators import Applied, Estimator
 from ..guides import MeanFieldGuide
@@ -29,17 +29,7 @@ would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs.
-
-    Args:
-        model: The model.
-        guide: The guide.
-        parameters: Parameters to learn.
-        optimizer: Optimizer of these parameters.
-        elbo: The bound.
-        estimator: Way in which the noise of weights enters their layers; None leaves it to the guide.
-        execution: How it is computed; only its processes matter here.
-    """
+    """A step with one of Pyro's ELBOs; of the execution only the processes matter."""
 
     def __init__(
         self,
@@ -69,7 +59,7 @@ class PyroStep(GradientStep):
         """Do nothing: this step leaves the parameters in their own memory."""
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`Step.__call__`."""
+        """Update the parameters; see :meth:`GradientStep.__call__`."""
         try:
             with own_parameters(self.model, self.guide):  # at each step: another open step may have the same names
                 return super().__call__(batch, kl_weight)
@@ -80,7 +70,7 @@ class PyroStep(GradientStep):
         weight = max(weight, SMALLEST_KL_WEIGHT)
         scaled = nullcontext() if weight == 1.0 else _ScaleLatents(weight)
         quiet = filtered_warnings("ignore", "Encountered (NaN|[+-]?inf)")  # answered by NonFiniteError
-        with self._contexts[weight >= SMALLEST_DIVISOR], scaled, quiet:
+        with short_errors(), self._contexts[weight >= SMALLEST_DIVISOR], scaled, quiet:
             loss = float(self._elbo.loss_and_grads(self.model, self.guide, *batch))
         terms = torch.stack(self._terms(loss, weight))
         return torch.full_like(terms[0], loss), terms

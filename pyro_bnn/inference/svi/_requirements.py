@@ -1,35 +1,22 @@
-"""Checks of the arguments of fits and steps, before anything is computed."""
+"""Checks of a model and a guide before a fit: they belong together, and everything that is drawn is learned."""
 
-import warnings
-from collections.abc import Collection, Sequence
-from typing import Any, NoReturn
+import inspect
+from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.infer import ELBO, TraceEnum_ELBO
+from pyro.infer import ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuide
-from pyro.optim import PyroOptim
 from pyro.poutine.util import prune_subsample_sites
-from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer, SparseAdam
+from torch import nn
 
-from ..._core import checks as _checks
 from ..._core.scope import is_auxiliary, seeded, short_errors
 from ...modelling.model import BayesianModel, random_paths
 from ..guides import FlatGuide
-from ._functions import signature_of
+from ._arguments import Batch
+from ._functions import PyroFunction
 
-EXAMPLE = "functools.partial(torch.optim.Adam, lr=1e-3)"
-
-
-class NotCopied:
-    """An object that holds memory of others, so that a copy of it could not work."""
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise ValueError(
-            f"a {type(self).__name__} must stay where it was made, since it shares the memory of a guide, got a copy "
-            "or a pickle of it; save the posterior with `save_posterior`, and open a new step."
-        )
+SITE_PREFIXES = ("net.", "prior.", "likelihood.")
 
 
 def check_model(model: object, guide: object) -> None:
@@ -42,74 +29,10 @@ def check_model(model: object, guide: object) -> None:
         raise ValueError(f"`guide` must be another module than `model`, got the same {type(model).__name__} twice.")
 
 
-def checked_maker(optimizer: Any) -> Any:
-    """The optimizer, or the function that makes it, which then also checks what it made.
-
-    Raises:
-        ValueError: If it is of another kind; in the call of the function, if it made something else.
-    """
-    if isinstance(optimizer, Optimizer):
-        return _usable(optimizer)
-    is_class = isinstance(optimizer, type) and not issubclass(optimizer, Optimizer)
-    if isinstance(optimizer, PyroOptim) or not callable(optimizer) or is_class:
-        _refuse(_checks.described(optimizer))
-
-    def make(parameters: list[nn.Parameter]) -> Any:
-        made = optimizer(parameters)
-        first = made[0] if isinstance(made, tuple) and len(made) == 2 else made
-        if not isinstance(first, Optimizer):
-            _refuse(f"{_checks.described(optimizer)}, which made {_checks.described(made)}")
-        _usable(first)
-        check_coverage(first, parameters)
-        return made
-
-    return make
-
-
-def _refuse(got: str) -> NoReturn:
-    raise ValueError(f"`optimizer` must make a torch optimizer from parameters, such as {EXAMPLE}, got {got}.")
-
-
-def _usable(optimizer: Optimizer) -> Optimizer:
-    if isinstance(optimizer, LBFGS):
-        raise ValueError(
-            "`optimizer` must take single noisy gradients, got LBFGS, whose line search needs the same loss several "
-            "times in a step; use Adam, or `fit_laplace` for the mode."
-        )
-    if isinstance(optimizer, SparseAdam):
-        raise ValueError("`optimizer` must take dense gradients, got SparseAdam; use Adam, since a KL has dense ones.")
-    return optimizer
-
-
-def check_coverage(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """Warn if an optimizer has only a part of the parameters; raise if it has others.
-
-    Args:
-        optimizer: The optimizer.
-        parameters: All parameters of guide and model that can be learned.
-    """
-    given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    owned = {id(parameter) for parameter in parameters}
-    foreign = len(given - owned)
-    if foreign:
-        raise ValueError(
-            f"`optimizer` must have parameters of the guide or the model only, got {foreign} of {len(given)} others; "
-            "make it from `[*guide.parameters(), *model.parameters()]`, or pass a function that makes it."
-        )
-    missing = [parameter for parameter in parameters if id(parameter) not in given]
-    if missing:
-        warnings.warn(
-            f"`optimizer` must have all parameters of guide and model, got {len(given)} of {len(parameters)}: the "
-            f"others ({sum(p.numel() for p in missing):,} numbers) stay as they are. If that is meant, call "
-            "`requires_grad_(False)` on them.",
-            stacklevel=2,
-        )
-
-
-def check_signature(name: str, module: nn.Module, batch: tuple[Tensor, ...]) -> None:
+def check_signature(name: str, module: nn.Module, batch: Batch) -> None:
     """Raise unless a module can be called with a batch."""
     try:
-        signature_of(module).bind(*batch)
+        inspect.signature(module.function if isinstance(module, PyroFunction) else module.forward).bind(*batch)
     except TypeError as error:
         raise ValueError(
             f"`{name}` must be a Pyro {name} that is called with the {len(batch)} tensors of a batch, got "
@@ -117,49 +40,90 @@ def check_signature(name: str, module: nn.Module, batch: tuple[Tensor, ...]) -> 
         ) from None
 
 
-def check_latents(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: tuple[Tensor, ...]) -> None:
-    """Raise unless a guide draws every latent variable of a Pyro model; a BayesianModel has checks of its own.
+def traced_guide(model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch) -> Any:
+    """A trace of one call of a guide, which must draw every latent variable of a Pyro model of the user's own.
 
     Pyro would only warn, and count the variable's prior without its guide.
     """
-    for name, module in (("model", model), ("guide", guide)):
-        check_signature(name, module, batch)
-    if isinstance(model, BayesianModel) or isinstance(elbo, TraceEnum_ELBO):
-        return
-    is_ready = any(True for _ in guide.parameters())  # if not, this call makes them, with the seed of the fit
-    with short_errors(), seeded(0 if is_ready else None), torch.no_grad(), poutine.block():
-        guide_trace: Any = prune_subsample_sites(poutine.trace(guide).get_trace(*batch))
-        replayed = poutine.replay(model, trace=guide_trace)
-        model_trace: Any = prune_subsample_sites(poutine.trace(replayed).get_trace(*batch))
-    drawn = {name for name, _ in guide_trace.iter_stochastic_nodes()}
-    needed = {name for name, node in model_trace.iter_stochastic_nodes() if not is_auxiliary(node)}
-    missing = sorted(needed - drawn)
+    check_signature("model", model, batch)
+    check_signature("guide", guide, batch)
+    example = next(guide.parameters(), None)  # without parameters, this call makes them, with the seed of the fit
+    seed, device = (None, None) if example is None else (0, example.device)
+    with short_errors(), seeded(seed, device), torch.no_grad(), poutine.block():
+        trace: Any = poutine.trace(guide).get_trace(*batch)
+        if isinstance(model, BayesianModel) or isinstance(elbo, TraceEnum_ELBO):
+            return trace
+        needed = _drawn(poutine.replay(model, trace=trace), batch)
+    missing = sorted(needed - {name for name, _ in trace.iter_stochastic_nodes()})
     if missing:
         raise ValueError(
             f"the guide must draw every latent variable of the model, got one that lacks {missing}; pass the targets "
             "in each batch if one of these is observed, or make a guide of this model."
         )
+    return trace
 
 
-def check_own_statements(model: BayesianModel, drawn: Collection[str], batch: tuple[Any, ...]) -> None:
-    """Raise unless a guide draws what the network or the likelihood draws by a `pyro.sample` in its forward pass.
+def _drawn(model: Any, batch: Batch) -> set[str]:
+    """Names of the latent variables that a call of a model draws."""
+    trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
+    return {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
 
-    Args:
-        model: The model, which is run once.
-        drawn: What the guide draws.
-        batch: The model's arguments.
-    """
+
+def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -> None:
+    """Raise unless a guide draws what the network or the likelihood draws by a `pyro.sample` in its forward pass."""
     random = random_paths(model)
     with short_errors(), seeded(0), torch.no_grad(), poutine.block():
         buffers = [buffer for path, buffer in model.network.named_buffers() if path not in random]
         before = [buffer.clone() for buffer in buffers]  # a run changes those of layers such as batch normalisation
-        trace: Any = prune_subsample_sites(poutine.trace(model).get_trace(*batch))
+        drawn = _drawn(model, batch)
         for buffer, value in zip(buffers, before, strict=True):
             buffer.copy_(value)
-    sites = {name for name, node in trace.iter_stochastic_nodes() if not is_auxiliary(node)}
-    missing = sorted(sites - {*drawn, *model.latent_names})
+    missing = sorted(drawn - {*latent, *model.latent_names})
     if missing:
         raise ValueError(
             f"the network draws {missing} by `pyro.sample`, which the guide does not, so no fit would learn it; make "
             "it a `PyroSample` of a `PyroModule`, which is a site of the model, or fit Pyro's `AutoNormal(model)`."
         )
+
+
+def learned_parameters(
+    model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
+) -> list[nn.Parameter]:
+    """All parameters to learn; what the guide samples in a trace must fit the model and the ELBO."""
+    latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
+    if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
+        raise ValueError(
+            "the guide draws the observed site `obs`, because it was first called without targets; build it with "
+            "`auto_normal`, or make `guide(x, y)` its first call."
+        )
+    if any(is_auxiliary(node) for node in latent) and isinstance(elbo, TraceMeanField_ELBO) and not is_direct:
+        raise ValueError(
+            f"{type(guide).__name__} samples auxiliary variables, but for these TraceMeanField_ELBO has no closed form "
+            "and loses the Jacobian of constrained sites; use `elbo=Trace_ELBO()`, or MeanFieldGuide."
+        )
+    owned = dict.fromkeys(parameter for module in (guide, model) for parameter in module.parameters())
+    for name, node in trace.nodes.items():
+        # A value without a constraint is the parameter itself, to which Pyro's first call gives no `unconstrained`.
+        if node["type"] == "param" and node["value"] not in owned and node["value"].unconstrained() not in owned:
+            raise ValueError(
+                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
+                "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
+            )
+    if isinstance(model, BayesianModel):
+        drawn = {node["name"] for node in latent if not is_auxiliary(node)}
+        _check_sites(model, drawn)
+        if not is_direct:
+            check_own_statements(model, drawn, batch)
+    parameters = [parameter for parameter in owned if parameter.requires_grad]
+    if not parameters:
+        raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
+    return parameters
+
+
+def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
+    """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
+    missing = [name for name in model.latent_names if name not in drawn]
+    foreign = sorted(name for name in drawn if name.startswith(SITE_PREFIXES) and name not in model.latent_names)
+    if missing or foreign:
+        problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
+        raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import CheckpointError
 from ..._core.devices import reads_wait
 from ..._core.inputs import num_rows
 from ..._core.processes import Processes
-from ..._core.scope import short_errors
 from ...modelling.model import BayesianModel, random_paths
 from ..joint import CHECKPOINTED
 from ._arguments import Batch
@@ -24,13 +23,7 @@ REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inpu
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite; the parameters are still those of the last finite step.
-
-    Args:
-        problem: Name of the quantity that is not finite.
-        where: Name of the step.
-        more: Further text after the name of the step.
-    """
+    """A loss or gradient was not finite; the parameters are still those of the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "") -> None:
         super().__init__(
@@ -82,44 +75,11 @@ class StepTerms:
         return self.values[3]
 
 
-class Step(ABC):
-    """An optimisation step, called with a batch."""
-
-    model: nn.Module
-    guide: nn.Module
-    optimizer: Optimizer
+class GradientStep(ABC):
+    """A step that computes gradients, checks them, and lets an optimizer use them; parameters are on one device."""
 
     waits: bool
     """Whether a step reads the value of its loss, and so waits for a GPU."""
-
-    @abstractmethod
-    def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters.
-
-        Args:
-            batch: Arguments of model and guide.
-            kl_weight: Weight of the KL term in the objective.
-
-        Raises:
-            NonFiniteError: If loss or gradient is not finite. A step that does not wait for a GPU sets
-                :attr:`StepTerms.is_finite` to false instead.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give the parameters memory of their own again."""
-
-
-class GradientStep(Step):
-    """A step that computes gradients, checks them, and lets an optimizer use them.
-
-    Args:
-        model: The model.
-        guide: The guide.
-        parameters: Parameters to learn, all on one device.
-        optimizer: Optimizer of these parameters.
-        processes: Processes that make the step together.
-    """
 
     def __init__(
         self,
@@ -129,10 +89,15 @@ class GradientStep(Step):
         optimizer: Optimizer,
         processes: Processes,
     ) -> None:
-        self.model, self.guide, self.optimizer, self._processes = model, guide, optimizer, processes
+        self.model, self.guide, self.optimizer = model, guide, optimizer
+        self._processes, self._are_many = processes, processes.are_many
         self._learned, self._count = parameters, 0
         self.waits = not (skips_on_flag(optimizer) and reads_wait(parameters[0].device))
         self._is_finite = torch.ones((), dtype=torch.bool, device=parameters[0].device)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the parameters memory of their own again."""
 
     @abstractmethod
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
@@ -147,21 +112,22 @@ class GradientStep(Step):
         return [parameter.grad for parameter in self._learned if parameter.grad is not None]
 
     def __call__(self, batch: Batch, kl_weight: float) -> StepTerms:
-        """Update the parameters; see :meth:`Step.__call__`.
+        """Update the parameters by a batch, or raise a `NonFiniteError`.
 
         To learn whether all numbers are finite, the program would have to wait for a GPU. It does not wait if a flag on
-        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect.
+        the device can make the optimizer do nothing: after a step that is not finite no further one has an effect, and
+        :attr:`StepTerms.is_finite` is false.
         """
         self._count += 1
+        size = float(_num_rows(batch))
         with torch.enable_grad():
             self.optimizer.zero_grad()
             try:
-                with short_errors():
-                    loss, terms = self._backward(batch, kl_weight)
+                loss, terms = self._backward(batch, kl_weight)
             except CheckpointError:
                 raise ValueError(CHECKPOINTED) from None
-        rows = torch.full((1,), float(_num_rows(batch)), dtype=torch.float64, device=terms.device)
-        if self._processes.are_many:
+        rows = torch.full((1,), size, dtype=torch.float64, device=terms.device)
+        if self._are_many:
             loss, terms, rows = self._averaged(loss, terms, rows)
         checked = [loss, *(gradient.norm() for gradient in self._gradients())]
         is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
@@ -170,7 +136,7 @@ class GradientStep(Step):
         self._is_finite &= is_finite
         with nullcontext() if self.waits else skipping(self.optimizer, ~self._is_finite):
             self.optimizer.step()
-        if self._processes.are_many:
+        if self._are_many:
             self._processes.broadcast_(running_statistics(self.model))
         return StepTerms(torch.cat([terms, self._is_finite.to(terms).view(1), rows]))
 
@@ -207,12 +173,10 @@ class GradientStep(Step):
 
 def _num_rows(batch: Batch) -> int:
     """Number of rows of a batch; 1 for a model of one's own whose first argument has none."""
-    return len(batch[0]) if batch and isinstance(batch[0], Tensor) and batch[0].dim() else _of_tree(batch)
-
-
-def _of_tree(batch: Batch) -> int:
+    if not batch or not isinstance(batch[0], (Tensor, tuple, list, Mapping)):
+        return 1
     try:
-        return num_rows(batch[0]) if batch and isinstance(batch[0], (tuple, list, Mapping)) else 1
+        return num_rows(batch[0])
     except (ValueError, AttributeError):
         return 1
 

@@ -1,53 +1,41 @@
 """A step for training loops of your own, and for that of `fit_svi`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
-from pyro import poutine
-from pyro.infer import ELBO, Trace_ELBO, TraceMeanField_ELBO
-from pyro.optim import PyroOptim
+from pyro.infer import ELBO, Trace_ELBO
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..._core import checks as _checks
-from ..._core.scope import EXCLUSIVE, is_auxiliary, own_parameters, seeded, short_errors
+from ..._core.scope import EXCLUSIVE, own_parameters, short_errors
 from ...modelling.model import BayesianModel, random_paths, rest_frozen
 from ..estimators import ELBOS, Applied, Estimator
-from ..guides import MeanFieldGuide
-from ..joint import check_gradients
+from ..guides import FlatGuide, MeanFieldGuide
+from ..joint import Joint, check_gradients
 from ..kl import check_weight
 from ._arguments import Arguments, Batch
-from ._direct import DirectStep
+from ._direct import DirectStep, direct_joint
 from ._execution import Execution
 from ._functions import PyroFunction, as_module
 from ._graph import GraphStep
-from ._natural import NaturalGradient, require_natural
-from ._obstacle import direct_joint
+from ._natural import NaturalGradient, mean_field
+from ._optimizers import OptimizerMaker, made_by, require_maker, require_usable
 from ._pyro_step import PyroStep
-from ._requirements import NotCopied, check_coverage, check_latents, check_model, check_own_statements, checked_maker
-from ._step import Step, StepTerms
+from ._requirements import check_model, learned_parameters, traced_guide
+from ._step import GradientStep, StepTerms
 
 
-class SVIStep(NotCopied):
-    """An optimisation step on an ELBO; :func:`svi_step` makes it.
-
-    Args:
-        model: The model.
-        guide: The guide.
-        optimizer: A torch optimizer of parameters of model and guide, or a function from all of them to one.
-        elbo: The bound.
-        estimator: Way in which the noise of weights enters their layers; None draws each weight once per step.
-        kl_weight: Weight of the KL term in calls that give none.
-        execution: How steps are computed.
-    """
+class SVIStep:
+    """An optimisation step on an ELBO; :func:`svi_step` makes it, and says what its arguments are."""
 
     def __init__(
         self,
         model: nn.Module,
         guide: nn.Module,
-        optimizer: Optimizer | Callable[[list[nn.Parameter]], Optimizer],
+        optimizer: Optimizer | OptimizerMaker,
         *,
         elbo: ELBO,
         estimator: Estimator | None,
@@ -57,9 +45,14 @@ class SVIStep(NotCopied):
         self.model, self.guide = model, guide
         self._maker, self._elbo, self._estimator = optimizer, elbo, estimator
         self._kl_weight, self.execution = check_weight(kl_weight), execution
-        self._stack, self._path = ExitStack(), ""
-        self._step: Step | None = None
-        self._is_closed = False
+        self._step: GradientStep | GraphStep | None = None
+        self._path, self._is_closed = "", False
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise ValueError(
+            "a SVIStep must stay where it was made, since it shares the memory of a guide, got a copy or a pickle of "
+            "it; save the posterior with `save_posterior`, and open a new step."
+        )
 
     def __call__(self, *batch: Any, kl_weight: float | None = None) -> StepTerms:
         """Update the parameters by one batch.
@@ -99,7 +92,7 @@ class SVIStep(NotCopied):
             return self._maker
         raise ValueError("the optimizer is made at the first batch; call the step, or `prepared`, first.")
 
-    def prepared(self, *batch: Any) -> Step:
+    def prepared(self, *batch: Any) -> GradientStep | GraphStep:
         """Prepare the steps with an example batch; without this call, the first step does so.
 
         Model and guide are run once on the batch, and the guide's parameters are moved into long vectors.
@@ -121,13 +114,13 @@ class SVIStep(NotCopied):
             with short_errors(), own_parameters(self.model, self.guide):
                 self._step = self._prepare(batch)
             self._begin_together()
-            self._stack.callback(self._step.close)
         return self._step
 
     def close(self) -> None:
         """Give the parameters memory of their own again; no step can be made afterwards."""
         self._is_closed = True
-        self._stack.close()
+        if self._step is not None:
+            self._step.close()
         for module in (self.model, self.guide):
             if isinstance(module, PyroFunction):
                 module.publish()
@@ -139,39 +132,25 @@ class SVIStep(NotCopied):
         tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
         self.execution.processes.broadcast_(tensor.data for tensor in tensors)
 
-    def _prepare(self, batch: Batch) -> Step:
-        if isinstance(self.model, BayesianModel):
-            rest_frozen(self.model.network, random_paths(self.model))  # what was frozen after the model was built
-            check_gradients(self.model, *batch)
-        check_latents(self.model, self.guide, self._elbo, batch)
-        joint = direct_joint(self.model, self.guide, self._elbo, batch[0])
-        parameters = _learned_parameters(
-            self.model, self.guide, self._elbo, batch, is_direct=not isinstance(joint, str)
-        )
-        made = _make_optimizer(self._maker, parameters)
-        options: dict[str, Any] = {"elbo": self._elbo, "estimator": self._estimator, "execution": self.execution}
-        step: Step
-        if isinstance(made, NaturalGradient):
-            closed = joint if isinstance(joint, str) else ""
-            cuda_graph, has_estimator = self.execution.cuda_graph, self._estimator is not None
-            require_natural(closed, self.guide, has_estimator=has_estimator, cuda_graph=cuda_graph)
+    def _prepare(self, batch: Batch) -> GradientStep | GraphStep:
+        model, guide, elbo, execution = self.model, self.guide, self._elbo, self.execution
+        if isinstance(model, BayesianModel):
+            rest_frozen(model.network, random_paths(model))  # what was frozen after the model was built
+            check_gradients(model, *batch)
+        trace = traced_guide(model, guide, elbo, batch)
+        joint = direct_joint(model, guide, elbo, batch[0])
+        is_direct = isinstance(joint, Joint)
+        parameters = learned_parameters(model, guide, elbo, batch, trace, is_direct=is_direct)
+        optimizer = made_by(self._maker, parameters)
+        self._require_path("" if isinstance(joint, Joint) else joint, optimizer)
+        options: dict[str, Any] = {"elbo": elbo, "estimator": self._estimator, "execution": execution}
         if isinstance(joint, str):
             self._path = f"pyro: {joint}"
-            if option := self.execution.needs_direct_path:
-                raise ValueError(
-                    f"`{option}` of the execution needs the direct path, which is closed because {joint}; leave "
-                    f"`{option}` out."
-                )
-            if self._estimator and isinstance(self.guide, MeanFieldGuide) and self.guide.masks:
-                raise ValueError(
-                    f"an estimator with a pruned guide needs the direct path, which is closed because {joint}; leave "
-                    "the estimator out."
-                )
-            step = PyroStep(self.model, self.guide, parameters, made, **options)
-        else:
-            self._path = "direct"
-            step = DirectStep(joint, self.guide, parameters, made, **options)  # type: ignore[arg-type]
-        if not self.execution.cuda_graph:
+            return PyroStep(model, guide, parameters, optimizer, **options)
+        self._path = "direct"
+        assert isinstance(guide, FlatGuide)
+        step = DirectStep(joint, guide, parameters, optimizer, **options)
+        if not execution.cuda_graph:
             return step
         if step.waits:
             step.close()
@@ -181,12 +160,41 @@ class SVIStep(NotCopied):
             )
         return GraphStep(step)
 
+    def _require_path(self, obstacle: str, optimizer: Optimizer) -> None:
+        """Raise if something needs the direct path but it has an obstacle, or natural steps have a wrong option."""
+        execution, has_estimator = self.execution, self._estimator is not None
+        if isinstance(optimizer, NaturalGradient):
+            mean_field(self.guide)
+            if obstacle:
+                raise ValueError(
+                    f"`natural_gradient` needs the direct path, which is closed because {obstacle}; use Adam."
+                )
+            if has_estimator:
+                raise ValueError(
+                    "`natural_gradient` needs the weights' draws, which an estimator does not make; leave `estimator` "
+                    "out."
+                )
+            if execution.cuda_graph:
+                raise ValueError("steps of `natural_gradient` cannot be recorded; leave `cuda_graph` out.")
+        if not obstacle:
+            return
+        if option := execution.needs_direct_path:
+            raise ValueError(
+                f"`{option}` of the execution needs the direct path, which is closed because {obstacle}; leave "
+                f"`{option}` out."
+            )
+        if has_estimator and isinstance(self.guide, MeanFieldGuide) and self.guide.masks:
+            raise ValueError(
+                f"an estimator with a pruned guide needs the direct path, which is closed because {obstacle}; leave "
+                "the estimator out."
+            )
+
 
 @contextmanager
 def svi_step(
     model: Callable[..., object],
     guide: Callable[..., object],
-    optimizer: Optimizer | Callable[[list[nn.Parameter]], Optimizer],
+    optimizer: Optimizer | OptimizerMaker,
     *,
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
@@ -240,15 +248,17 @@ def svi_step(
     elbo = Trace_ELBO() if elbo is None else elbo
     check_model(model, guide)
     model, guide = as_module("model", model), as_module("guide", guide)
-    optimizer = checked_maker(optimizer)
+    if isinstance(optimizer, Optimizer):
+        require_usable(optimizer)
+    else:
+        require_maker(optimizer)
     if not isinstance(elbo, ELBO) or type(elbo).__name__.startswith("Jit"):
         got = f"the class {elbo.__name__}" if isinstance(elbo, type) else type(elbo).__name__
         raise ValueError(f"`elbo` must be an instance such as pyro.infer.Trace_ELBO(), and not a Jit ELBO, got {got}.")
     _checks.at_least("num_particles", elbo.num_particles, 1)
     if estimator is not None:
         _check_estimator(estimator, model, guide, elbo)
-    execution = Execution.given(execution)
-    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": execution}
+    options: dict[str, Any] = {"elbo": elbo, "estimator": estimator, "execution": Execution.given(execution)}
     step = SVIStep(model, guide, optimizer, kl_weight=kl_weight, **options)
     try:
         yield step
@@ -260,8 +270,7 @@ def _as_pair(model: BayesianModel, batch: Batch, *, is_first: bool) -> Batch:
     """The arguments x and y; arrays, lists and data frames become tensors. The first batch is checked in any case."""
     if not is_first and len(batch) == 2 and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor):
         return batch
-    like = torch.empty((), device=model.device, dtype=model.dtype)
-    return Arguments(model.device, like, paired=True).of_batch(batch)
+    return Arguments(model.device, model.like, paired=True).of_batch(batch)
 
 
 def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, elbo: ELBO) -> None:
@@ -273,69 +282,3 @@ def _check_estimator(estimator: Estimator, model: nn.Module, guide: nn.Module, e
             "of these, or fit without an estimator."
         )
     Applied(estimator, model, guide)  # type: ignore[arg-type]  # raises if model or guide is of another kind
-
-
-def _make_optimizer(
-    maker: Optimizer | Callable[[list[nn.Parameter]], Optimizer], parameters: list[nn.Parameter]
-) -> Optimizer:
-    if isinstance(maker, Optimizer):
-        check_coverage(maker, parameters)
-        return maker
-    made = None if isinstance(maker, PyroOptim) or not callable(maker) else maker(parameters)
-    if not isinstance(made, Optimizer):
-        raise ValueError(
-            "`optimizer` must make a torch optimizer from parameters, such as functools.partial(torch.optim.Adam, "
-            f"lr=1e-3), got {type(maker).__name__}."
-        )
-    return made
-
-
-def _learned_parameters(
-    model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, *, is_direct: bool
-) -> list[nn.Parameter]:
-    """All parameters to learn. The guide is run once, and what it samples must fit the ELBO."""
-    is_ready = any(True for _ in guide.parameters())  # if not, this call makes them, with the seed of the fit
-    with (
-        seeded(0 if is_ready else None, next(guide.parameters(), torch.empty(())).device),
-        torch.no_grad(),
-        poutine.block(),
-    ):
-        trace: Any = poutine.trace(guide).get_trace(*batch)
-    latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
-    if any(node["name"] == "obs" for node in latent) and isinstance(model, BayesianModel):
-        raise ValueError(
-            "the guide draws the observed site `obs`, because it was first called without targets; build it with "
-            "`auto_normal`, or make `guide(x, y)` its first call."
-        )
-    if any(is_auxiliary(node) for node in latent) and isinstance(elbo, TraceMeanField_ELBO) and not is_direct:
-        raise ValueError(
-            f"{type(guide).__name__} samples auxiliary variables, but for these TraceMeanField_ELBO has no closed form "
-            "and loses the Jacobian of constrained sites; use `elbo=Trace_ELBO()`, or MeanFieldGuide."
-        )
-    owned = [p for module in (guide, model) for p in module.parameters() if p.requires_grad]
-    parameters = list(dict.fromkeys(owned))
-    known = {id(parameter) for module in (guide, model) for parameter in module.parameters()}
-    for name, node in trace.nodes.items():
-        if node["type"] == "param" and id(node["value"].unconstrained()) not in known:
-            raise ValueError(
-                f"the guide's parameter `{name}` lives in Pyro's global store, not in the guide; make it a "
-                "`PyroParam` or `nn.Parameter` of the module, or fit with `pyro.infer.SVI`."
-            )
-    if isinstance(model, BayesianModel):
-        drawn = {node["name"] for node in latent if not is_auxiliary(node)}
-        _check_sites(model, drawn)
-        if not is_direct:
-            check_own_statements(model, drawn, batch)
-    if not parameters:
-        raise ValueError("guide and model have no parameter to learn; pass a guide with at least one.")
-    return parameters
-
-
-def _check_sites(model: BayesianModel, drawn: set[str]) -> None:
-    """Raise unless a guide draws the latent variables of the model, and none that belong to another model."""
-    ours = ("net.", "prior.", "likelihood.")
-    missing = [name for name in model.latent_names if name not in drawn]
-    foreign = sorted(name for name in drawn if name.startswith(ours) and name not in model.latent_names)
-    if missing or foreign:
-        problem = f"it lacks {missing}" if missing else f"it also draws {foreign}"
-        raise ValueError(f"the guide was made for another model: {problem}; make a guide of this model.")

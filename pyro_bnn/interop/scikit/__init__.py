@@ -1,7 +1,7 @@
 """Estimators for scikit-learn: from a table to predictions with intervals."""
 
+from ._base import in_units as in_units
+from ._base import standard_units as standard_units
 from ._classifier import BNNClassifier as BNNClassifier
 from ._methods import METHODS as METHODS
 from ._regressor import BNNRegressor as BNNRegressor
-from ._standard import in_units as in_units
-from ._standard import standard_units as standard_units

@@ -1,32 +1,31 @@
-"""What both estimators share: checks of tables, the network, the fit, and predictions."""
+"""What both estimators share: checks of tables, standard units, the network, the fit, and predictions."""
 
 import secrets
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributions import Normal
 
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
-from ...inference.posterior import Posterior
+from ...auto import fitting
+from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
-from ...modelling.priors import FanInNormalPrior, Prior
+from ...modelling.priors import FanInNormalPrior
 from ...results.prediction import predict
-from ...scores.uncertainty import Prediction
-from ._methods import WITHOUT_VALIDATION, Task, make_method
-from ._standard import standard_units
+from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
+from ._methods import METHODS, WITHOUT_VALIDATION, Settings, Task
 
 GAIN = 2.0
 """Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results). Under it a
@@ -42,38 +41,11 @@ LARGEST_SEED = 2**31 - 1
 """Seeds are drawn below this number, as scikit-learn's are."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
+P = TypeVar("P", bound=Prediction)
 
 
-class BNNEstimator(BaseEstimator, ABC):
+class BNNEstimator(Settings):
     """A network with a posterior over its weights, fitted to a table."""
-
-    hidden_layer_sizes: Sequence[int] | int
-    method: str
-    activation: Callable[[], nn.Module]
-    prior: Prior | None
-    max_iter: int | None
-    batch_size: int | None
-    learning_rate: float
-    early_stopping: bool
-    validation_fraction: float
-    num_draws: int
-    kl_weight: float
-    num_members: int
-    num_chains: int
-    random_state: Any
-    verbose: bool
-
-    model_: BayesianModel
-    posterior_: Posterior
-
-    @abstractmethod
-    def _make_likelihood(self) -> Likelihood:
-        """The likelihood of the targets in standard units."""
-
-    @property
-    @abstractmethod
-    def _num_targets(self) -> int:
-        """Number of targets of a row, or of classes."""
 
     def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Checked inputs, shape (N, D), and targets of a fit."""
@@ -98,56 +70,43 @@ class BNNEstimator(BaseEstimator, ABC):
         (rows,) = np.nonzero(weights)
         return rows, weights[rows]
 
-    def _fit(self: Self, x: Tensor, y: Tensor, weights: np.ndarray | None, classes: np.ndarray | None) -> Self:
-        """Fit to rows of standardised targets.
-
-        Args:
-            x: Inputs, shape (N, D).
-            y: Targets, shape (N, O), or (N,) for classes.
-            weights: Weights of the rows, above 0; None weights all alike.
-            classes: Class of each row for a validation part with the same shares; None takes any rows.
-        """
-        method = make_method(self.method)
+    def _fit(
+        self: Self,
+        x: Tensor,
+        y: Tensor,
+        weights: np.ndarray | None,
+        likelihood: Likelihood,
+        num_targets: int,
+        classes: np.ndarray | None = None,
+    ) -> Self:
+        """Fit to rows of standardised targets, shape (N, O), or to classes, shape (N,), which validation rows share."""
+        if not isinstance(self.method, str) or self.method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         if self.method != "svi" and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
             )
+        if self.max_iter is not None:
+            _checks.at_least("max_iter", self.max_iter, 1)
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
-        mean, scale = standard_units(x[rows], None if weights is None else torch.from_numpy(weights[rows]))
-        likelihood = self._make_likelihood()
+        mean, scale = standard_units(x[rows], None if weights is None else weights[rows])
         targets = y
         if weights is not None:
             likelihood = likelihood.with_row_weights()
             targets = likelihood.join_weights(y, torch.from_numpy(weights))
-        num_outputs = likelihood.num_outputs(self._num_targets)
         prior = FanInNormalPrior(GAIN) if self.prior is None else self.prior
-
         hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
 
         def make_model(seed: int) -> BayesianModel:
             with seeded(seed):
                 first = nets.Standardize(mean, scale)
-                sizes = [x.shape[1], *hidden, num_outputs]
+                sizes = [x.shape[1], *hidden, likelihood.num_outputs(num_targets)]
                 net = nets.mlp(sizes, activation=self.activation, first=[first]).to(DTYPE)
             return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
 
-        task = Task(
-            make_model,
-            x[rows],
-            targets[rows],
-            None if held_out is None else (x[held_out], targets[held_out]),
-            max_iter=None if self.max_iter is None else _checks.at_least("max_iter", self.max_iter, 1),
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            kl_weight=self.kl_weight,
-            chooses_prior=self.prior is None,
-            num_members=_checks.at_least("num_members", self.num_members, 1),
-            num_chains=_checks.at_least("num_chains", self.num_chains, 1),
-            progress=bool(self.verbose),
-            seed=self._seed,
-        )
-        fitted = method(task)
+        held = None if held_out is None else (x[held_out], targets[held_out])
+        fitted = METHODS[self.method](Task(self, make_model, (x[rows], targets[rows]), held, self._seed))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)
@@ -167,20 +126,43 @@ class BNNEstimator(BaseEstimator, ABC):
         train, held_out = train_test_split(rows, test_size=share, random_state=self._seed, stratify=classes)
         return np.sort(train), np.sort(held_out)
 
-    def _prediction(self, X: Any, *, keep_draws: bool) -> Prediction:
+    def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """The prediction of a table, always with the same draws."""
         check_is_fitted(self)
         inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
         stored = self.posterior_.num_stored
-        wanted = _checks.at_least("num_draws", self.num_draws, 2)
+        wanted = _checks.at_least("num_samples", self.num_samples, 2)
         num_samples = wanted if stored is None else min(wanted, stored)
-        return predict(
-            self.model_, self.posterior_, inputs, num_samples=num_samples, keep_draws=keep_draws, seed=self._seed
-        )
+        options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws, "seed": self._seed}
+        return predict(self.model_, self.posterior_, inputs, **options).as_kind(kind)
 
     @property
     def status_(self) -> str:
         """How the fit ended and, if there is trouble, what to try."""
         check_is_fitted(self)
         status = self.posterior_.status
-        return str(replace(status, remedy=REMEDY) if status.remedy else status)
+        return str(replace(status, remedy=REMEDY) if status.remedy == fitting.REMEDY else status)
+
+
+def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column, which is 1 for a constant one, over rows with weights or without."""
+    scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
+    return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
+
+
+def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
+    """A prediction of standardised targets as one of mean + scale * standardised; both have the shape (O,)."""
+    variance = scale.square()
+    changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
+    if prediction.variance_of_means is not None:
+        changed["variance_of_means"] = variance * prediction.variance_of_means
+    if isinstance(prediction, MixtureDensityPrediction):
+        changed["within_components"] = variance * prediction.within_components
+        changed["between_components"] = variance * prediction.between_components
+    components = prediction.components
+    if isinstance(components, NormalMixture):
+        loc, width = mean[:, None] + scale[:, None] * components.loc, scale[:, None] * components.scale
+        changed["components"] = NormalMixture(components.logits, loc, width, validate_args=False)
+    elif isinstance(components, Normal):
+        changed["components"] = Normal(mean + scale * components.loc, scale * components.scale, validate_args=False)
+    return replace(prediction, **changed)

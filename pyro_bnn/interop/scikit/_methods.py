@@ -1,10 +1,12 @@
 """Ways to infer, by name. A new one is a function of a task, and one line in `METHODS`."""
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
+from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from ..._core import checks as _checks
@@ -16,6 +18,7 @@ from ...inference.mcmc import fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
+from ...modelling.priors import Prior
 
 INIT = NetworkInit(0.02)
 """First scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`; NUTS starts its chains from these."""
@@ -34,74 +37,59 @@ SEED_STEP = 1_000_003
 """Distance of the seeds of an ensemble's members: a prime number, so that seeds one apart do not share a member."""
 
 
+@dataclass(eq=False, repr=False)
+class Settings(BaseEstimator):
+    """The parameters that both estimators have; :class:`BNNRegressor` says what they mean."""
+
+    hidden_layer_sizes: Sequence[int] | int = (20,)
+    _: KW_ONLY
+    method: str = "svi"
+    activation: Callable[[], nn.Module] = nn.Tanh
+    prior: Prior | None = None
+    max_iter: int | None = None
+    batch_size: int | None = None
+    learning_rate: float = 0.02
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    kl_weight: float = 1.0
+    num_samples: int = 100
+    num_members: int = 5
+    num_chains: int = 2
+    random_state: Any = None
+    verbose: bool = False
+
+
 @dataclass(frozen=True)
 class Task:
-    """What a method is to do.
+    """What a method is to do."""
 
-    Args:
-        make_model: Function from a seed to the model, whose network has first weights of that seed.
-        x: Inputs, shape (N, D).
-        y: Targets, with their weights if the likelihood has row weights.
-        validation: Inputs and targets of rows for early stopping, or None.
-        max_iter: Limit of iterations; None is the method's own.
-        batch_size: Number of rows in a batch; None is chosen.
-        learning_rate: First learning rate of Adam.
-        kl_weight: Weight of the KL divergence of SVI.
-        chooses_prior: Whether the width of the prior may be chosen, since the user named none.
-        num_members: Number of members of an ensemble.
-        num_chains: Number of chains of NUTS.
-        progress: Whether to show progress bars.
-        seed: Seed of everything random.
-    """
-
-    make_model: Callable[[int], BayesianModel]
-    x: Tensor
-    y: Tensor
-    validation: tuple[Tensor, Tensor] | None
-    max_iter: int | None
-    batch_size: int | None
-    learning_rate: float
-    kl_weight: float
-    chooses_prior: bool
-    num_members: int
-    num_chains: int
-    progress: bool
+    settings: Settings
+    make_model: Callable[[int], BayesianModel]  # from a seed, of which the network has its first weights
+    data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, with their weights if there are any
+    validation: tuple[Tensor, Tensor] | None  # the same of rows for early stopping
     seed: int
-
-    @property
-    def member_seeds(self) -> Iterator[int]:
-        """A seed for each member of an ensemble."""
-        return (self.seed + SEED_STEP * member for member in range(self.num_members))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method found.
-
-    Args:
-        model: The model, for predictions.
-        posterior: Its posterior.
-        num_iterations: Number of epochs; of draws for NUTS.
-    """
+    """The model for predictions, its posterior, and the number of epochs, or of draws for NUTS."""
 
     model: BayesianModel
     posterior: Posterior
     num_iterations: int
 
 
-Method = Callable[[Task], Fitted]
-
-
 def svi(task: Task) -> Fitted:
     """One independent Gaussian for each weight, by variational inference."""
     model = task.make_model(task.seed)
-    return _fitted(task, model, MeanFieldGuide(model, init=INIT), task.seed, kl_weight=task.kl_weight)
+    return _fitted(task, model, MeanFieldGuide(model, init=INIT), task.seed, kl_weight=task.settings.kl_weight)
 
 
 def ensemble(task: Task) -> Fitted:
     """A mixture of point estimates from several starts: a deep ensemble."""
     members = []
-    for seed in task.member_seeds:
+    for member in range(_checks.at_least("num_members", task.settings.num_members, 1)):
+        seed = task.seed + SEED_STEP * member
         model = task.make_model(seed)
         members.append(_fitted(task, model, auto_delta(model), seed))
     most = max(member.num_iterations for member in members)
@@ -120,10 +108,10 @@ def laplace(task: Task) -> Fitted:
     last_layer = model.site_names[-1].rpartition(".")[0]
     posterior = fit_gauss_newton(
         model,
-        (task.x, task.y),
+        task.data,
         structure="full",
         where="**" if num_weights <= MOST_FULL else f"{last_layer}.*",
-        prior_precision="evidence" if task.chooses_prior else None,
+        prior_precision="evidence" if task.settings.prior is None else None,
         init=mode.posterior,
         seed=task.seed,
     )
@@ -133,53 +121,43 @@ def laplace(task: Task) -> Fitted:
 def nuts(task: Task) -> Fitted:
     """Markov chains of exact draws, by the No-U-Turn sampler."""
     model = task.make_model(task.seed)
-    draws = DRAWS if task.max_iter is None else task.max_iter
+    draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
     with silent_fits():  # the estimator warns by the status, as of all methods
         posterior = fit_nuts(
             model,
-            (task.x, task.y),
+            task.data,
             num_samples=draws,
             num_warmup=draws,
-            num_chains=task.num_chains,
+            num_chains=task.settings.num_chains,
             max_tree_depth=TREE_DEPTH,
             init=INIT,
             compile="auto",
-            progress=task.progress,
+            progress=bool(task.settings.verbose),
             seed=task.seed,
         )
     return Fitted(model, posterior, draws)
 
 
-WITHOUT_VALIDATION = frozenset({"nuts"})
-"""Methods that have no use for rows that are set aside, and so get them all."""
-
-METHODS: dict[str, Method] = {"svi": svi, "nuts": nuts, "laplace": laplace, "ensemble": ensemble}
-"""Each method by the name that `method=` takes."""
-
-
-def make_method(name: str) -> Method:
-    """The method of a name.
-
-    Raises:
-        ValueError: If there is no such method.
-    """
-    if not isinstance(name, str) or name not in METHODS:
-        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {name!r}.")
-    return METHODS[name]
-
-
 def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl_weight: float = 1.0) -> Fitted:
-    learning_rate = _checks.positive("learning_rate", task.learning_rate)
+    settings = task.settings
+    learning_rate = _checks.positive("learning_rate", settings.learning_rate)
     posterior: GuidePosterior = fit(
         model,
-        (task.x, task.y),
+        task.data,
         guide=guide,
         optimizer=functools.partial(torch.optim.Adam, lr=learning_rate),
-        max_epochs=task.max_iter,
-        batch_size=task.batch_size,
+        max_epochs=settings.max_iter,
+        batch_size=settings.batch_size,
         kl_weight=kl_weight,
         validation=task.validation,
-        progress=task.progress,
+        progress=bool(settings.verbose),
         seed=seed,
     )
     return Fitted(model, posterior, len(posterior.history.epochs))
+
+
+WITHOUT_VALIDATION = frozenset({"nuts"})
+"""Methods that have no use for rows that are set aside, and so get them all."""
+
+METHODS: dict[str, Callable[[Task], Fitted]] = {"svi": svi, "nuts": nuts, "laplace": laplace, "ensemble": ensemble}
+"""Each method by the name that `method=` takes."""

@@ -1,25 +1,24 @@
 """The regressor."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast, overload
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, overload
 
 import numpy as np
 import pyro.distributions as dist
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
-from torch import nn
 
 from ..._core import checks as _checks
-from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, Likelihood, make_likelihood
-from ...modelling.priors import Prior
+from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...scores.uncertainty import RegressionPrediction
-from ._base import DTYPE, BNNEstimator
-from ._standard import in_units, standard_units
+from ._base import DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class BNNRegressor(RegressorMixin, BNNEstimator):
     r"""A Bayesian neural network for tables of numbers, as an estimator of scikit-learn.
 
@@ -49,7 +48,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         validation_fraction: Share of the rows that are left out by `early_stopping`.
         kl_weight: Weight of the KL divergence of ``"svi"``. With 1 it is the bound itself; less follows the data more
             closely, with narrower weights.
-        num_draws: Number of weight draws of a prediction.
+        num_samples: Number of weight draws of a prediction.
         num_members: Number of members of ``"ensemble"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed, or numpy generator, of everything random, predictions included; None draws a seed at each
@@ -72,42 +71,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         True
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] | int = (20,),
-        *,
-        method: str = "svi",
-        likelihood: str = "gaussian",
-        activation: Callable[[], nn.Module] = nn.Tanh,
-        prior: Prior | None = None,
-        max_iter: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float = 0.02,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        kl_weight: float = 1.0,
-        num_draws: int = 100,
-        num_members: int = 5,
-        num_chains: int = 2,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.method = method
-        self.likelihood = likelihood
-        self.activation = activation
-        self.prior = prior
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.kl_weight = kl_weight
-        self.num_draws = num_draws
-        self.num_members = num_members
-        self.num_chains = num_chains
-        self.random_state = random_state
-        self.verbose = verbose
+    likelihood: str = field(default="gaussian", kw_only=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit the network to a table.
@@ -132,12 +96,19 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
-        self._num_columns = y_all.shape[1]
-        if self._is_of_counts():
-            self._mean, self._scale = torch.zeros(self._num_columns, dtype=DTYPE), y_all.new_ones(self._num_columns)
+        likelihood, num_targets = make_likelihood(self.likelihood), y_all.shape[1]
+        kind = LIKELIHOODS[self.likelihood.partition(":")[0]].targets
+        if kind == "classes":
+            raise ValueError(
+                f"`likelihood` must be one of numbers or counts, got {self.likelihood!r}; use a BNNClassifier."
+            )
+        if self.likelihood == "gaussian" and num_targets > 1:  # a noise scale for each target
+            likelihood = GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1))
+        if kind == "counts":
+            self._mean, self._scale = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
         else:
-            self._mean, self._scale = standard_units(y_all, None if weights is None else torch.from_numpy(weights))
-        return self._fit(x, (y_all - self._mean) / self._scale, weights, None)
+            self._mean, self._scale = standard_units(y_all, weights)
+        return self._fit(x, (y_all - self._mean) / self._scale, weights, likelihood, num_targets)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...
@@ -200,31 +171,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    @property
-    def _num_targets(self) -> int:
-        return self._num_columns
-
-    def _is_of_counts(self) -> bool:
-        return _choice_of(self.likelihood) == "counts"
-
-    def _make_likelihood(self) -> Likelihood:
-        if self.likelihood == "gaussian" and self._num_columns > 1:  # a noise scale for each target
-            return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR).expand([self._num_columns]).to_event(1))
-        return make_likelihood(self.likelihood)
-
     def _in_units(self, X: ArrayLike, *, keep_draws: bool) -> RegressionPrediction:
-        prediction = cast(RegressionPrediction, self._prediction(X, keep_draws=keep_draws))
+        prediction = self._prediction(X, RegressionPrediction, keep_draws=keep_draws)
         return in_units(prediction, self._mean, self._scale)
 
     def _shaped(self, values: torch.Tensor) -> Floats:
         """Values of shape (..., O) as an array; (...) if the targets had no axis O."""
         return (values if self._has_target_axis else values[..., 0]).numpy()
-
-
-def _choice_of(likelihood: str) -> str:
-    """What a likelihood observes, which must not be classes."""
-    make_likelihood(likelihood)
-    targets = LIKELIHOODS[likelihood.partition(":")[0]].targets
-    if targets == "classes":
-        raise ValueError(f"`likelihood` must be one of numbers or counts, got {likelihood!r}; use a BNNClassifier.")
-    return targets

@@ -7,7 +7,6 @@ from ._mixture import MixtureDensityLikelihood as MixtureDensityLikelihood
 from ._named import LIKELIHOOD_CHOICES as LIKELIHOOD_CHOICES
 from ._named import LIKELIHOODS as LIKELIHOODS
 from ._named import NOISE_PRIOR as NOISE_PRIOR
-from ._named import LikelihoodChoice as LikelihoodChoice
 from ._named import likelihoods_in_words as likelihoods_in_words
 from ._named import make_likelihood as make_likelihood
 from ._regression import GaussianLikelihood as GaussianLikelihood

@@ -7,18 +7,47 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.nn import PyroModule
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 from ..._core import checks as _checks
 from ..._core.reflection import move_distribution
 from ..._core.scope import AbstractPyroModule, without_pyro
-from ...scores.uncertainty import Accumulator, P_co
-from ._weighted import Weighted, check_joined, join_weights
+from ...scores.uncertainty import Accumulator, MomentAccumulator, P_co, RegressionPrediction
 
 L = TypeVar("L", bound="Likelihood[Any]")
+
+
+class Weighted(TorchDistribution):
+    """A distribution whose log-densities are multiplied by weights, while its draws are those of the distribution."""
+
+    arg_constraints = {}  # noqa: RUF012  # torch's own convention
+
+    def __init__(self, base: TorchDistributionMixin, weights: Tensor) -> None:
+        self.base, self.weights = base, weights  # a shape that broadcasts to the batch shape
+        super().__init__(base.batch_shape, validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Support of the base distribution."""
+        return self.base.support
+
+    def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> "Weighted":
+        """The same with a larger batch shape."""
+        return Weighted(self.base.expand(batch_shape), self.weights)
+
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
+        """Draws of the base distribution."""
+        draws: Tensor = self.base.sample(torch.Size(sample_shape))
+        return draws
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density of the base distribution times the weight, in nats."""
+        weighted: Tensor = self.base.log_prob(value) * self.weights
+        return weighted
 
 
 @dataclass(frozen=True)
@@ -55,13 +84,9 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super().__init__()  # without the name that a PyroModule takes
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
-        """Register a fixed number as a buffer that is exact in every dtype to which the likelihood moves.
+        """Register a number in double precision as a buffer that is exact in every dtype to which the likelihood moves.
 
         A buffer that went through single precision stays rounded in double precision; this one does not.
-
-        Args:
-            name: Name of the buffer.
-            value: The number or numbers in double precision; None registers an empty buffer.
         """
         self.register_buffer(name, value)
         if value is not None:
@@ -90,29 +115,19 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
         Returns:
             A distribution whose batch shape is ``draws`` followed by the shape of the targets.
-
-        Raises:
-            ValueError: If the output does not have the shape that this likelihood needs.
         """
 
     def check_output(self, output: Tensor) -> None:
-        """Warn if outputs are of a kind that this likelihood does not expect; called where targets are checked.
-
-        Args:
-            output: Network output, of at least one row.
-        """
+        """Warn if outputs, of at least one row, are of a kind that this likelihood does not expect."""
         return
 
     @abstractmethod
     def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise if a target has a wrong dtype or an impossible value; the model has checked the shape.
+        """Raise a `ValueError` if a target has a wrong dtype or an impossible value; the model has checked the shape.
 
         Args:
             output: Network output, of at least one row.
             y: Targets without weights, shape (N, ...).
-
-        Raises:
-            ValueError: If a target cannot be observed.
         """
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -150,7 +165,22 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         Raises:
             ValueError: If a shape is another, or if a target or weight is not finite, or a weight is negative.
         """
-        return join_weights(y, weights)
+        _checks.kind("y", y, Tensor, "a tensor of targets")
+        dtype = y.dtype if y.is_floating_point() else torch.get_default_dtype()
+        try:
+            factors = torch.as_tensor(weights, dtype=dtype, device=y.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"`weights` must be numbers, got {type(weights).__name__}.") from None
+        if factors.shape == y.shape[:1]:
+            factors = factors.reshape(-1, *[1] * (y.dim() - 1)).expand(y.shape)
+        if factors.dim() and factors.shape != y.shape:
+            raise ValueError(
+                f"`weights` must be a number, or have the shape {_checks.shape(y)[:1]} or {_checks.shape(y)}, got "
+                f"{_checks.shape(factors)}."
+            )
+        joined = torch.stack([y.to(dtype), factors.expand(y.shape)], -1)
+        _check_joined(joined)
+        return joined
 
     def num_outputs(self, num_targets: int) -> int:
         """Number of outputs that the last layer of a network needs.
@@ -167,37 +197,29 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def check_targets(self, output: Tensor, y: Tensor) -> None:
         """Raise if a target or its weight is impossible; see :meth:`check_values`."""
         if self.has_row_weights:
-            check_joined(y)
+            _check_joined(y)
             y = y[..., 0]
         self.check_values(output, y)
 
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Factors of the targets' log-densities in a fit, in a dtype and the values' shape; None if all are 1."""
+        """Factors of the targets' log-densities in a fit, in the values' shape; None if all are 1."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
-        """The distribution of the observations with log-densities as a fit weights them, given the targets y."""
+        """The distribution of the observations with log-densities as a fit weights them."""
         weights = self.fit_weights(y, dtype)
         return observation if weights is None else Weighted(observation, weights)
 
     def given(self, values: Mapping[str, Tensor]) -> "Likelihood":
-        """This likelihood with fixed values of its own latent variables, whose calls are free of Pyro.
+        """A twin with the same parameters and fixed values of its own latent variables, whose calls are free of Pyro.
 
         Args:
             values: A value, shape ``(*draws, *event)``, for every latent variable, by the name of the attribute.
-
-        Returns:
-            A twin with the same parameters.
         """
         return without_pyro(self, values)
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | Tensor:
-        """The prior of a latent variable of the likelihood, without Pyro; a tensor is the value itself.
-
-        Args:
-            name: Name of the attribute.
-            values: Values of other variables of the likelihood on which it may depend.
-        """
+        """The prior of a latent variable, without Pyro, given others on which it may depend; or a tensor, its value."""
         statement: Any = self._pyro_samples[name]
         prior: Any = statement if isinstance(statement, Distribution) else statement(self.given(values))
         assert isinstance(prior, (TorchDistributionMixin, Tensor))
@@ -225,13 +247,25 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         """An empty running sum over weight draws, which makes a prediction from them."""
 
 
-def require_counts(name: str, y: Tensor) -> None:
-    """Raise unless every target is a whole number of at least 0."""
-    if y.is_complex():
-        raise ValueError(f"targets of {name} must be whole numbers, got {y.dtype}; convert with `y.real`.")
+class NumberLikelihood(Likelihood[RegressionPrediction]):
+    """A likelihood of numbers, floating-point ones unless a subclass says otherwise."""
+
+    def check_values(self, output: Tensor, y: Tensor) -> None:
+        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
+        require_real(type(self).__name__, y)
+
+    def accumulator(self) -> Accumulator[RegressionPrediction]:
+        """Averages means and variances."""
+        return MomentAccumulator()
+
+
+def _check_joined(y: Tensor) -> None:
+    """Raise unless targets and weights, shape (N, ..., 2), are finite and no weight is negative."""
+    if not y.is_floating_point():
+        raise ValueError(f"targets with weights must be floating point, got {y.dtype}; make them by `join_weights`.")
     _checks.finite("y", y)
-    if bool((y < 0).any()) or (y.is_floating_point() and bool((y != y.floor()).any())):
-        raise ValueError(f"targets of {name} must be whole numbers of at least 0, got values down to {float(y.min())}.")
+    if bool((y[..., 1] < 0).any()):
+        raise ValueError(f"weights of targets must be at least 0, got values down to {float(y[..., 1].min()):.3g}.")
 
 
 def require_real(name: str, y: Tensor) -> None:
@@ -242,41 +276,20 @@ def require_real(name: str, y: Tensor) -> None:
 
 
 def require_output_dims(name: str, output: Tensor, minimum: int, axes: str) -> None:
-    """Raise unless the output has at least `minimum` axes; `axes` is the expected shape, for the message."""
-    _require_numbers(name, output)
-    if output.dim() < minimum:
-        raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
-
-
-def _require_numbers(name: str, output: object) -> None:
-    """Raise unless the output is a dense floating-point tensor; its values are not looked at."""
+    """Raise unless the output is a dense floating-point tensor of at least `minimum` axes, of the shape `axes`."""
     _checks.kind("output", output, Tensor, f"a tensor for {name}")
-    assert isinstance(output, Tensor)
     if not output.is_floating_point() or output.layout != torch.strided:
         raise ValueError(
             f"{name} needs a dense network output in floating point, got {output.dtype} of layout {output.layout}; "
             "convert the last layer's output with `.float()` or `.to_dense()`."
         )
-
-
-def lift(value: Tensor, event_dim: int, output: Tensor) -> Tensor:
-    """Insert axes into a latent of shape (*draws, *event) so that it broadcasts with an output (*draws, N, *event)."""
-    num_lead = value.dim() - event_dim
-    if num_lead == 0:
-        return value
-    missing = output.dim() - value.dim()
-    return value.reshape(value.shape[:num_lead] + (1,) * missing + value.shape[num_lead:]) if missing > 0 else value
-
-
-def split_last(name: str, output: Tensor, parts: int) -> tuple[Tensor, ...]:
-    """Split the last axis of the output into `parts` equal parts."""
-    require_multiple(name, output, parts)
-    return torch.chunk(output, parts, dim=-1)
+    if output.dim() < minimum:
+        raise ValueError(f"{name} needs a network output of shape {axes}, got {_checks.shape(output)}.")
 
 
 def require_multiple(name: str, output: Tensor, parts: int) -> None:
     """Raise unless the output has a last axis that can be split into `parts` equal parts."""
-    _require_numbers(name, output)
+    require_output_dims(name, output, 0, "")
     size = output.shape[-1] if output.dim() else 0
     if output.dim() < 2 or size % parts:
         raise ValueError(

@@ -9,15 +9,37 @@ import torch
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
+from ..._core import checks as _checks
 from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
 from ._base import Likelihood, require_output_dims
-from ._weighted import class_weights as checked_weights
 
 SUM_TOLERANCE = 1e-2
 """Heuristic: probabilities add up to 1 to a few thousandths, in half precision too."""
 
 
-class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
+class _ClassLikelihood(Likelihood[ClassificationPrediction]):
+    """A likelihood of class labels, each of which a fit may weight."""
+
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.keep_exact("class_weights", None if class_weights is None else _checked_weights(class_weights))
+
+    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
+        weights = super().fit_weights(y, dtype)
+        if self.class_weights is None:
+            return weights
+        of_labels = self.class_weights[self.as_targets(y, dtype).long()]
+        return of_labels if weights is None else weights * of_labels
+
+    def accumulator(self) -> Accumulator[ClassificationPrediction]:
+        """Averages probabilities."""
+        return ClassAccumulator()
+
+
+class CategoricalLikelihood(_ClassLikelihood):
     """One of C classes; the network's last axis holds unnormalised log-probabilities (logits).
 
     Output of shape (N, C) goes with integer targets of shape (N,), each in 0, ..., C - 1.
@@ -33,12 +55,6 @@ class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
     Raises:
         ValueError: If the weights are not C finite numbers above 0.
     """
-
-    class_weights: Tensor | None
-
-    def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
-        super().__init__()
-        self.keep_exact("class_weights", None if class_weights is None else checked_weights(class_weights))
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Categorical(logits=output)."""
@@ -84,19 +100,8 @@ class CategoricalLikelihood(Likelihood[ClassificationPrediction]):
         labels = super().as_targets(y, dtype)
         return labels.long() if self.has_row_weights else labels
 
-    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
-        weights, class_weights = super().fit_weights(y, dtype), self.class_weights
-        if class_weights is None:
-            return weights
-        return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
 
-    def accumulator(self) -> Accumulator[ClassificationPrediction]:
-        """Averages probabilities."""
-        return ClassAccumulator()
-
-
-class BernoulliLikelihood(Likelihood[ClassificationPrediction]):
+class BernoulliLikelihood(_ClassLikelihood):
     """Yes or no; the network's output is the log-odds of yes, and has the shape of the targets.
 
     Targets are 0 or 1 (integer, boolean or floating point). Predictions get a last axis of two classes, no and yes.
@@ -109,14 +114,10 @@ class BernoulliLikelihood(Likelihood[ClassificationPrediction]):
         ValueError: If the weights are not two finite numbers above 0.
     """
 
-    class_weights: Tensor | None
-
     def __init__(self, class_weights: Tensor | Sequence[float] | None = None) -> None:
-        super().__init__()
-        weights = None if class_weights is None else checked_weights(class_weights)
-        if weights is not None and len(weights) != 2:
-            raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(weights)}.")
-        self.keep_exact("class_weights", weights)
+        super().__init__(class_weights)
+        if self.class_weights is not None and len(self.class_weights) != 2:
+            raise ValueError(f"`class_weights` must be two numbers, for no and for yes, got {len(self.class_weights)}.")
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Bernoulli(logits=output)."""
@@ -136,19 +137,15 @@ class BernoulliLikelihood(Likelihood[ClassificationPrediction]):
         """The targets in the dtype of the output."""
         return super().as_targets(y, dtype).to(dtype)
 
-    def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """Weight of the class times weight of the row; see :meth:`Likelihood.fit_weights`."""
-        weights, class_weights = super().fit_weights(y, dtype), self.class_weights
-        if class_weights is None:
-            return weights
-        return _times_class_weights(weights, class_weights, self.as_targets(y, dtype))
 
-    def accumulator(self) -> Accumulator[ClassificationPrediction]:
-        """Averages probabilities."""
-        return ClassAccumulator()
-
-
-def _times_class_weights(weights: Tensor | None, class_weights: Tensor, labels: Tensor) -> Tensor:
-    """The weights of the targets times those of their classes; None stands for weights of 1."""
-    of_labels = class_weights[labels.long()]
-    return of_labels if weights is None else weights * of_labels
+def _checked_weights(weights: object) -> Tensor:
+    """The weights of at least two classes, finite and above 0, as a vector of double precision."""
+    try:
+        vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"`class_weights` must be one number per class, got {weights!r}.") from None
+    if vector.dim() != 1 or len(vector) < 2:
+        raise ValueError(f"`class_weights` must be a vector of C numbers, got shape {_checks.shape(vector)}.")
+    if not bool((torch.isfinite(vector) & (vector > 0)).all()):
+        raise ValueError(f"`class_weights` must be finite and above 0, got {vector.tolist()}.")
+    return vector

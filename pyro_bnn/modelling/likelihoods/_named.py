@@ -1,7 +1,7 @@
 """Likelihoods by name, for places where a text is natural: the command line, and estimators for tables."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyro.distributions as dist
 
@@ -20,28 +20,24 @@ def gaussian(scale: float | None = None) -> GaussianLikelihood:
     return GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR) if scale is None else scale)
 
 
-@dataclass(frozen=True)
-class LikelihoodChoice:
-    """One of the likelihoods that have a name.
-
-    Args:
-        make: Function that makes it from its number, or without one.
-        number: What the number after the colon is; empty if there is none.
-        targets: What it observes: ``"classes"``, ``"numbers"`` or ``"counts"``.
-    """
+class _Choice(NamedTuple):
+    """One of the likelihoods that have a name."""
 
     make: Callable[..., Likelihood]
+    """Function that makes it from its number, or without one."""
     number: str
+    """What the number after the colon is; empty if there is none."""
     targets: str
+    """What it observes: ``"classes"``, ``"numbers"`` or ``"counts"``."""
 
 
-LIKELIHOODS: dict[str, LikelihoodChoice] = {
-    "categorical": LikelihoodChoice(CategoricalLikelihood, "", "classes"),
-    "bernoulli": LikelihoodChoice(BernoulliLikelihood, "", "classes"),
-    "gaussian": LikelihoodChoice(gaussian, "SCALE", "numbers"),
-    "heteroscedastic": LikelihoodChoice(HeteroscedasticGaussianLikelihood, "", "numbers"),
-    "mixture": LikelihoodChoice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
-    "poisson": LikelihoodChoice(PoissonLikelihood, "", "counts"),
+LIKELIHOODS: dict[str, _Choice] = {
+    "categorical": _Choice(CategoricalLikelihood, "", "classes"),
+    "bernoulli": _Choice(BernoulliLikelihood, "", "classes"),
+    "gaussian": _Choice(gaussian, "SCALE", "numbers"),
+    "heteroscedastic": _Choice(HeteroscedasticGaussianLikelihood, "", "numbers"),
+    "mixture": _Choice(lambda components=3.0: MixtureDensityLikelihood(components), "COMPONENTS", "numbers"),
+    "poisson": _Choice(PoissonLikelihood, "", "counts"),
 }
 """Each likelihood by the name that is typed for it. Bernoulli has one output for two classes, categorical one each."""
 

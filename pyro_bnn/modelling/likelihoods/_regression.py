@@ -14,13 +14,12 @@ from torch.nn.functional import softplus
 from ..._core import checks as _checks
 from ..._core.reflection import require_positive
 from ..._core.scope import local_param
-from ...scores.uncertainty import Accumulator, MomentAccumulator, RegressionPrediction
-from ._base import Likelihood, MovedPrior, lift, require_counts, require_output_dims, require_real, split_last
+from ._base import MovedPrior, NumberLikelihood, require_multiple, require_output_dims
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-class GaussianLikelihood(Likelihood[RegressionPrediction]):
+class GaussianLikelihood(NumberLikelihood):
     """N(output, scale^2), with one noise scale for all data.
 
     Output and targets have the same shape, (N, O) or (N,).
@@ -41,15 +40,12 @@ class GaussianLikelihood(Likelihood[RegressionPrediction]):
         if scale is None:
             self.rho = nn.Parameter(torch.tensor(0.5413248546129181, dtype=torch.float64))  # softplus(rho) = 1
         elif isinstance(scale, Distribution):
-            self._add_latent_scale(scale)
+            prior = require_positive("scale", scale)
+            self._scale_event_dim = prior.event_dim
+            self.register_buffer("like", torch.zeros(()))  # has the device and dtype
+            self.scale = PyroSample(MovedPrior(prior))
         else:
             self.keep_exact("fixed_scale", torch.tensor(_checks.positive("scale", scale), dtype=torch.float64))
-
-    def _add_latent_scale(self, prior: Distribution) -> None:
-        prior = require_positive("scale", prior)
-        self._scale_event_dim = prior.event_dim
-        self.register_buffer("like", torch.zeros(()))  # has the device and dtype
-        self.scale = PyroSample(MovedPrior(prior))
 
     def extra_repr(self) -> str:
         """The scale; see `torch.nn.Module`."""
@@ -87,15 +83,14 @@ class GaussianLikelihood(Likelihood[RegressionPrediction]):
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Normal(output, scale)."""
         require_output_dims("GaussianLikelihood", output, 1, "(N,) or (N, O)")
-        return dist.Normal(output, lift(self._scale(), self._scale_event_dim, output), validate_args=False)
+        return dist.Normal(output, self._lifted(self._scale(), output), validate_args=False)
 
-    def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
-        require_real("GaussianLikelihood", y)
-
-    def accumulator(self) -> Accumulator[RegressionPrediction]:
-        """Averages means and variances."""
-        return MomentAccumulator()
+    def _lifted(self, scale: Tensor, output: Tensor) -> Tensor:
+        """A latent scale of shape (*draws, *event) with axes that make it broadcast with (*draws, N, *event)."""
+        num_lead, missing = scale.dim() - self._scale_event_dim, output.dim() - scale.dim()
+        if num_lead == 0 or missing <= 0:
+            return scale
+        return scale.reshape(scale.shape[:num_lead] + (1,) * missing + scale.shape[num_lead:])
 
 
 class _Standardising(dist.Normal):
@@ -112,7 +107,7 @@ class _Standardising(dist.Normal):
         return log_prob
 
 
-class HeteroscedasticGaussianLikelihood(Likelihood[RegressionPrediction]):
+class HeteroscedasticGaussianLikelihood(NumberLikelihood):
     """N(mean, exp(log variance)); the two halves of the network's last axis are the mean and the log variance.
 
     Output of shape (N, 2 * O) goes with targets of shape (N, O).
@@ -120,23 +115,16 @@ class HeteroscedasticGaussianLikelihood(Likelihood[RegressionPrediction]):
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
         """Normal(mean, exp(log_variance / 2))."""
-        mean, log_variance = split_last("HeteroscedasticGaussianLikelihood", output, 2)
+        require_multiple("HeteroscedasticGaussianLikelihood", output, 2)
+        mean, log_variance = output.chunk(2, -1)
         return _Standardising(mean, (0.5 * log_variance).exp(), validate_args=False)
 
     def num_outputs(self, num_targets: int) -> int:
         """Two for each target; see :meth:`Likelihood.num_outputs`."""
         return 2 * num_targets
 
-    def check_values(self, output: Tensor, y: Tensor) -> None:
-        """Raise unless targets are finite floating-point numbers; see :meth:`Likelihood.check_values`."""
-        require_real("HeteroscedasticGaussianLikelihood", y)
 
-    def accumulator(self) -> Accumulator[RegressionPrediction]:
-        """Averages means and variances."""
-        return MomentAccumulator()
-
-
-class PoissonLikelihood(Likelihood[RegressionPrediction]):
+class PoissonLikelihood(NumberLikelihood):
     """Counts with rate exp(output); output and targets have the same shape, (N, O) or (N,)."""
 
     def forward(self, output: Tensor) -> TorchDistributionMixin:
@@ -146,12 +134,13 @@ class PoissonLikelihood(Likelihood[RegressionPrediction]):
 
     def check_values(self, output: Tensor, y: Tensor) -> None:
         """Raise unless targets are whole numbers of at least 0; see :meth:`Likelihood.check_values`."""
-        require_counts("PoissonLikelihood", y)
+        expected = "targets of PoissonLikelihood must be whole numbers"
+        if y.is_complex():
+            raise ValueError(f"{expected}, got {y.dtype}; convert with `y.real`.")
+        _checks.finite("y", y)
+        if bool((y < 0).any()) or (y.is_floating_point() and bool((y != y.floor()).any())):
+            raise ValueError(f"{expected} of at least 0, got values down to {float(y.min())}.")
 
     def as_targets(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """The targets in the dtype of the output."""
         return super().as_targets(y, dtype).to(dtype)
-
-    def accumulator(self) -> Accumulator[RegressionPrediction]:
-        """Averages means and variances."""
-        return MomentAccumulator()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..._core import functional as _functional
 from ..._core.globs import matches
 from ._network import rest_frozen
-from ._selection import Owned, Rules, globs_of, owned, rules_of
+from ._selection import Owned, Rules, owned, rules_of
 
 
 class SelectionWarning(UserWarning):
@@ -19,47 +19,32 @@ class SelectionWarning(UserWarning):
 def make_random(
     net: nn.Module, where: object, exclude: object, declared: Iterable[str], *, stacklevel: int
 ) -> dict[str, list[str]]:
-    """Turn the selected parameters of a network into buffers, to which drawn values can be given.
+    """Turn the selected parameters of a network into buffers, to which drawn values can be given; rest frozen parts.
 
-    Its frozen parts are put into eval mode.
-
-    Args:
-        net: The network, which is changed.
-        where: Rules of which at least one must select a parameter.
-        exclude: Rules of which none may select it.
-        declared: Paths of buffers that are random in any case.
-        stacklevel: The call to which a warning points: 1 is the caller of this function, 2 the caller's caller.
-
-    Returns:
-        The selected sites, in the order of the network, with all paths of each site's parameter; those of `declared`
-        come last.
-
-    Raises:
-        ValueError: If a glob matches nothing, nothing is selected, or a layer changes its weight or its gradient.
+    Returns the selected sites, in the order of the network, with all paths of each site's parameter. The buffers of
+    `declared`, which are random in any case, come last.
     """
-    paths = _select(net, where, exclude, list(declared), stacklevel + 1)
-    for name, path in ((name, path) for name, its_paths in paths.items() for path in its_paths):
-        _functional.prepare_embedding(net, path, name)
-        _functional.parameter_to_buffer(net, path)
-    rest_frozen(net, [path for its_paths in paths.values() for path in its_paths])
-    return paths
-
-
-def _select(
-    net: nn.Module, where: object, exclude: object, declared: list[str], stacklevel: int
-) -> dict[str, list[str]]:
-    """The selected sites with their paths."""
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
     first = {id(places[path]): index for index, path in enumerate(declared)}
     others = [(path, value) for path, value in places.items() if id(value) in first]
     fixed = owned(net, sorted(others, key=lambda pair: first[id(pair[1])]))
+    chosen = _chosen(parameters, fixed, where, exclude, stacklevel + 1)
+    paths: dict[str, list[str]] = {}
+    for parameter in (*(one for one in parameters if one.site in chosen), *fixed):
+        path = parameter.name.partition(".")[2]
+        paths.setdefault(parameter.site, []).append(path)
+        _functional.prepare_embedding(net, path, parameter.site)
+        _functional.parameter_to_buffer(net, path)
+    rest_frozen(net, [path for its_paths in paths.values() for path in its_paths])
+    return paths
+
+
+def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object, stacklevel: int) -> set[str]:
+    """The sites of those parameters that `where` selects and `exclude` does not; it may not select fixed ones."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
-        raise ValueError(
-            f"`net` must have a parameter that can be random, got {type(net).__name__} without any; pass a network "
-            "with weights."
-        )
+        raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
     chosen = {site for rule in rules for site in rule.sites([*parameters, *fixed], "where")}
     if not chosen and not fixed:
         problem = "selects no parameter" if rules else "is empty and selects no parameter"
@@ -72,29 +57,17 @@ def _select(
         )
     if not chosen - excluded and not fixed:
         raise ValueError(f"`exclude` leaves no parameter random, of the {len(chosen)} that `where` selects; narrow it.")
-    for argument, globs, inside, outside in (
-        ("where", globs_of(rules), chosen | excluded, "leaves out"),
-        ("exclude", globs_of(exceptions), excluded | {p.site for p in parameters} - chosen, "leaves random"),
+    for argument, given, inside, outside in (
+        ("where", rules, chosen | excluded, "leaves out"),
+        ("exclude", exceptions, excluded | {p.site for p in parameters} - chosen, "leaves random"),
     ):
-        for glob in globs:
+        for glob in (rule.glob for rule in given if rule.glob is not None):
             _warn_of_a_part(argument, glob, parameters, inside, outside, stacklevel + 1)
-    paths: dict[str, list[str]] = {}
-    for parameter in (*(one for one in parameters if one.site in chosen - excluded), *fixed):
-        paths.setdefault(parameter.site, []).append(parameter.name.partition(".")[2])
-    return paths
+    return chosen - excluded
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """The random parameters that some rules select.
-
-    Args:
-        net: The network, in which random parameters are buffers.
-        paths: Names in the network of each site's parameter.
-        where: The rules, as those of :class:`BayesianModel`.
-
-    Raises:
-        ValueError: If a glob matches none of them, or nothing is selected.
-    """
+    """Those of the random parameters, which are buffers of the network by now, that some rules select."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
@@ -14,10 +14,11 @@ from pyro.infer.autoguide.initialization import init_to_median
 from pyro.nn import PyroModule, PyroParam, PyroSample
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..._core.functional import swapped
 from ..._core.reflection import move_distribution
-from ..._core.scope import leave_pyro, own_parameters, restored, short_errors, without_pyro
+from ..._core.scope import leave_pyro, own_parameters, restored, short_errors
 from ..priors import WeightPrior
 from ._selection import SITE_PREFIX
 
@@ -26,17 +27,13 @@ Statement = TorchDistributionMixin | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class DeclaredPrior(WeightPrior):
-    """The prior that a `PyroSample` gives.
-
-    Args:
-        statement: The distribution, or a function from the module to one.
-        sites: Path in the module of every other site that the function reads, ``{site: path}``.
-        is_learned: Whether the function reads a learnable parameter.
-    """
+    """The prior that a `PyroSample` gives."""
 
     statement: Statement
     sites: Mapping[str, str] = field(default_factory=dict)
+    """Path in the module of every other site that the statement reads, by site."""
     is_learned: bool = False
+    """Whether the statement reads a learnable parameter."""
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
@@ -50,12 +47,10 @@ class DeclaredPrior(WeightPrior):
         lead = torch.broadcast_shapes(*leads.values())
         if not lead:
             return self._evaluated(given, parameter, module)
-        flat = {
-            path: value.reshape(*[1] * (len(lead) - len(leads[path])), *value.shape)
-            .expand(*lead, *value.shape[len(leads[path]) :])
-            .flatten(0, len(lead) - 1)
-            for path, value in given.items()
-        }
+        flat = {}
+        for path, value in given.items():
+            lined_up = value.reshape(*[1] * (len(lead) - len(leads[path])), *value.shape)
+            flat[path] = lined_up.expand(*lead, *value.shape[len(leads[path]) :]).flatten(0, len(lead) - 1)
         rows = ({path: value[row] for path, value in flat.items()} for row in range(lead.numel()))
         return _Stacked([self._evaluated(row, parameter, module) for row in rows], lead)
 
@@ -66,12 +61,7 @@ class DeclaredPrior(WeightPrior):
 
 
 class _Stacked(TorchDistribution):
-    """Distributions of one kind as a batch: one for each draw of what they depend on.
-
-    Args:
-        rows: The distributions, without batch shape.
-        lead: Batch shape, with as many elements.
-    """
+    """Distributions of one kind as a batch of shape `lead`: one for each draw of what they depend on."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -90,14 +80,15 @@ class _Stacked(TorchDistribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Differentiable draws."""
-        drawn = torch.stack([row.rsample(sample_shape) for row in self._rows], len(sample_shape))
-        return drawn.unflatten(len(sample_shape), self.batch_shape)
+        return self._drawn([row.rsample(sample_shape) for row in self._rows], len(sample_shape))
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Draws."""
         with torch.no_grad():
-            drawn = torch.stack([row.sample(sample_shape) for row in self._rows], len(sample_shape))
-        return drawn.unflatten(len(sample_shape), self.batch_shape)
+            return self._drawn([row.sample(sample_shape) for row in self._rows], len(sample_shape))
+
+    def _drawn(self, values: list[Tensor], axis: int) -> Tensor:
+        return torch.stack(values, axis).unflatten(axis, self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density of each, given its own value."""
@@ -118,16 +109,8 @@ def take_declared(net: nn.Module) -> dict[str, Statement]:
     """Turn every `PyroSample` of a network into a buffer with a first value, in the place that it has.
 
     The first values are medians of a few draws, from torch's generators as they are, which are then left so. Afterwards
-    no module of the network uses Pyro. A `PyroSample` that is a tensor, computed from others, stays.
-
-    Args:
-        net: The network, which is changed.
-
-    Returns:
-        What declares each new buffer, by path, in an order in which each depends only on those before it.
-
-    Raises:
-        ValueError: If one is declared by a decorator, or its prior needs a run of the network or draws by itself.
+    no module of the network uses Pyro. A `PyroSample` that is a tensor, computed from others, stays. What declares each
+    new buffer is returned by path, in an order in which each depends only on those before it.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -203,59 +186,31 @@ class _AtMedians(Messenger):
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """The priors of declared variables, ``{site: prior}``, with what each depends on.
-
-    Args:
-        net: The network, in which random parameters are buffers.
-        statements: What :func:`take_declared` returned.
-        paths: Names in the network of each site's parameter.
-    """
+    """The priors of declared variables by site, with what each depends on; random parameters are buffers by now."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 
 
 def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapping[str, str]) -> DeclaredPrior:
-    prior = DeclaredPrior(statement)
     if isinstance(statement, TorchDistributionMixin):
-        return prior
+        return DeclaredPrior(statement)
     owner = path.rpartition(".")[0]
     module = net.get_submodule(owner)
-    read: set[str] = set()
-    with torch.no_grad():
-        statement(_watched(module, read))
-    inside = {one: ".".join(filter(None, (owner, one))) for one in sorted(read)}
-    parameters = dict(module.named_parameters())
-    is_learned = any(one in parameters and parameters[one].requires_grad for one in inside)
-    parents = {sites[whole]: one for one, whole in inside.items() if whole in sites}
-    return replace(prior, sites=parents, is_learned=is_learned)
+    with torch.no_grad(), _Used() as used:
+        statement(module)
+    is_learned = any(value.requires_grad and id(value) in used.ids for value in module.parameters())
+    inside = {name: ".".join(filter(None, (owner, name))) for name, v in module.named_buffers() if id(v) in used.ids}
+    return DeclaredPrior(statement, {sites[w]: name for name, w in sorted(inside.items()) if w in sites}, is_learned)
 
 
-def _watched(module: nn.Module, read: set[str]) -> nn.Module:
-    """A twin of a module that adds the path of each parameter and buffer that is read to a set."""
-    twin = without_pyro(module)
-    for path, part in twin.named_modules():
-        for table in ("_parameters", "_buffers"):
-            vars(part)[table] = _Watched(vars(part)[table], f"{path}." if path else "", read)
-    return twin
+class _Used(TorchFunctionMode):
+    """A context that remembers, by `id`, the tensors that functions of torch get."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[int] = set()
 
-class _Watched(dict[str, Tensor]):
-    """A table of tensors that adds the path of each one that is read to a set."""
-
-    def __init__(self, table: Mapping[str, Tensor], prefix: str, read: set[str]) -> None:
-        super().__init__(table)
-        self._prefix, self._read = prefix, read
-
-    def __getitem__(self, name: str) -> Tensor:
-        self._read.add(f"{self._prefix}{name}")
-        return super().__getitem__(name)
-
-    def items(self) -> Any:
-        """All tensors with their names, which are read."""
-        self._read.update(f"{self._prefix}{name}" for name in self)
-        return super().items()
-
-    def values(self) -> Any:
-        """All tensors, which are read."""
-        self._read.update(f"{self._prefix}{name}" for name in self)
-        return super().values()
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for argument in (*args, *(kwargs or {}).values()):
+            self.ids.update(map(id, argument if isinstance(argument, (list, tuple)) else [argument]))
+        return func(*args, **(kwargs or {}))

@@ -14,7 +14,7 @@ from ..likelihoods import CategoricalLikelihood, Likelihood
 def check_input(x: Inputs, like: Tensor) -> None:
     """Raise unless x has rows, is on the device of the weights `like` and, if floating point, has their dtype."""
     _require_tensors("x", x)
-    for name, leaf in named_leaves("x", x):
+    for name, leaf in [("x", x)] if isinstance(x, Tensor) else named_leaves("x", x):
         if leaf.layout != torch.strided:
             _checks.tensor(name, leaf)
         if leaf.device != like.device:
@@ -27,7 +27,7 @@ def check_input(x: Inputs, like: Tensor) -> None:
                 f"`{name}` is {leaf.dtype} but the network is {like.dtype}; call `{name}.to({like.dtype})` or "
                 f"`model.to({leaf.dtype})`."
             )
-    if num_rows(x) == 0:
+    if (len(x) if isinstance(x, Tensor) and x.dim() else num_rows(x)) == 0:
         raise ValueError(f"`x` must have at least one row, got shape {shapes(x)}.")
 
 
@@ -41,12 +41,6 @@ def _require_tensors(name: str, x: object) -> None:
         _require_tensors(f"{name}[{key!r}]", part)
 
 
-def require_site(name: str, sites: Mapping[str, object]) -> None:
-    """Raise unless a name is that of a site of the network."""
-    if not isinstance(name, str) or name not in sites:
-        raise ValueError(f"`name` must be a site of the network, one of {list(sites)}, got {name!r}.")
-
-
 def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
     """Raise unless there is a value for every name."""
     _checks.kind("values", values, Mapping, "a dict of values by site")
@@ -55,29 +49,13 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
         raise ValueError(f"`values` must have all sites of the network, got none for {missing}; add them.")
 
 
-def check_latents(names: Iterable[str], shapes: Mapping[str, Sequence[int]], values: Mapping[str, Tensor]) -> None:
-    """Raise unless every latent variable has a value: a finite tensor of the shape that `shapes` has for it."""
-    _checks.kind("values", values, Mapping, "a dict of values by site")
-    missing = [name for name in names if name not in values]
-    if missing:
-        raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
-    for name, shape in shapes.items():
-        value = _checks.tensor(f"values[{name!r}]", values[name])
-        if value.shape != torch.Size(shape):
-            raise ValueError(
-                f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: it belongs "
-                "to another model; pass its own model."
-            )
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError(
-                f"the posterior's `{name}` must be finite, got NaN or infinity; fit again with a lower learning rate."
-            )
-
-
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
     """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
-    device = leaves(x)[0].device
+    device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
+    if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):
+        return  # at once, since this is done at every step
     _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")
@@ -99,10 +77,5 @@ def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: 
         )
 
 
-def check_size(num_rows: int, num_data: int) -> None:
-    """Raise if a batch has more rows than the whole data set."""
-    if num_rows > num_data:
-        raise ValueError(
-            f"`num_data` is {num_data} but the batch has {num_rows} rows; build the model with the size of the whole "
-            "data set."
-        )
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_nested)

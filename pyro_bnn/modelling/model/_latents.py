@@ -10,6 +10,7 @@ from pyro.nn.module import pyro_method
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..._core import checks as _checks
 from ..._core import functional as _functional
 from ..._core.scope import EXCLUSIVE, AbstractPyroModule, allow_local_mode, local_param
 from ...scores.uncertainty import P_co
@@ -17,22 +18,14 @@ from ..likelihoods import Likelihood
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ._choice import make_random, parameter_tree
 from ._declared import declared_priors, take_declared
-from ._inputs import check_latents, require_site, require_values
+from ._inputs import require_values
 from ._network import first_value, private_copy
-from ._priors import NetworkPriors, ParentStatement, SiteStatement
+from ._priors import NetworkPriors, SiteStatement
 from ._selection import Rules
 
 
 class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # type: ignore[metaclass]
-    """What a :class:`~pyro_bnn.BayesianModel` draws: its sites, their priors and their first values.
-
-    Args:
-        net: The network.
-        prior: Prior of each selected parameter.
-        likelihood: The model's own likelihood, whose latent variables come last.
-        where: Which parameters are random.
-        exclude: Which of these are not random.
-    """
+    """What a :class:`~pyro_bnn.BayesianModel` draws: its sites, their priors and their first values."""
 
     def __init__(
         self, net: nn.Module, prior: WeightPrior, likelihood: Likelihood[P_co], where: Rules, exclude: Rules
@@ -48,12 +41,8 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         self._paths = make_random(own, where, exclude, statements, stacklevel=3)
         first_paths = {name: paths[0] for name, paths in self._paths.items()}
         self._priors = NetworkPriors(prior, own, first_paths, declared_priors(own, statements, self._paths))
-        self._declare()
-
-    def _declare(self) -> None:
-        """Declare the sample statements, and the parameters of learned priors."""
         for parent in self._priors.children:
-            setattr(self, parent, PyroSample(ParentStatement(parent)))
+            setattr(self, parent, PyroSample(SiteStatement(parent)))
         for name, (parents, _) in self._priors.dependencies.items():
             is_fixed = self._priors.is_fixed(name)
             setattr(self, name, PyroSample(SiteStatement(name, parents, is_fixed=is_fixed)))
@@ -63,7 +52,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     @property
     def like(self) -> Tensor:
         """A tensor that has the device and dtype of the network."""
-        return first_value(self.network, *next(iter(self._paths.items())))
+        return self._first_value(next(iter(self._paths)))
 
     @property
     def network(self) -> nn.Module:
@@ -109,10 +98,20 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def _likelihood_names(self) -> list[str]:
         return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
+    def _require_site(self, name: str) -> None:
+        if not isinstance(name, str) or name not in self._paths:
+            raise ValueError(f"`name` must be a site of the network, one of {list(self._paths)}, got {name!r}.")
+
     def initial_value(self, name: str) -> Tensor:
         """Value of a site's parameter in the caller's network."""
-        require_site(name, self._paths)
-        return first_value(self.network, name, self._paths[name])
+        self._require_site(name)
+        return self._first_value(name)
+
+    def _first_value(self, name: str) -> Tensor:
+        try:
+            return self.network.get_buffer(self._paths[name][0])
+        except AttributeError:
+            return first_value(self.network, name, self._paths[name])  # which says that the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -131,7 +130,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     def parents_of(self, name: str) -> tuple[str, ...]:
         """Names of the latent variables on which the prior of a site of the network depends."""
-        require_site(name, self._paths)
+        self._require_site(name)
         return self._priors.dependencies[name][0]
 
     def prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
@@ -144,8 +143,9 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Returns:
             A distribution of batch shape ``draws``.
         """
-        require_values(values, self.parents_of(name))
+        self._require_site(name)
         parents, learned = self._priors.dependencies[name]
+        require_values(values, parents)
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 
@@ -165,9 +165,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
-            prior = self.prior_given(name, values)
-        elif isinstance(prior, ParentStatement):
-            prior = self.prior_of(name)
+            prior = self.prior_given(name, values) if name in self._paths else self.prior_of(name)
         elif prior is None:
             known = self._likelihood_names()
             noise = {site.removeprefix("likelihood."): v for site, v in values.items() if site in known}
@@ -200,7 +198,22 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     def check_latents(self, values: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` unless every latent variable has a value, finite and of the right shape."""
-        check_latents(self.latent_names, self._shapes(), values)
+        _checks.kind("values", values, Mapping, "a dict of values by site")
+        missing = [name for name in self.latent_names if name not in values]
+        if missing:
+            raise ValueError(f"the posterior lacks the latent variables {missing} of the model; it has {list(values)}.")
+        for name, shape in self._shapes().items():
+            value = _checks.tensor(f"values[{name!r}]", values[name])
+            if value.shape != shape:
+                raise ValueError(
+                    f"the posterior's `{name}` has shape {_checks.shape(value)} but the model's {tuple(shape)}: it "
+                    "belongs to another model; pass its own model."
+                )
+            if not bool(torch.isfinite(value).all()):
+                raise ValueError(
+                    f"the posterior's `{name}` must be finite, got NaN or infinity; fit again with a lower learning "
+                    "rate."
+                )
 
     def _shapes(self) -> dict[str, torch.Size]:
         """Shapes of all latent variables except those of the likelihood."""

@@ -1,7 +1,8 @@
 """The Bayesian model: a network with priors and a likelihood."""
 
 import copy
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 
 import pyro
 import torch
@@ -35,8 +36,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     ELBO is that of the whole data set. No indices are drawn. The weights may have leading draw axes, as in
     `Predictive(parallel=True)` and `vectorize_particles=True`.
 
-    A prior may depend on latent variables of its own, such as a scale
-    (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
+    A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
     sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
 
     A network with several inputs gets them in a tuple, as ``net(*x)``, or in a dictionary, as ``net(**x)``; all have N
@@ -94,17 +94,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def observation(self, x: Inputs) -> TorchDistributionMixin:
-        """Draw the weights, run the network, and return the elementwise distribution of the targets.
-
-        Args:
-            x: Inputs, shape (N, ...).
-
-        Returns:
-            A distribution of batch shape ``(*draws, N, ...)``.
-
-        Raises:
-            ValueError: If x does not have the device, dtype or shape that the network expects.
-        """
+        """The distribution of the targets under weights that are drawn now; see :meth:`observation_given`."""
         return self._observe(x).distribution
 
     def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
@@ -137,14 +127,15 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
         Returns:
             The sum over the batch times ``num_data / B``, differentiable in the values.
-
-        Raises:
-            ValueError: If x or y has a wrong shape, device, dtype or value, or y has more rows than `num_data`.
         """
-        require_values(values, self.latent_names)
-        response = self._respond(self._likelihood_given(values), values, x)
+        try:
+            likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
+        except (KeyError, TypeError):
+            require_values(values, self.latent_names)
+            raise
+        response = self._respond(likelihood, weights, x)
         observed, targets = response.observed(x, y, self.num_data)
-        return observed.log_prob(targets).sum() * (self.num_data / num_rows(x))
+        return observed.log_prob(targets).sum() * (self.num_data / len(y))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
@@ -163,14 +154,14 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
     def output_given(self, values: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """The output of the network, shape ``(*draws, N, ...)``; see :meth:`observation_given`."""
-        return self._respond(self._likelihood, values, x, is_lazy=True).output
+        return self._respond(self._likelihood, values, x).output
 
     def observe(self, output: Tensor, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         """The elementwise distribution of targets, given network outputs and the likelihood's latent variables.
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: A value, shape ``(*draws, *event)``, for every latent variable of the likelihood at least.
+            values: A value, shape ``(*draws, *event)``, of every latent variable of the likelihood at least.
         """
         return self._likelihood_given(values)(output)
 
@@ -191,7 +182,8 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             weights = {name: self.initial_value(name) for name in self._paths}
             first = map_inputs(lambda leaf: leaf[:1].clone(), x)  # the network may change it in place
             response = self._respond(self._likelihood.drawn(), weights, first)
-        check_shapes(self._likelihood, (num_rows(x), *response.target_shape[1:]), x, y)
+            observed = num_rows(x), *response.target_shape[1:]
+        check_shapes(self._likelihood, observed, x, y)
         self._likelihood.check_output(response.output)
         self._likelihood.check_targets(response.output, y)
 
@@ -202,17 +194,48 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         for path, parameter in self.network.named_parameters():
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
-        return respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
+        response = respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
+        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
+        return response
 
-    def _respond(
-        self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs, is_lazy: bool = False
-    ) -> Response:
+    def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
         """The response to x under given weights, free of Pyro; `likelihood` is a twin of the model's."""
+        net = self.network
         check_input(x, self.like)
-        weights = {name: values[name] for name in self._paths}
-        return respond(self.network, likelihood, self._paths, weights, x, self._interception, is_lazy=is_lazy)
+        return respond(net, likelihood, self._paths, values, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
         """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
+
+
+def random_paths(model: BayesianModel) -> set[str]:
+    """Names in the network of all random parameters; tied weights have several."""
+    return {path for paths in model.parameter_paths.values() for path in paths}
+
+
+def network_values(model: BayesianModel) -> dict[str, Tensor]:
+    """Learned parameters and buffers that the network has now, ``{"net.PATH": value}``."""
+    random = random_paths(model)
+    tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
+    return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
+
+
+def own_paths(model: BayesianModel) -> dict[str, str]:
+    """Paths of the network's own parameters and buffers, by the names that they have in draws that carry them."""
+    tensors = itertools.chain(model.network.named_parameters(), model.network.named_buffers())
+    return {f"{SITE_PREFIX}.{path}": path for path, _ in tensors}
+
+
+def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
+    """Paths of those of a draw's values that are no latent variables, by name; an unknown name is an error."""
+    others = [name for name in values if name not in model.latent_names]
+    own = own_paths(model) if others else {}
+    unknown = [name for name in others if name not in own]
+    if unknown:
+        raise ValueError(
+            f"`values` has {unknown[:3]}, which are neither latent variables nor parameters or buffers of the "
+            f"network; the latent variables are {list(model.latent_names)[:10]}."
+        )
+    return {name: own[name] for name in others}

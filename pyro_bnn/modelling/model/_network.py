@@ -14,13 +14,9 @@ MODULE_TABLES = ("_parameters", "_modules", "_buffers")
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """A copy of a network in which every compiled module is replaced by the module that was compiled.
+    """A copy of a network, if weights can be given to it, with the module that was compiled in place of a compiled one.
 
     A compiled module has the names of its parameters under ``_orig_mod``, and may have them as constants in its code.
-
-    Raises:
-        ValueError: If weights cannot be given to the network: it is scripted, wrapped for several devices, not yet
-            initialised, on the device meta, or holds NaN.
     """
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
@@ -46,8 +42,7 @@ def _make_constants(module: nn.Module) -> None:
 
 def _uncompiled(module: nn.Module) -> nn.Module:
     while type(module).__name__ == "OptimizedModule":  # importing its class takes a second
-        inner = module.get_submodule("_orig_mod")
-        module = inner
+        module = module.get_submodule("_orig_mod")
     return module
 
 
@@ -98,12 +93,8 @@ def _require_values(name: str, value: Tensor) -> None:
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
     """Put the frozen parts of a network into eval mode, so that their running statistics stay as they are.
 
-    A part is frozen if it has parameters, and none of them is random or learned, as after ``requires_grad_(False)``. It
-    is then a fixed function: its dropout is off as well.
-
-    Args:
-        net: The network.
-        random: Paths of its random parameters.
+    A part is frozen if it has parameters, and none of them is random (of the given paths) or learned, as after
+    ``requires_grad_(False)``. It is then a fixed function: its dropout is off as well.
     """
     for name, module in net.named_modules():
         prefix = f"{name}." if name else ""
@@ -114,11 +105,7 @@ def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
 
 
 def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
-    """The value that a random parameter, which is a buffer by now, had in the caller's network.
-
-    Raises:
-        ValueError: If its layer was replaced or removed after the model was built.
-    """
+    """The value that a random parameter, which is a buffer by now, had in the caller's network."""
     try:
         return net.get_buffer(paths[0])
     except AttributeError as error:

@@ -1,6 +1,6 @@
 """The priors of a network's sites: what each depends on, and its distribution given those values."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class _NoStatements(Messenger):
     """Raises an error at a Pyro statement in a prior: it would run only once, since the distribution is kept."""
 
-    def _refuse(self, msg: Any) -> NoReturn:
+    def _pyro_sample(self, msg: Any) -> NoReturn:
         raise ValueError(
             f"the prior must be a distribution and draw nothing, but it has the statement `pyro.{msg['type']}("
             f"{msg['name']!r}, ...)`, which would run only once, when the model is built; for a prior that depends on "
@@ -30,11 +30,7 @@ class _NoStatements(Messenger):
             "LearnedNormalPrior, or subclass HierarchicalPrior."
         )
 
-    def _pyro_sample(self, msg: Any) -> None:
-        self._refuse(msg)
-
-    def _pyro_param(self, msg: Any) -> None:
-        self._refuse(msg)
+    _pyro_param = _pyro_sample
 
 
 def _asked(method: Callable[..., T], *args: object) -> T:
@@ -44,24 +40,10 @@ def _asked(method: Callable[..., T], *args: object) -> T:
 
 
 class NetworkPriors:
-    """A prior, applied to all random parameters of a network except those that have a prior of their own.
-
-    Args:
-        prior: The prior.
-        net: The network, in which random parameters are buffers.
-        paths: Path of each site's parameter in the network.
-        declared: Priors of their own, by site.
-
-    Raises:
-        ValueError: If a distribution has the wrong shape, or two sites give one parent or number different priors.
-    """
+    """A prior, applied to the random parameters of a network, which are buffers, unless one is `declared` for them."""
 
     def __init__(
-        self,
-        prior: WeightPrior,
-        net: nn.Module,
-        paths: Mapping[str, str],
-        declared: Mapping[str, DeclaredPrior],
+        self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]
     ) -> None:
         self._prior, self._net, self._paths, self.declared = prior, net, dict(paths), dict(declared)
         self._cache: dict[str, tuple[Tensor, TorchDistributionMixin]] = {}
@@ -91,12 +73,17 @@ class NetworkPriors:
         arguments = self._arguments(name)
         parents = dict(_asked(self._prior.parents, *arguments))
         learned = dict(_asked(self._prior.learned, *arguments))
-        _check_names(name, [*parents, *learned])
+        for key in (*parents, *learned):
+            if not key.startswith(f"{PRIOR_PREFIX}."):
+                raise ValueError(
+                    f"each parent or learnable number of the prior of `{name}` must have a name that begins with "
+                    f"`{PRIOR_PREFIX}.`, got `{key}`; make one with `pyro_bnn.priors.prior_name`."
+                )
         for key, distribution in parents.items():
             _check_parent(key, distribution)
             if key not in self.children:
                 self.children[key] = name
-            elif not _are_equal([distribution], [self.of_parent(key)]):
+            elif not _are_equal(distribution, self.of_parent(key)):
                 self._refuse_sharing(key, name, self.children[key])
         for key, value in learned.items():
             if key in self.first_values and not torch.equal(value, self.first_values[key]):
@@ -143,15 +130,6 @@ class NetworkPriors:
         return found[1]
 
 
-def _check_names(site: str, names: Iterable[str]) -> None:
-    for name in names:
-        if not name.startswith(f"{PRIOR_PREFIX}."):
-            raise ValueError(
-                f"each parent or learnable number of the prior of `{site}` must have a name that begins with "
-                f"`{PRIOR_PREFIX}.`, got `{name}`; make one with `pyro_bnn.priors.prior_name`."
-            )
-
-
 def _check_parent(name: str, distribution: object) -> None:
     if not isinstance(distribution, TorchDistributionMixin):
         raise ValueError(f"`{name}` must be drawn from one of `pyro.distributions`, got {type(distribution)}.")
@@ -162,35 +140,21 @@ def _check_parent(name: str, distribution: object) -> None:
         )
 
 
-def _are_equal(first: Iterable[object], second: Iterable[object]) -> bool:
-    """Whether two lists of distributions are of the same types, with the same numbers."""
-    return all(
-        type(a) is type(b)
-        and len(list(tensors_of(a))) == len(list(tensors_of(b)))
-        and all(map(torch.equal, tensors_of(a), tensors_of(b)))
-        for a, b in zip(first, second, strict=True)
-    )
+def _are_equal(a: TorchDistributionMixin, b: TorchDistributionMixin) -> bool:
+    """Whether two distributions are of one type, with the same numbers."""
+    first, second = list(tensors_of(a)), list(tensors_of(b))
+    return type(a) is type(b) and len(first) == len(second) and all(map(torch.equal, first, second))
 
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """The function of the `PyroSample` of a network's site: its prior given the parents drawn in the same call."""
+    """The function of a `PyroSample`: the prior of a site or a parent, given those that are drawn in the same call."""
 
     name: str
-    parents: tuple[str, ...]
-    is_fixed: bool
+    parents: tuple[str, ...] = ()
+    is_fixed: bool = False
 
     def __call__(self, model: Any) -> TorchDistributionMixin:
-        prior: TorchDistributionMixin = model.prior_given(self.name, {key: getattr(model, key) for key in self.parents})
-        return prior
-
-
-@dataclass(frozen=True)
-class ParentStatement:
-    """The function of the `PyroSample` of a parent: its prior."""
-
-    name: str
-
-    def __call__(self, model: Any) -> TorchDistributionMixin:
-        prior: TorchDistributionMixin = model.prior_of(self.name)
+        values = {key: getattr(model, key) for key in self.parents}
+        prior: TorchDistributionMixin = model.prior_given(self.name, values) if values else model.prior_of(self.name)
         return prior

@@ -14,7 +14,7 @@ from ..._core.devices import reads_wait
 from ..._core.inputs import Inputs, num_rows, shapes
 from ..._core.reuse import Memory
 from ..likelihoods import Likelihood
-from ._inputs import check_shapes, check_size
+from ._inputs import check_shapes
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
 """Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
@@ -64,16 +64,10 @@ class Interception:
 
 @dataclass(frozen=True)
 class Response:
-    """What a model answers to inputs.
+    """What a model answers to inputs."""
 
-    Args:
-        output: Output of the network, shape ``(*draws, N, ...)``.
-        num_lead: Number of draw axes.
-        likelihood: The likelihood.
-    """
-
-    output: Tensor
-    num_lead: int
+    output: Tensor  # of the network, shape (*draws, N, ...)
+    num_lead: int  # number of draw axes
     likelihood: Likelihood
 
     @cached_property
@@ -88,18 +82,13 @@ class Response:
         return tuple(self.distribution.batch_shape[self.num_lead :])
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take.
-
-        Args:
-            x: The inputs, shape (N, ...).
-            y: The targets, shape (N, ...).
-            num_data: Number of rows of the whole data set.
-
-        Raises:
-            ValueError: If y has a wrong shape, device or value, or more than `num_data` rows.
-        """
+        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take."""
         check_shapes(self.likelihood, self.target_shape, x, y)
-        check_size(len(y), num_data)
+        if len(y) > num_data:
+            raise ValueError(
+                f"`num_data` is {num_data} but the batch has {len(y)} rows; build the model with the size of the whole "
+                "data set."
+            )
         if not reads_wait(y.device):  # `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
         dtype = self.output.dtype
@@ -110,35 +99,22 @@ def respond(
     net: nn.Module,
     likelihood: Likelihood,
     paths: Mapping[str, Sequence[str]],
-    weights: Mapping[str, Tensor],
+    values: Mapping[str, Tensor],
     x: Inputs,
     interception: Interception,
-    *,
-    is_lazy: bool = False,
 ) -> Response:
-    """Run a network with given weights, and a likelihood on its output.
-
-    Args:
-        net: The network, in which random parameters are buffers.
-        likelihood: The likelihood.
-        paths: Names in the network of each site's parameter.
-        weights: A value of every site, ``{site: shape (*draws, *event)}``.
-        x: Inputs, shape (N, ...).
-        interception: What enters the call of the network.
-        is_lazy: Whether the distribution is made only when it is asked for, by a likelihood free of Pyro.
-
-    Raises:
-        ValueError: If the network cannot take x, or does not return one row per input.
-    """
-    num_lead = max(value.dim() - _functional.num_axes(net, paths[name][0]) for name, value in weights.items())
+    """Run a network, in which random parameters are buffers, with given weights, and a likelihood on its output."""
+    weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
+    num_lead = _functional.num_lead_axes(net, tensors)
     interceptor, memory = interception.interceptor, interception.memory
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
     with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
     if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
         output = output.to(next(iter(weights.values())).dtype)
-    if output.dim() <= num_lead or output.shape[num_lead] != num_rows(x):
+    rows = len(x) if isinstance(x, Tensor) else num_rows(x)
+    if output.dim() <= num_lead or output.shape[num_lead] != rows:
         raise ValueError(f"`net` must return one row per input, got output {_checks.shape(output)} for x {shapes(x)}.")
     check, interception.check = interception.check, None
     if check is not None:
@@ -146,7 +122,4 @@ def respond(
     noise_draws = likelihood.draw_shape()
     if len(noise_draws) > num_lead:  # the noise has more draws than the weights
         output, num_lead = output.expand(noise_draws + output.shape), len(noise_draws)
-    response = Response(output, num_lead, likelihood)
-    if not is_lazy:
-        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
-    return response
+    return Response(output, num_lead, likelihood)

@@ -2,9 +2,9 @@
 
 import inspect
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -19,19 +19,12 @@ Chooser = Callable[[str, Tensor, nn.Module], bool]
 
 @dataclass(frozen=True)
 class Owned:
-    """A parameter of a network with one of its names, and the layer that owns it under that name.
+    """A parameter of a network with one of its names, and the layer that owns it under that name."""
 
-    Args:
-        site: Name of the parameter's site, which tied weights share.
-        name: Name of the parameter, such as ``net.0.weight``.
-        parameter: The parameter.
-        layer: The layer that owns it; for a parametrised weight, the layer that uses it.
-    """
-
-    site: str
+    site: str  # tied weights share it
     name: str
     parameter: Tensor
-    layer: nn.Module
+    layer: nn.Module  # of a parametrised weight the layer that uses it
 
     @property
     def kind(self) -> str:
@@ -50,11 +43,18 @@ def owned(net: nn.Module, values: Iterable[tuple[str, Tensor]]) -> list[Owned]:
     return found
 
 
-class Selection(ABC):
+@dataclass(frozen=True, repr=False)
+class Selection:
     """A rule that selects parameters of a network, for ``where`` and ``exclude`` of :class:`BayesianModel`.
 
     :func:`layers` makes one. ``a | b`` selects what either selects, ``a & b`` what both select, and ``a - b`` what a
     selects and b does not; b may also be a glob or a function.
+
+    Args:
+        sites: Function from all parameters under all of their names, and the name of the argument of which the rule is
+            a part, to the sites of those that are selected.
+        text: The rule as it is shown.
+        glob: The glob on names, if the rule is one.
 
     Example:
         >>> from pyro_bnn import layers
@@ -62,117 +62,68 @@ class Selection(ABC):
         layers(Linear) - 'net.0.*' | '**.bias'
     """
 
-    @abstractmethod
-    def sites(self, parameters: Sequence[Owned], argument: str) -> set[str]:
-        """Sites of the selected parameters.
-
-        Args:
-            parameters: All parameters of the network, under all of their names.
-            argument: Name of the argument of which this rule is a part, for messages.
-
-        Raises:
-            ValueError: If a glob, or a kind of layer, selects nothing.
-        """
+    sites: Callable[[Sequence[Owned], str], set[str]]
+    text: str
+    glob: str | None = None
 
     def __or__(self, other: "str | Selection | Chooser") -> "Selection":
-        return _Composed(self, _rule(other), "|")
+        return self._with("|", operator.or_, other)
 
     def __and__(self, other: "str | Selection | Chooser") -> "Selection":
-        return _Composed(self, _rule(other), "&")
+        return self._with("&", operator.and_, other)
 
     def __sub__(self, other: "str | Selection | Chooser") -> "Selection":
-        return _Composed(self, _rule(other), "-")
+        return self._with("-", operator.sub, other)
+
+    def _with(self, sign: str, join: Callable[..., set[str]], other: "str | Selection | Chooser") -> "Selection":
+        second = _rule(other)
+        return Selection(partial(_by_both, join, self, second), f"{self.text} {sign} {second.text}")
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 Rules = str | Selection | Chooser | Sequence[str | Selection | Chooser]
 """A glob on names, a selection, a function, or a list of these."""
 
 
-@dataclass(frozen=True)
-class ByName(Selection):
-    """Parameters whose name matches a glob."""
+def _by_both(
+    join: Callable[..., set[str]], first: Selection, second: Selection, parameters: Sequence[Owned], argument: str
+) -> set[str]:
+    return join(first.sites(parameters, argument), second.sites(parameters, argument))
 
-    glob: str
 
-    def sites(self, parameters: Sequence[Owned], argument: str) -> set[str]:
-        """See :meth:`Selection.sites`."""
-        found = {p.site for p in parameters if matches(self.glob, p.name)}
-        if not found:
-            names = [p.name for p in parameters]
+def _by_name(glob: str, parameters: Sequence[Owned], argument: str) -> set[str]:
+    found = {p.site for p in parameters if matches(glob, p.name)}
+    if not found:
+        remedy = advice(glob, [p.name for p in parameters])
+        raise ValueError(f"`{argument}` glob {glob!r} matches none of the network's parameters; {remedy}.")
+    return found
+
+
+def _by_layer(kinds: tuple[type[nn.Module], ...], parameters: Sequence[Owned], argument: str) -> set[str]:
+    for kind in kinds:
+        if not any(isinstance(p.layer, kind) for p in parameters):
+            present = sorted({type(p.layer).__name__ for p in parameters})
             raise ValueError(
-                f"`{argument}` glob {self.glob!r} matches none of the network's parameters; {advice(self.glob, names)}."
+                f"`{argument}` has layers of kind {kind.__name__}, but none of them owns a parameter of the "
+                f"network; leave it out, or choose among {', '.join(present)}."
             )
-        return found
-
-    def __repr__(self) -> str:
-        return repr(self.glob)
+    return {p.site for p in parameters if isinstance(p.layer, kinds)}
 
 
-@dataclass(frozen=True)
-class _ByLayer(Selection):
-    """Parameters that layers of some kinds own directly."""
-
-    kinds: tuple[type[nn.Module], ...]
-
-    def sites(self, parameters: Sequence[Owned], argument: str) -> set[str]:
-        """See :meth:`Selection.sites`."""
-        for kind in self.kinds:
-            if not any(isinstance(p.layer, kind) for p in parameters):
-                present = sorted({type(p.layer).__name__ for p in parameters})
-                raise ValueError(
-                    f"`{argument}` has layers of kind {kind.__name__}, but none of them owns a parameter of the "
-                    f"network; leave it out, or choose among {', '.join(present)}."
-                )
-        return {p.site for p in parameters if isinstance(p.layer, self.kinds)}
-
-    def __repr__(self) -> str:
-        return f"layers({', '.join(kind.__name__ for kind in self.kinds)})"
-
-
-@dataclass(frozen=True)
-class _ByFunction(Selection):
-    """Parameters for which a function says so."""
-
-    chooser: Chooser
-
-    def sites(self, parameters: Sequence[Owned], argument: str) -> set[str]:
-        """See :meth:`Selection.sites`."""
-        return {p.site for p in parameters if self._chooses(p, argument)}
-
-    def _chooses(self, parameter: Owned, argument: str) -> bool:
-        answer = self.chooser(parameter.name, parameter.parameter, parameter.layer)
+def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -> set[str]:
+    found = set()
+    for p in parameters:
+        answer: object = chooser(p.name, p.parameter, p.layer)
         if isinstance(answer, Tensor) and answer.numel() != 1:
             raise ValueError(
                 f"the function of `{argument}` must return True or False, got a tensor of shape "
-                f"{_checks.shape(answer)} for `{parameter.name}`; end it with `.all()` or `.any()`."
+                f"{_checks.shape(answer)} for `{p.name}`; end it with `.all()` or `.any()`."
             )
-        return bool(answer)
-
-    def __repr__(self) -> str:
-        return getattr(self.chooser, "__name__", repr(self.chooser))
-
-
-OPERATORS: dict[str, Callable[[set[str], set[str]], set[str]]] = {
-    "|": operator.or_,
-    "&": operator.and_,
-    "-": operator.sub,
-}
-
-
-@dataclass(frozen=True)
-class _Composed(Selection):
-    """Two rules with an operator between them."""
-
-    first: Selection
-    second: Selection
-    sign: str
-
-    def sites(self, parameters: Sequence[Owned], argument: str) -> set[str]:
-        """See :meth:`Selection.sites`."""
-        return OPERATORS[self.sign](*(rule.sites(parameters, argument) for rule in (self.first, self.second)))
-
-    def __repr__(self) -> str:
-        return f"{self.first!r} {self.sign} {self.second!r}"
+        if answer:
+            found.add(p.site)
+    return found
 
 
 def layers(*kinds: type[nn.Module]) -> Selection:
@@ -204,7 +155,7 @@ def layers(*kinds: type[nn.Module]) -> Selection:
                 f"`kinds` must be classes of layers, such as nn.Linear, got {_checks.described(kind)}; pass "
                 "globs on names to `where` itself."
             )
-    return _ByLayer(kinds)
+    return Selection(partial(_by_layer, kinds), f"layers({', '.join(kind.__name__ for kind in kinds)})")
 
 
 EXAMPLE = (
@@ -214,11 +165,7 @@ EXAMPLE = (
 
 
 def rules_of(argument: str, value: object) -> list[Selection]:
-    """The rules of one glob, selection or function, or of a list of these.
-
-    Raises:
-        ValueError: If something else is given.
-    """
+    """The rules of one glob, selection or function, or of a list of these."""
     is_one = isinstance(value, str | Selection) or callable(value)
     return [_rule(item, argument) for item in ([value] if is_one else _checks.items(argument, value, EXAMPLE))]
 
@@ -227,7 +174,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
     if isinstance(value, Selection):
         return value
     if isinstance(value, str):
-        return ByName(value)
+        return Selection(partial(_by_name, value), repr(value), value)
     remedy = ""
     if isinstance(value, type):
         remedy = f"; call `layers({value.__name__ if issubclass(value, nn.Module) else '...'})`"
@@ -236,7 +183,7 @@ def _rule(value: object, argument: str = "where") -> Selection:
     elif callable(value):
         remedy = _no_chooser(value)
         if not remedy:
-            return _ByFunction(value)
+            return Selection(partial(_by_function, value), getattr(value, "__name__", repr(value)))
     raise ValueError(f"`{argument}` must be {EXAMPLE}, got {_checks.described(value)}{remedy}.")
 
 
@@ -249,8 +196,3 @@ def _no_chooser(function: Callable[..., object]) -> str:
     except ValueError:  # some functions written in C do not tell
         return ""
     return ""
-
-
-def globs_of(rules: Iterable[Selection]) -> Iterator[str]:
-    """The globs among some rules; those inside of a composed rule are not looked at."""
-    return (rule.glob for rule in rules if isinstance(rule, ByName))

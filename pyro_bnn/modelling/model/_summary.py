@@ -1,5 +1,6 @@
 """What a model says of itself."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -27,14 +28,10 @@ def summary_of(
     latents: Mapping[str, torch.Size],
     declared: Sequence[str],
 ) -> Summary:
-    """A few lines about a model.
+    """A few lines about a model of a network, prior and likelihood, on the device and in the dtype of `like`.
 
-    Args:
-        parts: Its network, prior and likelihood.
-        num_data: Number of data points.
-        like: A tensor with its device and dtype.
-        latents: Shapes of its latent variables, except those of the likelihood.
-        declared: Sites with priors of their own.
+    `latents` are the shapes of its latent variables, except those of the likelihood; `declared` are the sites with
+    priors of their own.
     """
     network, prior, likelihood = parts
     others = {f"{SITE_PREFIX}.{name}": value for name, value in network.named_parameters()}
@@ -51,12 +48,8 @@ def summary_of(
     rows: list[tuple[Cell, ...]] = [shape_row(name, shape, states[name]) for name, shape in shapes.items()]
     if len(rows) > MOST_ROWS:
         rows = list(_rows_by_kind(shapes, states, _kinds(network, shapes)))
-    own = (
-        f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
-        if declared
-        else ""
-    )
-    return Summary(title, [f"prior {prior!r}{own}", f"likelihood {likelihood!r}; {data}"], rows)
+    own = f"; {few(declared)} {'has a prior of its own' if len(declared) == 1 else 'have priors of their own'}"
+    return Summary(title, [f"prior {prior!r}{own if declared else ''}", f"likelihood {likelihood!r}; {data}"], rows)
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -74,24 +67,20 @@ def _rows_by_kind(
 
     Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are the fewer ones.
     """
-    groups: dict[str, dict[str, list[str]]] = {}
+    totals = Counter(kinds[name] for name in shapes)
+    members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}
     for name in shapes:
-        groups.setdefault(kinds[name], {}).setdefault(states[name], []).append(name)
-    for state in STATES:
-        rows: dict[tuple[str, tuple[str, ...], int], list[str]] = {}
-        for kind, by_state in groups.items():
-            layers = tuple(name.rpartition(".")[0] for name in by_state.get(state, ()))
-            if layers:
-                rows.setdefault((kind.partition(".")[0], layers, sum(map(len, by_state.values()))), []).append(kind)
-        for (layer, layers, total), its_kinds in rows.items():
-            numbers = sum(shapes[name].numel() for kind in its_kinds for name in groups[kind][state])
-            title = f"{layer}.{', '.join(kind.partition('.')[2] for kind in its_kinds)}"
-            yield (
-                title,
-                f"{len(layers):,} of {total:,} {state}",
-                numbers,
-                _named(layers) if 2 * len(layers) <= total else "",
-            )
+        members[states[name], kinds[name]].append(name)
+    rows: dict[tuple[str, str, tuple[str, ...], int], dict[str, int]] = {}
+    for (state, kind), names in members.items():
+        layer, _, leaf = kind.partition(".")
+        layers = tuple(name.rpartition(".")[0] for name in names)
+        if names:
+            row = rows.setdefault((state, layer, layers, totals[kind]), {})
+            row[leaf] = sum(shapes[name].numel() for name in names)
+    for (state, layer, layers, total), numbers in rows.items():
+        said = _named(layers) if 2 * len(layers) <= total else ""
+        yield f"{layer}.{', '.join(numbers)}", f"{len(layers):,} of {total:,} {state}", sum(numbers.values()), said
 
 
 def _named(layers: Sequence[str]) -> str:

@@ -13,5 +13,5 @@ from ._elementary import NormalPrior as NormalPrior
 from ._elementary import ScaleMixturePrior as ScaleMixturePrior
 from ._hierarchical import HierarchicalNormalPrior as HierarchicalNormalPrior
 from ._hierarchical import HorseshoePrior as HorseshoePrior
-from ._learned import LearnedNormalPrior as LearnedNormalPrior
+from ._hierarchical import LearnedNormalPrior as LearnedNormalPrior
 from ._posterior import PosteriorPrior as PosteriorPrior

@@ -13,16 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """A prior's scale as a tensor of shape (), on the device and in the dtype of a parameter.
-
-    Args:
-        name: Name of the argument, for the message.
-        scale: The scale, above 0.
-        parameter: The parameter.
-
-    Raises:
-        ValueError: If the dtype cannot hold the scale and one divided by its square.
-    """
+    """A prior's scale on the device of a parameter, if its dtype can hold the scale and one divided by its square."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), scale)
 
@@ -32,15 +23,13 @@ class WeightPrior(ABC):
 
     This is the interface that a model uses. To write a prior, subclass :class:`Prior` if the distribution is fixed, or
     :class:`HierarchicalPrior` if it depends on latent variables or on learnable numbers.
+
+    Every method gets the site name of a parameter, such as ``net.0.weight``, the parameter with its initial value, and
+    the layer (`module`) that owns it.
     """
 
     def parents(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, TorchDistributionMixin]:
         """The latent variables on which the prior of a parameter depends, with their own priors.
-
-        Args:
-            name: Site name of the parameter, such as ``net.0.weight``.
-            parameter: The parameter with its initial value.
-            module: The layer that owns it.
 
         Returns:
             ``{site name: distribution}``. Names begin with ``prior.``. Two parameters with a parent of the same name
@@ -50,11 +39,6 @@ class WeightPrior(ABC):
 
     def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
         """The learnable numbers on which the prior of a parameter depends, with their first values.
-
-        Args:
-            name: Site name of the parameter.
-            parameter: The parameter with its initial value.
-            module: The layer that owns it.
 
         Returns:
             ``{name: value}``, unconstrained. Names begin with ``prior.``. Two parameters with a number of the same name
@@ -68,14 +52,8 @@ class WeightPrior(ABC):
     ) -> TorchDistributionMixin:
         """The prior of the whole parameter, for given values of its parents and learnable numbers.
 
-        Args:
-            values: A value of every parent, shape ``(*draws, *event)``, and of every learnable number.
-            name: Site name of the parameter.
-            parameter: The parameter with its initial value.
-            module: The layer that owns it.
-
-        Returns:
-            A distribution with batch shape ``draws`` and event shape `parameter.shape`.
+        `values` has every parent, shape ``(*draws, *event)``, and every learnable number. The distribution has batch
+        shape ``draws`` and event shape `parameter.shape`.
         """
 
 
@@ -93,13 +71,7 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, on its device and in its dtype.
 
-        Args:
-            name: Site name, such as ``net.0.weight``.
-            parameter: The parameter with its initial value.
-            module: The layer that owns it.
-
-        Returns:
-            A distribution over real numbers whose batch shape broadcasts to the parameter's shape.
+        Its values are real numbers, and its batch shape broadcasts to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -127,32 +99,23 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        Args:
-            values: A value of every parent and every learnable number. A value of event shape e has shape
-                ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter just as e would.
-            name: Site name of the parameter.
-            parameter: The parameter with its initial value.
-            module: The layer that owns it.
-
-        Returns:
-            A distribution over real numbers whose batch shape broadcasts to ``(*draws, *parameter.shape)``.
+        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter just as
+        e would. The batch shape of the result broadcasts to ``(*draws, *parameter.shape)``.
         """
 
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
         """The prior of the whole parameter: batch shape ``draws``, event shape `parameter.shape`."""
-        of_parents = self._event_dims(name, parameter, module)
-        event_dims = {key: of_parents.get(key, value.dim()) for key, value in values.items()}
-        leads = {key: value.shape[: value.dim() - event_dims[key]] for key, value in values.items()}
-        num_lead = max(map(len, leads.values()), default=0)
-        # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
-        leads = {key: torch.Size([*lead, *[1] * (num_lead - len(lead))]) for key, lead in leads.items()}
-        lined_up = {}
+        event_dims = self._event_dims(name, parameter, module)
+        num_leads = {key: value.dim() - event_dims.get(key, value.dim()) for key, value in values.items()}
+        most, leads, lined_up = max(num_leads.values(), default=0), [], {}
         for key, value in values.items():
-            event = value.shape[value.dim() - event_dims[key] :]
-            lined_up[key] = value.reshape(*leads[key], *[1] * (parameter.dim() - len(event)), *event)
-        lead = torch.broadcast_shapes(*leads.values())
+            lead, event = value.shape[: num_leads[key]], value.shape[num_leads[key] :]
+            # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
+            leads.append((*lead, *[1] * (most - len(lead))))
+            lined_up[key] = value.reshape(*leads[-1], *[1] * (parameter.dim() - len(event)), *event)
+        lead = torch.broadcast_shapes(*leads)
         prior = self.elementwise_given(lined_up, name, parameter, module)
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 

@@ -37,14 +37,7 @@ class PriorByName(Prior):
             _checks.kind(f"priors[{glob!r}]", prior, WeightPrior, "a Prior, such as NormalPrior(1.0)")
 
     def prior_of(self, name: str) -> WeightPrior:
-        """The first prior whose glob matches a site name.
-
-        Args:
-            name: The site.
-
-        Raises:
-            ValueError: If no glob matches.
-        """
+        """The first prior whose glob matches a site name."""
         for glob, prior in self.priors.items():
             if matches(glob, name):
                 return prior

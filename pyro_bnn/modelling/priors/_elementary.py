@@ -17,17 +17,25 @@ from ._base import Prior, scale_like
 
 
 @dataclass(frozen=True)
-class NormalPrior(Prior):
-    """Independent N(0, scale^2) on every element.
-
-    Args:
-        scale: Standard deviation, above 0.
-    """
+class _ScalePrior(Prior):
+    """A prior with one scale for all elements."""
 
     scale: float = 1.0
 
     def __post_init__(self) -> None:
         _checks.positive("scale", self.scale)
+
+    def _scale(self, parameter: Tensor) -> Tensor:
+        return scale_like("scale", self.scale, parameter)
+
+
+@dataclass(frozen=True)
+class NormalPrior(_ScalePrior):
+    """Independent N(0, scale^2) on every element.
+
+    Args:
+        scale: Standard deviation, above 0.
+    """
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
@@ -58,11 +66,11 @@ class NormalPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(0, scale^2)."""
-        return dist.Normal(parameter.new_zeros(()), scale_like("scale", self.scale, parameter), validate_args=False)
+        return dist.Normal(parameter.new_zeros(()), self._scale(parameter), validate_args=False)
 
 
 @dataclass(frozen=True)
-class NetworkNormalPrior(Prior):
+class NetworkNormalPrior(_ScalePrior):
     r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
 
     For a pretrained network this is the prior of MOPED: it says that the weights are near those that an earlier
@@ -79,32 +87,22 @@ class NetworkNormalPrior(Prior):
         https://arxiv.org/abs/1906.05323. Its start of the guide is ``NetworkInit(weight_fraction=0.1)``.
     """
 
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _checks.positive("scale", self.scale)
-
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """N(parameter, scale^2)."""
-        return dist.Normal(parameter.detach(), scale_like("scale", self.scale, parameter), validate_args=False)
+        return dist.Normal(parameter.detach(), self._scale(parameter), validate_args=False)
 
 
 @dataclass(frozen=True)
-class LaplacePrior(Prior):
+class LaplacePrior(_ScalePrior):
     r"""Independent Laplace(0, scale) on every element; its standard deviation is :math:`\sqrt 2` times the scale.
 
     Args:
         scale: Mean absolute deviation b in ``exp(-|w| / b) / (2 b)``, above 0.
     """
 
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _checks.positive("scale", self.scale)
-
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """Laplace(0, scale)."""
-        return dist.Laplace(parameter.new_zeros(()), scale_like("scale", self.scale, parameter), validate_args=False)
+        return dist.Laplace(parameter.new_zeros(()), self._scale(parameter), validate_args=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Gaussian priors with scales that are latent variables of the model."""
+"""Gaussian priors with scales that are latent variables of the model, or learned numbers (empirical Bayes)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from ._base import HierarchicalPrior, prior_name, scale_like
 Per = Literal["layer", "parameter"]
 
 
-def check_per(per: str) -> None:
+def _check_per(per: str) -> None:
     """Raise unless `per` is "layer" or "parameter"."""
     if per not in ("layer", "parameter"):
         raise ValueError(f'`per` must be "layer" or "parameter", got {per!r}.')
 
 
-def centred_normal(scale: Tensor) -> TorchDistributionMixin:
+def _centred_normal(scale: Tensor) -> TorchDistributionMixin:
     """N(0, scale^2); the scale is not checked, since it is positive by construction."""
     return dist.Normal(torch.zeros_like(scale), scale, validate_args=False)
 
@@ -51,7 +51,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     per: Per = "layer"
 
     def __post_init__(self) -> None:
-        check_per(self.per)
+        _check_per(self.per)
         event_shape = require_positive("scale", self.scale_prior).event_shape
         if event_shape:
             raise ValueError(f"`scale_prior` must be of one number, got event shape {tuple(event_shape)}.")
@@ -66,7 +66,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
         """N(0, scale^2)."""
-        return centred_normal(values[prior_name(name, self.per, "scale")])
+        return _centred_normal(values[prior_name(name, self.per, "scale")])
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class HorseshoePrior(HierarchicalPrior):
             _checks.positive("slab_scale", self.slab_scale)
         if self.local not in ("unit", "weight"):
             raise ValueError(f'`local` must be "unit" or "weight", got {self.local!r}.')
-        check_per(self.per)
+        _check_per(self.per)
 
     def _names(self, name: str) -> tuple[str, str]:
         return prior_name(name, self.per, "global_scale"), prior_name(name, "parameter", "local_scales")
@@ -133,4 +133,47 @@ class HorseshoePrior(HierarchicalPrior):
         scale = values[of_all] * values[of_each]
         if self.slab_scale is not None:
             scale = scale / (1 + (scale / self.slab_scale).square()).sqrt()
-        return centred_normal(scale)
+        return _centred_normal(scale)
+
+
+@dataclass(frozen=True)
+class LearnedNormalPrior(HierarchicalPrior):
+    r"""N(0, s^2) on every element, with a standard deviation s that maximises the ELBO (empirical Bayes).
+
+    .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s),
+
+    which for an exact guide maximises the evidence :math:`\log p(y \mid s)`. The learned number is :math:`\log s`, a
+    parameter of the model: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
+    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. Its steps change s by a factor.
+
+    Under a mean-field guide and an overparametrised network the learned scale can collapse towards 0, and the weights
+    with it; :class:`HierarchicalNormalPrior` keeps the scale's uncertainty. MCMC and Laplace's method do not change the
+    scale.
+
+    Args:
+        scale: First value of s, above 0.
+        per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
+
+    Raises:
+        ValueError: If `scale` is not above 0, or `per` is none of these words.
+
+    References:
+        MacKay (1992), Bayesian Interpolation, https://doi.org/10.1162/neco.1992.4.3.415.
+    """
+
+    scale: float = 1.0
+    per: Per = "layer"
+
+    def __post_init__(self) -> None:
+        _checks.positive("scale", self.scale)
+        _check_per(self.per)
+
+    def learned(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, Tensor]:
+        """The logarithm of the scale."""
+        return {prior_name(name, self.per, "log_scale"): scale_like("scale", self.scale, parameter).log()}
+
+    def elementwise_given(
+        self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
+    ) -> TorchDistributionMixin:
+        """N(0, scale^2)."""
+        return _centred_normal(values[prior_name(name, self.per, "log_scale")].exp())

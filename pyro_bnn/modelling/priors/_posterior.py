@@ -42,8 +42,8 @@ class PosteriorPrior(Prior):
     otherwise: Prior | None = None
 
     def __post_init__(self) -> None:
-        for name, values in (("locations", self.locations), ("scales", self.scales)):
-            _checks.kind(name, values, Mapping, "a dict of tensors by site")
+        _checks.kind("locations", self.locations, Mapping, "a dict of tensors by site")
+        _checks.kind("scales", self.scales, Mapping, "a dict of tensors by site")
         if self.otherwise is not None:
             _checks.kind("otherwise", self.otherwise, Prior, "a fixed Prior, such as NormalPrior(1.0), or None")
         if not self.locations or self.locations.keys() != self.scales.keys():
@@ -53,12 +53,12 @@ class PosteriorPrior(Prior):
             )
         for name, location in self.locations.items():
             scale = _checks.tensor(f"scales[{name!r}]", self.scales[name])
-            if _checks.shape(_checks.tensor(f"locations[{name!r}]", location)) != _checks.shape(scale):
-                raise ValueError(
-                    f"`locations` and `scales` of `{name}` must have the same shape, got {tuple(location.shape)} and "
-                    f"{tuple(scale.shape)}."
-                )
             _checks.finite(f"locations[{name!r}]", location)
+            if location.shape != scale.shape:
+                raise ValueError(
+                    f"`locations` and `scales` of `{name}` must have the same shape, got {_checks.shape(location)} and "
+                    f"{_checks.shape(scale)}."
+                )
             if not bool(((scale > 0) & torch.isfinite(scale)).all()):
                 raise ValueError(
                     f"`scales` of `{name}` must be above 0 and finite, got {float(scale.min()):g} to "
@@ -68,21 +68,21 @@ class PosteriorPrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The Gaussians of a parameter, or its prior by `otherwise`."""
-        if name in self.locations:
-            location, scale = self.locations[name], self.scales[name]
-            if location.shape != parameter.shape:
+        if name not in self.locations:
+            if self.otherwise is None:
+                known = list(self.locations)
                 raise ValueError(
-                    f"`{name}` must have shape {tuple(location.shape)} as in the posterior, got "
-                    f"{tuple(parameter.shape)}; leave it out of the prior, or build a network of the same shape."
+                    f"the posterior has no `{name}`, only {known}; say which prior it gets by `otherwise`."
                 )
-            _checks.scale_in(f"scales[{name!r}]", scale, parameter.dtype)
-            location, scale = (value.detach().to(parameter) for value in (location, scale))
-            return dist.Normal(location, scale, validate_args=False)
-        if self.otherwise is None:
+            return self.otherwise.elementwise(name, parameter, module)
+        location, scale = self.locations[name], self.scales[name]
+        if location.shape != parameter.shape:
             raise ValueError(
-                f"the posterior has no `{name}`, only {list(self.locations)}; say which prior it gets by `otherwise`."
+                f"`{name}` must have shape {tuple(location.shape)} as in the posterior, got {tuple(parameter.shape)}; "
+                "leave it out of the prior, or build a network of the same shape."
             )
-        return self.otherwise.elementwise(name, parameter, module)
+        _checks.scale_in(f"scales[{name!r}]", scale, parameter.dtype)
+        return dist.Normal(location.detach().to(parameter), scale.detach().to(parameter), validate_args=False)
 
     def __repr__(self) -> str:
         count = sum(value.numel() for value in self.locations.values())

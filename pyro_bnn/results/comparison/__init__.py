@@ -3,5 +3,4 @@
 from ._compare import compare as compare
 from ._result import Comparison as Comparison
 from ._result import Estimate as Estimate
-from ._result import MethodScore as MethodScore
-from ._result import PairScore as PairScore
+from ._result import Scores as Scores

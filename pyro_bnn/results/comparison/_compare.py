@@ -12,8 +12,8 @@ from ...inference.guides import GuidePosterior
 from ...inference.posterior import Posterior
 from ...modelling.model import BayesianModel
 from ..prediction import predict
-from ._result import Comparison, MethodScore, PairScore
-from ._summary import NUM_GROUPS, check_same_kind, summarise
+from ._result import Comparison, Scores
+from ._summary import NUM_GROUPS, summarise
 
 Entry = Posterior | Callable[..., object] | tuple[BayesianModel, Posterior]
 
@@ -47,7 +47,7 @@ def compare(
         posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) for one with another
             model.
         x: Inputs, shape (N, ...).
-        y: Targets at x, which add log-likelihood, and coverage or accuracy.
+        y: Targets at x, which add the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
         seed: Seed of the draws; torch's generators are left as they were.
@@ -90,19 +90,14 @@ def compare(
         )
         for its_seed, (name, (its_model, posterior)) in zip(seeds, entries.items(), strict=True)
     }
-    num_quantiles = min(prediction.num_samples for prediction in predictions.values())
-    summaries = {
-        name: summarise(prediction, its_seed, num_quantiles)
-        for its_seed, (name, prediction) in zip(seeds, predictions.items(), strict=True)
-    }
-    check_same_kind(summaries, predictions)
+    summaries = summarise(predictions, seeds)
     pairs = [
-        PairScore(reference, method, region, summaries[method].pair_scores(summaries[reference], mask))
+        Scores(method, region, summaries[method].pair_scores(summaries[reference], mask), reference)
         for region, mask in masks.items()
         for reference, method in combinations(posteriors, 2)
     ]
     methods = [
-        MethodScore(name, region, entries[name][1].seconds, summary.method_scores(y, mask))
+        Scores(name, region, summary.method_scores(y, mask), seconds=entries[name][1].seconds)
         for region, mask in masks.items()
         for name, summary in summaries.items()
     ]

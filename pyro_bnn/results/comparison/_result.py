@@ -1,6 +1,5 @@
 """Results of a comparison: numbers with their errors, as text, CSV and JSON."""
 
-import csv
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -31,43 +30,29 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class MethodScore:
-    """Scores of one method, averaged over the points of a region.
+class Scores:
+    """Scores of one method, or its differences from a reference, averaged over the points of a region.
 
     Args:
         method: Name of the method.
         region: Name of the region.
-        seconds: Wall time of the inference; None if unknown.
-        scores: Scores by name. With targets: ``log_likelihood`` (mean per point, in nats), ``coverage 50%`` and so on,
-            or ``accuracy``. Always: ``epistemic sd`` and ``total sd`` (means over points) or ``entropy`` (in nats).
+        scores: Scores by name. Of one method, with targets: ``nll`` (mean per point, in nats), and
+            ``coverage_50`` and so on, or ``accuracy``; always: ``epistemic sd`` and ``total sd`` (means over points)
+            or ``entropy`` (in nats). Of a pair, for numbers: ``rms mean difference`` (root mean square over points),
+            ``epistemic sd ratio`` and ``total sd ratio`` (method over reference, geometric means; the first is 0 if the
+            method is a point estimate, and infinite if the reference is one), ``wasserstein`` (first Wasserstein
+            distance between predictive distributions, in the units of y, mean over points); for classes: ``agreement``
+            (fraction of points with the same most probable class), ``total variation`` (half the summed absolute
+            difference of probabilities, mean over points).
+        reference: Name of the method that this one is compared with; "" for one method alone.
+        seconds: Wall time of the inference; None if unknown, and for a pair.
     """
 
     method: str
     region: str
-    seconds: float | None
     scores: dict[str, Estimate]
-
-
-@dataclass(frozen=True)
-class PairScore:
-    """Differences between two methods, averaged over the points of a region.
-
-    Args:
-        reference: Name of the first method.
-        method: Name of the second method.
-        region: Name of the region.
-        scores: Scores by name. For numbers: ``rms mean difference`` (root mean square over points), ``epistemic sd
-            ratio`` and ``total sd ratio`` (method over reference, geometric means; the first is 0 if the method is a
-            point estimate, and infinite if the reference is one), ``wasserstein`` (first Wasserstein distance between
-            predictive distributions, in the units of y, mean over points). For classes: ``agreement`` (fraction of
-            points with the same most probable class), ``total variation`` (half the summed absolute difference of
-            probabilities, mean over points).
-    """
-
-    reference: str
-    method: str
-    region: str
-    scores: dict[str, Estimate]
+    reference: str = ""
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -84,53 +69,38 @@ class Comparison:
         x: The inputs, shape (N, ...).
     """
 
-    methods: list[MethodScore]
-    pairs: list[PairScore]
+    methods: list[Scores]
+    pairs: list[Scores]
     predictions: dict[str, Prediction] = field(repr=False)
     x: Inputs = field(repr=False)
 
     def __str__(self) -> str:
         blocks = []
+        first = self.pairs[0].reference  # all pairs would be a long table; `rows` has them
         for region in dict.fromkeys(row.region for row in self.pairs):
-            methods = [_method_cells(row) for row in self.methods if row.region == region]
-            reference = self.pairs[0].reference  # all pairs would be a long table; `rows` has them
-            pairs = [_pair_cells(row) for row in self.pairs if (row.region, row.reference) == (region, reference)]
-            blocks += [f"{region}:\n{_table(['method', 'seconds'], methods)}", _table(["reference", "method"], pairs)]
+            pairs = [row for row in self.pairs if row.reference == first and row.region == region]
+            blocks.append(f"{region}:\n{_table([row for row in self.methods if row.region == region])}")
+            blocks.append(f"{region}, compared with {first}:\n{_table(pairs)}")
         return "\n\n".join(blocks)
 
     def rows(self) -> list[dict[str, object]]:
         """One flat row per number: reference ("" for a single method), method, region, score, value, standard_error."""
-        rows = []
-        every: list[MethodScore | PairScore] = [*self.methods, *self.pairs]
-        for row in every:
-            reference = row.reference if isinstance(row, PairScore) else ""
-            named = {"reference": reference, "method": row.method, "region": row.region}
-            scores = dict(row.scores)
-            if isinstance(row, MethodScore) and row.seconds is not None:
-                scores["seconds"] = Estimate(row.seconds, math.nan)
-            for score, estimate in scores.items():
-                numbers = {"value": estimate.value, "standard_error": estimate.standard_error}
-                rows.append({**named, "score": score, **numbers})
+        rows: list[dict[str, object]] = []
+        for row in (*self.methods, *self.pairs):
+            timed = {} if row.seconds is None else {"seconds": Estimate(row.seconds, math.nan)}
+            for score, estimate in (row.scores | timed).items():
+                named = {"reference": row.reference, "method": row.method, "region": row.region, "score": score}
+                rows.append(named | asdict(estimate))
         return rows
 
     def to_csv(self, path: str | Path) -> None:
-        """Write :meth:`rows` as CSV.
+        """Write :meth:`rows` to a file, as CSV."""
+        import pandas  # late: it takes long
 
-        Args:
-            path: The file.
-        """
-        rows = self.rows()
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        pandas.DataFrame(self.rows()).to_csv(path, index=False, na_rep="nan")
 
     def to_json(self, path: str | Path) -> None:
-        """Write methods and pairs as JSON, with null for numbers that are not finite.
-
-        Args:
-            path: The file.
-        """
+        """Write methods and pairs to a file, as JSON with null for numbers that are not finite."""
         content = {"methods": [asdict(row) for row in self.methods], "pairs": [asdict(row) for row in self.pairs]}
         for row in (*content["methods"], *content["pairs"]):
             for estimate in row["scores"].values():
@@ -139,21 +109,12 @@ class Comparison:
         Path(path).write_text(text, encoding="utf-8")
 
 
-def _method_cells(row: MethodScore) -> dict[str, str]:
-    seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
-    return {"method": row.method, "seconds": seconds, **{name: str(value) for name, value in row.scores.items()}}
+def _table(rows: list[Scores]) -> str:
+    import pandas  # late: it takes long
 
-
-def _pair_cells(row: PairScore) -> dict[str, str]:
-    return {"reference": row.reference, "method": row.method, **{name: str(v) for name, v in row.scores.items()}}
-
-
-def _table(first: list[str], rows: list[dict[str, str]]) -> str:
-    columns = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
-    lines = [{name: name for name in columns}, *rows]
-    widths = {name: max(len(line.get(name, "")) for line in lines) for name in columns}
-
-    def cell(line: dict[str, str], name: str) -> str:
-        return f"{line.get(name, ''):{'<' if name in first else '>'}{widths[name]}}"
-
-    return "\n".join("  ".join(cell(line, name) for name in columns) for line in lines)
+    lines = [
+        ({} if row.seconds is None else {"seconds": f"{row.seconds:.1f}"})
+        | {name: str(estimate) for name, estimate in row.scores.items()}
+        for row in rows
+    ]
+    return pandas.DataFrame(lines, index=[row.method for row in rows]).fillna("").to_string()

@@ -1,11 +1,8 @@
 """Summaries of the predictions of one method, in the form that comparisons need."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import singledispatch
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,51 +23,27 @@ COVERAGES = (0.5, 0.9)
 """Probabilities of the central intervals whose coverage is counted."""
 
 
-class Summary(ABC):
-    """Predictions from all draws of a method, and from its draws without each group in turn."""
+class ClassSummary:
+    """Class probabilities from all draws of a method, and from its draws without each group in turn."""
 
-    kind: ClassVar[str]
-    """Kind of prediction, for an error message."""
+    def __init__(self, prediction: ClassificationPrediction, seed: int) -> None:
+        assert prediction.logits is not None
+        logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
+        if logits.dim() > 3:
+            raise ValueError(f"classes are compared for one label per input, got {logits.shape[2]} labels.")
+        probs = logits.double().softmax(-1).movedim(1, -1)  # (S, C, N)
+        groups = _groups(prediction)
+        sums = torch.stack([probs[groups == group].sum(0) for group in range(NUM_GROUPS)])  # (G, C, N)
+        sizes = torch.bincount(groups)[:, None, None]
+        total = sums.sum(0, keepdim=True)
+        generator = torch.Generator().manual_seed(seed)
+        resamples = torch.randint(NUM_GROUPS, (NUM_RESAMPLES, NUM_GROUPS), generator=generator).to(probs.device)
+        self.prediction = prediction
+        self.probs = torch.cat([total / len(probs), (total - sums) / (len(probs) - sizes)])  # (G + 1, C, N)
+        self.resampled_labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])  # (B, N)
 
-    @abstractmethod
-    def pair_scores(self, reference: "Summary", mask: Tensor) -> dict[str, Estimate]:
-        """Differences from a reference of the same kind, at the points in `mask`, boolean of shape (N,)."""
-
-    @abstractmethod
-    def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Scores of this method alone, at the points in `mask`, boolean of shape (N,)."""
-
-
-@singledispatch
-def summarise(prediction: Prediction, seed: int, num_quantiles: int) -> Summary:
-    """The summary of a prediction that has kept its draws.
-
-    Args:
-        prediction: A prediction made with `keep_draws`.
-        seed: Seed of the bootstrap, and of the observation that is drawn for each weight draw.
-        num_quantiles: Number of quantiles at which numbers are compared.
-    """
-    raise ValueError(f"predictions of type {type(prediction).__name__} cannot be compared.")
-
-
-@dataclass(frozen=True)
-class ClassSummary(Summary):
-    """Summary of class probabilities.
-
-    Args:
-        prediction: The prediction from all draws.
-        probs: Mean probabilities of all draws, then without each group in turn, shape (G + 1, C, N).
-        resampled_labels: Most probable class for each bootstrap resample of the groups, shape (B, N).
-    """
-
-    kind = "classes"
-    prediction: ClassificationPrediction
-    probs: Tensor
-    resampled_labels: Tensor
-
-    def pair_scores(self, reference: Summary, mask: Tensor) -> dict[str, Estimate]:
-        """Agreement and total variation; see :class:`PairScore`."""
-        assert isinstance(reference, ClassSummary)
+    def pair_scores(self, reference: "ClassSummary", mask: Tensor) -> dict[str, Estimate]:
+        """Agreement and total variation at the points in `mask`; see :class:`Scores`."""
         probs, others = self.probs[..., mask], reference.probs[..., mask]
         agree = (probs[0].argmax(0) == others[0].argmax(0)).double().mean()
         resampled = (self.resampled_labels == reference.resampled_labels)[:, mask].double().mean(1)
@@ -81,45 +54,21 @@ class ClassSummary(Summary):
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Entropy, accuracy and log-likelihood; see :class:`MethodScore`."""
+        """Entropy, accuracy and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {"entropy": over_points(prediction.total)}
         if y is not None:
             scores["accuracy"] = over_points((prediction.labels == y[mask]).double())
-        return scores | _log_likelihood(prediction)
+        return scores | _nll(prediction)
 
 
-@summarise.register
-def _summarise_classes(prediction: ClassificationPrediction, seed: int, num_quantiles: int) -> ClassSummary:
-    assert prediction.logits is not None
-    logits = prediction.logits.squeeze(2) if prediction.logits.dim() == 4 else prediction.logits
-    if logits.dim() > 3:
-        raise ValueError(f"classes are compared for one label per input, got {logits.shape[2]} labels.")
-    probs = logits.double().softmax(-1).movedim(1, -1)  # (S, C, N)
-    groups = _groups(prediction.num_samples).to(probs.device)
-    sums = torch.stack([probs[groups == group].sum(0) for group in range(NUM_GROUPS)])  # (G, C, N)
-    sizes = torch.bincount(groups)[:, None, None]
-    total = sums.sum(0, keepdim=True)
-    means = torch.cat([total / len(probs), (total - sums) / (len(probs) - sizes)])
-    generator = torch.Generator().manual_seed(seed)
-    resamples = torch.randint(NUM_GROUPS, (NUM_RESAMPLES, NUM_GROUPS), generator=generator).to(probs.device)
-    labels = torch.stack([sums[resample].sum(0).argmax(0) for resample in resamples])
-    return ClassSummary(prediction, means, labels)
-
-
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Moments and quantiles of the predictions of some draws; the last axis of each tensor is the points."""
 
     mean: Tensor  # (O, N), like the two variances
     epistemic: Tensor
     total: Tensor
     quantiles: Tensor  # (Q, O, N)
-
-    def at(self, mask: Tensor) -> "Moments":
-        """The moments at the points in `mask`."""
-        parts = (self.mean, self.epistemic, self.total, self.quantiles)
-        return Moments(*(part[..., mask] for part in parts))
 
 
 NUMBER_STATISTICS: dict[str, Callable[[Moments, Moments], Tensor]] = {
@@ -130,30 +79,40 @@ NUMBER_STATISTICS: dict[str, Callable[[Moments, Moments], Tensor]] = {
 }
 
 
-@dataclass(frozen=True)
-class NumberSummary(Summary):
-    """Summary of predicted numbers.
+class NumberSummary:
+    """Moments of the predicted numbers from all draws of a method, and from its draws without each group in turn."""
 
-    Args:
-        prediction: The prediction from all draws.
-        moments: Moments of all draws, then without each group in turn, G + 1 entries.
-    """
+    def __init__(self, prediction: RegressionPrediction, seed: int, num_quantiles: int) -> None:
+        components = prediction.components
+        assert components is not None
+        with seeded(seed, prediction.mean.device):
+            observations = components.sample()
+        means, variances, observations = (
+            v.reshape(*v.shape[:2], -1).movedim(1, -1).double()
+            for v in (components.mean, components.variance, observations)
+        )  # (S, O, N)
+        groups = _groups(prediction)
+        self.prediction = prediction
+        self.moments: list[Moments] = []
+        for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
+            keep = groups != left_out
+            epistemic = means[keep].var(0)
+            total = epistemic + variances[keep].mean(0)
+            ordered = observations[keep].sort(0).values
+            rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
+            quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
+            self.moments.append(Moments(means[keep].mean(0), epistemic, total, quantiles))
 
-    kind = "numbers"
-    prediction: RegressionPrediction
-    moments: list[Moments]
-
-    def pair_scores(self, reference: Summary, mask: Tensor) -> dict[str, Estimate]:
-        """Distances of means and distributions, ratios of standard deviations; see :class:`PairScore`."""
-        assert isinstance(reference, NumberSummary)
-        pairs = [(own.at(mask), its.at(mask)) for own, its in zip(self.moments, reference.moments, strict=True)]
+    def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
+        """Distances of means and distributions, ratios of standard deviations; see :class:`Scores`."""
+        own, its = ([Moments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
         return {
-            name: jackknife([float(statistic(own, its)) for own, its in pairs])
+            name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
             for name, statistic in NUMBER_STATISTICS.items()
         }
 
     def method_scores(self, y: Tensor | None, mask: Tensor) -> dict[str, Estimate]:
-        """Standard deviations, coverage of intervals, and log-likelihood; see :class:`MethodScore`."""
+        """Standard deviations, coverage of intervals, and NLL; see :class:`Scores`."""
         prediction = self.prediction[mask]
         scores = {
             "epistemic sd": over_points(prediction.epistemic.sqrt()),
@@ -164,31 +123,8 @@ class NumberSummary(Summary):
             lower, upper = prediction.quantile([0.5 - probability / 2, 0.5 + probability / 2])
             covered = interval_coverage(lower, upper, y[mask])
             error = math.sqrt(covered * (1 - covered) / y[mask].numel())
-            scores[f"coverage {probability:.0%}"] = Estimate(covered, error)
-        return scores | _log_likelihood(prediction)
-
-
-@summarise.register
-def _summarise_numbers(prediction: RegressionPrediction, seed: int, num_quantiles: int) -> NumberSummary:
-    components = prediction.components
-    assert components is not None
-    with seeded(seed, prediction.mean.device):
-        observations = components.sample()
-    means, variances, observations = (
-        v.reshape(*v.shape[:2], -1).movedim(1, -1).double()
-        for v in (components.mean, components.variance, observations)
-    )  # (S, O, N)
-    groups = _groups(prediction.num_samples).to(means.device)
-    moments = []
-    for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
-        keep = groups != left_out
-        epistemic = means[keep].var(0)
-        total = epistemic + variances[keep].mean(0)
-        ordered = observations[keep].sort(0).values
-        rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
-        quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
-        moments.append(Moments(means[keep].mean(0), epistemic, total, quantiles))
-    return NumberSummary(prediction, moments)
+            scores[f"coverage_{100 * probability:.0f}"] = Estimate(covered, error)
+        return scores | _nll(prediction)
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
@@ -204,20 +140,33 @@ def over_points(values: Tensor) -> Estimate:
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
 
-def check_same_kind(summaries: dict[str, Summary], predictions: dict[str, Prediction]) -> None:
-    """Raise unless the predictions of all methods are of one kind and one shape."""
-    kinds = {name: (s.kind, _checks.shape(predictions[name].expectation)) for name, s in summaries.items()}
-    if len(set(kinds.values())) > 1:
-        raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")
+def _groups(prediction: Prediction) -> Tensor:
+    """The group of each draw, shape (S,)."""
+    num_samples, device = prediction.num_samples, prediction.expectation.device
+    return torch.arange(num_samples, device=device) * NUM_GROUPS // num_samples
 
 
-def _groups(num_samples: int) -> Tensor:
-    return torch.arange(num_samples) * NUM_GROUPS // num_samples
-
-
-def _log_likelihood(prediction: Prediction) -> dict[str, Estimate]:
-    return {} if prediction.log_density is None else {"log_likelihood": over_points(prediction.log_density)}
+def _nll(prediction: Prediction) -> dict[str, Estimate]:
+    return {} if prediction.log_density is None else {"nll": over_points(-prediction.log_density)}
 
 
 def _root_geometric_mean(ratios: Tensor) -> Tensor:
     return (0.5 * ratios.log().mean()).exp()
+
+
+def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
+    """The summaries of predictions that have kept their draws, by method: all of classes, or all of numbers.
+
+    The seeds are for the bootstrap, and for the observation that is drawn for each weight draw.
+    """
+    num_quantiles = min(prediction.num_samples for prediction in predictions.values())
+    summaries: dict[str, ClassSummary | NumberSummary] = {}
+    for seed, (name, prediction) in zip(seeds, predictions.items(), strict=True):
+        if isinstance(prediction, ClassificationPrediction):
+            summaries[name] = ClassSummary(prediction, seed)
+        else:
+            summaries[name] = NumberSummary(prediction.as_kind(RegressionPrediction), seed, num_quantiles)
+    kinds = {name: (type(p).__name__, _checks.shape(p.expectation)) for name, p in predictions.items()}
+    if len({(type(summary), kinds[name][1]) for name, summary in summaries.items()}) > 1:
+        raise ValueError(f"the posteriors predict different kinds of things, or of different shapes: {kinds}.")
+    return summaries

@@ -9,22 +9,13 @@ apart; ``width="column"`` and ``width="page"`` make them as wide as one column (
 of a paper, to be included without scaling.
 """
 
-from ._classification import reliability_diagram as reliability_diagram
-from ._classification import vote_histograms as vote_histograms
-from ._comparison import comparison as comparison
-from ._detection import detection_curves as detection_curves
-from ._figures import new_axes as new_axes
-from ._figures import save as save
-from ._regression import predictive_density as predictive_density
-from ._regression import regression_bands as regression_bands
-from ._style import PALETTE as PALETTE
-from ._style import style as style
-from ._training import accuracy_curves as accuracy_curves
-from ._training import loss_curves as loss_curves
-from ._weights import pruning_curve as pruning_curve
-from ._weights import signal_to_noise as signal_to_noise
-from ._weights import weight_density as weight_density
-from ._weights import weight_histograms as weight_histograms
+from ._classification import reliability_diagram, vote_histograms
+from ._comparison import comparison
+from ._detection import detection_curves
+from ._figures import PALETTE, new_axes, save, style
+from ._regression import predictive_density, regression_bands
+from ._training import accuracy_curves, loss_curves
+from ._weights import pruning_curve, signal_to_noise, weight_density, weight_histograms
 
 __all__ = [
     "PALETTE",

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.metrics import calibration_bins, expected_calibration_error
-from ._figures import check_axes, figure_of_width, inches
-from ._style import BLACK, BLUE, GREY, SKY, Width, styled
+from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
 """Number of images beside each other: wide enough for the names of the classes."""
@@ -84,13 +83,11 @@ def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
     figure = figure_of_width(width, num_rows * sum(heights) + 0.2)
     if in_a_row < IN_A_ROW[width]:
         figure.set_figwidth(in_a_row * side + 0.8)
-    grid = figure.add_gridspec(2 * num_rows, in_a_row, height_ratios=heights * num_rows)
-    axes = np.empty((2, num_images), dtype=object)
-    for index in range(num_images):
-        row, column = divmod(index, in_a_row)
-        for kind in (0, 1):
-            axes[kind, index] = figure.add_subplot(grid[2 * row + kind, column])
-    return axes
+    grid = figure.subplots(2 * num_rows, in_a_row, squeeze=False, height_ratios=heights * num_rows)
+    axes = np.concatenate([grid[::2].reshape(1, -1), grid[1::2].reshape(1, -1)])
+    for ax in axes[:, num_images:].flat:
+        ax.remove()
+    return axes[:, :num_images]
 
 
 @styled

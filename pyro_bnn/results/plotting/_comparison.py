@@ -7,9 +7,9 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ..._core.inputs import leaves
+from ...scores.uncertainty import RegressionPrediction
 from ..comparison import Comparison
-from ._figures import check_points, figure_of_width, inches, new_axes
-from ._style import BLACK, DASHES, PALETTE, Width, styled
+from ._figures import BLACK, DASHES, PALETTE, Width, figure_of_width, inches, new_axes, points_of, styled
 
 CURVES_IN_A_ROW: dict[Width, int] = {"column": 2, "page": 4}
 LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
@@ -34,7 +34,7 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
         Array of axes.
     """
     _checks.kind("result", result, Comparison, "a Comparison, the result of `compare`")
-    check_points(data)
+    points = points_of(data)
     is_curve = (
         isinstance(result.x, Tensor)
         and result.x[0].numel() == 1
@@ -43,10 +43,10 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
             for p in result.predictions.values()
         )
     )
-    return _curves(result, data, width) if is_curve else _matrices(result, width)
+    return _curves(result, points, width) if is_curve else _matrices(result, width)
 
 
-def _curves(result: Comparison, data: tuple[Tensor, Tensor] | None, width: Width) -> np.ndarray:
+def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, width: Width) -> np.ndarray:
     num_methods = len(result.predictions)
     columns = min(num_methods, CURVES_IN_A_ROW[width])
     rows = -(-num_methods // columns)
@@ -62,30 +62,22 @@ def _curves(result: Comparison, data: tuple[Tensor, Tensor] | None, width: Width
     for index, (name, prediction) in enumerate(result.predictions.items()):
         place, color, dashes = grid[index // columns, index % columns], LINES[index % 8], DASHES[index % 8]
         ax = figure.add_subplot(place, sharex=axes[0] if axes else None, sharey=axes[0] if axes else None)
-        prediction = prediction.as_regression()
+        prediction = prediction.as_kind(RegressionPrediction)
         mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
         ax.fill_between(x, mean - 2 * sd, mean + 2 * sd, alpha=0.35, color=color, linewidth=0)
         edges = edges or (mean - 2 * sd, mean + 2 * sd)
         for edge in edges:  # those of the first method
             ax.plot(x, edge, color=BLACK, linestyle=DASHES[1], linewidth=0.6)
         ax.plot(x, mean, color=color, linestyle="-")
-        if data is not None:
-            inputs, targets = (part.flatten().cpu() for part in data)
-            ax.plot(inputs, targets, ".", color=BLACK, markersize=2, markeredgewidth=0)
+        if points is not None:
+            ax.plot(*points, ".", color=BLACK, markersize=2, markeredgewidth=0)
         ax.set_title(name, pad=3)
         ax.tick_params(labelbottom=index + columns >= num_methods, labelleft=index % columns == 0)
         below.plot(x, sd, color=color, label=name, linestyle=dashes, linewidth=2 if index == 0 else 1.2)
         axes.append(ax)
-    if data is not None:
-        below.plot(
-            data[0].flatten().cpu(),
-            np.zeros(len(data[0])),
-            "|",
-            color=BLACK,
-            markersize=5,
-            markeredgewidth=0.5,
-            label="data",
-        )
+    if points is not None:
+        at_zero = np.zeros_like(points[0])
+        below.plot(points[0], at_zero, "|", color=BLACK, markersize=5, markeredgewidth=0.5, label="data")
     axes[0].set_ylabel("y", rotation=0)
     below.set(xlabel="x", ylabel="epistemic sd", xlim=(float(x.min()), float(x.max())))
     if width == "page":

@@ -1,27 +1,134 @@
-"""New axes, and the writing of pictures."""
+"""One look for all pictures: fonts, lines, colours and widths; new axes, and the writing of pictures."""
 
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
 
+import matplotlib
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from torch import Tensor
 
 from ..._core import checks as _checks
-from ._style import WIDTHS, Width, styled
+
+Width = Literal["column", "page"]
+
+WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
+"""Widths in inches: one column, and the text of a page, of a paper in two columns."""
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
+"""Colours that the colour-blind can tell apart: blue, vermilion, green, purple, orange, sky blue, black, and dark grey.
+
+References:
+    Okabe and Ito (2008), Color Universal Design, https://jfly.uni-koeln.de/color/; their yellow, too light for lines on
+    white, has given way to grey.
+"""
+
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = PALETTE
+
+DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (6, 1.5, 1, 1.5)),
+    (0, (2.5, 1.5)),
+    (0, (6, 1.5, 1, 1.5, 1, 1.5)),
+    (0, (9, 2)),
+    (0, (3, 1, 1, 1)),
+)
+"""Line styles that go with the colours, for print without colours."""
+
+SETTINGS: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: pictures look the same everywhere
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": True,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "legend.borderpad": 0.2,
+    "legend.handlelength": 2.4,
+    "legend.labelspacing": 0.3,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4,
+    "lines.dashed_pattern": (4, 1.5),
+    "errorbar.capsize": 2,
+    "hatch.linewidth": 0.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.prop_cycle": cycler(color=PALETTE) + cycler(linestyle=DASHES),
+    "grid.color": "0.9",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "savefig.dpi": 250,  # 850 pixels across a column, 1750 across a page
+    "savefig.facecolor": "white",
+    "pdf.fonttype": 42,  # letters stay letters, embedded as TrueType
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",  # letters become curves: no font is needed to show them
+}
+
+_LOCK = threading.RLock()
+"""Matplotlib's settings are the process's. Of two threads that change them at once, one would restore the other's."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The look of this module's pictures, for what is drawn inside of the `with` block.
+
+    All functions of the module draw in it by themselves. Matplotlib's settings are restored at the end of the block;
+    until then other threads that want the style wait.
+
+    Example:
+        >>> from pyro_bnn.results.plotting import new_axes
+        >>> with style():
+        ...     ax = new_axes(1, 1, size=("column", 2.4))[0, 0]
+        ...     _ = ax.plot([1, 2], [3, 4], label="own curve")
+        ...     _ = ax.legend()
+    """
+    with _LOCK, matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """The same function, drawing in the style."""
+
+    @functools.wraps(draw)
+    def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
+        with style():
+            return draw(*args, **kwargs)
+
+    return drawing
 
 
 @styled
 def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
-    """A grid of axes on a figure of its own.
+    """A grid of axes on a figure of its own: an array of shape (rows, columns).
 
     Args:
         rows: Number of rows.
         columns: Number of columns.
         size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` name the widths of one column
             (3.4) and of a page (7) of a paper.
-
-    Returns:
-        Array of axes, shape (rows, columns).
     """
     _checks.at_least("rows", rows, 1)
     _checks.at_least("columns", columns, 1)
@@ -34,16 +141,11 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """An empty figure.
-
-    Args:
-        width: Name of its width.
-        height: Its height in inches.
-    """
+    """An empty figure with the width of a name, and a height in inches."""
     return Figure(figsize=(inches(width), height), layout="constrained")
 
 
-def inches(width: object) -> float:
+def inches(width: str) -> float:
     """The width that a name stands for."""
     for name, value in WIDTHS.items():
         if width == name:
@@ -72,10 +174,25 @@ def save(ax: Axes, path: str | Path) -> None:
     figure.savefig(path)
 
 
-def check_ax(ax: object) -> None:
-    """Raise unless the axes to draw on are axes, or None."""
-    if ax is not None:
-        _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
+def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
+    """The axes that are given, or new ones on a figure that is `shape` times as high as wide."""
+    if ax is None:
+        return figure_of_width(width, shape * inches(width)).subplots()
+    _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
+    return ax
+
+
+def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
+    """The axes that are given, or new ones: beside each other on a page, one below the other in a column.
+
+    `on_page` and `in_column` are the heights of the two figures, in inches.
+    """
+    check_axes(axes, count)
+    if axes is not None:
+        return axes
+    if width == "page":
+        return figure_of_width(width, on_page).subplots(1, count)
+    return figure_of_width(width, in_column).subplots(count, 1)
 
 
 def check_axes(axes: object, num_axes: int) -> None:
@@ -89,17 +206,19 @@ def check_axes(axes: object, num_axes: int) -> None:
         raise ValueError(f"`axes` must be {num_axes} axes, or None, got {len(given)}.")
 
 
-def check_points(data: object) -> None:
-    """Raise unless data to show are None, or a pair of tensors with the same number of elements."""
+def flat(values: Tensor) -> np.ndarray:
+    """The numbers of a tensor in one row."""
+    return values.detach().flatten().cpu().numpy()
+
+
+def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
+    """The inputs and targets to show, each in one row; None if there are none."""
     if data is None:
-        return
+        return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")
     if len(parts) != 2:
         raise ValueError(f"`data` must be a pair (x, y) of tensors, got {len(parts)}.")
-    for part in parts:
-        _checks.tensor("data", part)
-    if parts[0].numel() != parts[1].numel():
-        raise ValueError(
-            f"`data` must have as many inputs as targets, got shapes {_checks.shape(parts[0])} and "
-            f"{_checks.shape(parts[1])}."
-        )
+    x, y = (flat(_checks.tensor("data", part)) for part in parts)
+    if len(x) != len(y):
+        raise ValueError(f"`data` must have as many inputs as targets, got {len(x)} and {len(y)} numbers.")
+    return x, y

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from ..._core import checks as _checks
 from ...scores.uncertainty import RegressionPrediction
-from ._figures import check_ax, check_points, figure_of_width, inches
-from ._style import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, styled
+from ._figures import BLACK, BLUE, DASHES, ORANGE, VERMILION, Width, flat, one_axes, points_of, styled
 
 EPISTEMIC_FILL, EPISTEMIC_EDGE = "#6BAED6", BLUE
 TOTAL_FILL, TOTAL_EDGE = "#FDE7BF", ORANGE
@@ -38,18 +37,18 @@ def regression_bands(
         width: Width of a new figure.
         ax: Axes to draw on.
     """
-    _check(x, prediction, data, ax)
+    _check(x, prediction)
+    points = points_of(data)
     _checks.positive("num_scales", num_scales)
     if truth is not None and _checks.tensor("truth", truth).numel() != x.numel():
         raise ValueError(f"`truth` must have one number for each row of `x`, got shape {_checks.shape(truth)}.")
-    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
-    grid = x.flatten().cpu().numpy()
-    mean = prediction.mean.flatten().cpu().numpy()
+    ax = one_axes(ax, width, 0.72)
+    grid, mean = flat(x), flat(prediction.mean)
     for variance, fill, edge, dashes, name in (
         (prediction.total, TOTAL_FILL, TOTAL_EDGE, DASHES[1], "total"),
         (prediction.epistemic, EPISTEMIC_FILL, EPISTEMIC_EDGE, "-", "epistemic"),
     ):
-        half = num_scales * variance.sqrt().flatten().cpu().numpy()
+        half = num_scales * flat(variance.sqrt())
         ax.fill_between(
             grid,
             mean - half,
@@ -62,9 +61,8 @@ def regression_bands(
         )
     ax.plot(grid, mean, "-", color=BLACK, label="mean")
     if truth is not None:
-        ax.plot(grid, truth.detach().flatten().cpu().numpy(), color=VERMILION, linestyle=DASHES[2], label="truth")
-    if data is not None:
-        points = (part.flatten().cpu().numpy() for part in data)
+        ax.plot(grid, flat(truth), color=VERMILION, linestyle=DASHES[2], label="truth")
+    if points is not None:
         ax.plot(*points, ".", color=BLACK, markersize=4, markeredgecolor="white", markeredgewidth=0.3, label="data")
     ax.set(xlabel="x", ylabel="y", xlim=(float(grid.min()), float(grid.max())))
     ax.legend(ncols=2, loc="upper center")
@@ -93,29 +91,31 @@ def predictive_density(
         width: Width of a new figure.
         ax: Axes to draw on.
     """
-    _check(x, prediction, data, ax)
+    _check(x, prediction)
+    points = points_of(data)
     _checks.finite("y", _checks.rows("y", y))
     if y.dim() != 1 or len(y) < 2:
         raise ValueError(f"`y` must have shape (G,) with at least two points, got {_checks.shape(y)}.")
-    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
+    ax = one_axes(ax, width, 0.72)
     density = prediction.log_prob(y.reshape(-1, *[1] * prediction.mean.dim())).exp()  # (G, N)
     image = ax.pcolormesh(
-        *(part.cpu().numpy() for part in (x.flatten(), y, density)),
+        flat(x),
+        flat(y),
+        density.cpu().numpy(),
         cmap="Blues",
         norm=PowerNorm(0.5, vmin=0),
         shading="gouraud",
         rasterized=True,  # a million triangles would burden a PDF
     )
     ax.figure.colorbar(image, ax=ax, label="p(y | x)").outline.set_linewidth(0.5)
-    if data is not None:
-        points = (part.flatten().cpu().numpy() for part in data)
+    if points is not None:
         ax.plot(*points, ".", color=VERMILION, markersize=2, markeredgewidth=0, alpha=0.5, label="data")
         ax.legend(loc="upper left", markerscale=3)
     ax.set(xlabel="x", ylabel="y", xlim=(float(x.min()), float(x.max())), ylim=(float(y.min()), float(y.max())))
     return ax
 
 
-def _check(x: object, prediction: object, data: object, ax: object) -> None:
+def _check(x: object, prediction: object) -> None:
     """Raise unless there is one input and one output per row, and the prediction is one at x."""
     x = _checks.rows("x", x)
     _checks.finite("x", x)
@@ -127,5 +127,3 @@ def _check(x: object, prediction: object, data: object, ax: object) -> None:
             f"`x` must have shape (N, 1) and `prediction` one number for each row, got {_checks.shape(x)} and means of "
             f"shape {_checks.shape(prediction.mean)}; choose one input and one output."
         )
-    check_points(data)
-    check_ax(ax)

@@ -7,8 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ..._core import checks as _checks
 from ...inference.history import History
-from ._figures import check_ax, check_axes, figure_of_width, inches
-from ._style import BLACK, BLUE, DASHES, VERMILION, Width, styled
+from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
 """Number of epochs below which each has a marker."""
@@ -26,11 +25,8 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
     _checks.kind("history", history, History, "a History, such as `posterior.history`")
     if not history.epochs:
         raise ValueError("`history` must have at least one epoch, got none; draw it after a fit.")
-    check_axes(axes, 3)
     is_stacked = axes is None and width == "column"
-    if axes is None:
-        figure = figure_of_width(width, 2.1 if width == "page" else 5.2)
-        axes = figure.subplots(1, 3) if width == "page" else figure.subplots(3, 1, sharex=True)
+    axes = panels(axes, 3, width, on_page=2.1, in_column=5.2)
     epochs = [record.epoch + 1 for record in history.epochs]
     per_datum = history.num_data or 1
     weights = {record.kl_weight for record in history.epochs}
@@ -52,38 +48,22 @@ def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: 
 
 @styled
 def accuracy_curves(
-    train: Sequence[float],
-    test: Sequence[float],
-    *,
-    published: tuple[Sequence[float], Sequence[float]] | None = None,
-    width: Width = "column",
-    ax: Axes | None = None,
+    train: Sequence[float], test: Sequence[float], *, width: Width = "column", ax: Axes | None = None
 ) -> Axes:
-    """Accuracy at mean weights by epoch, on training and test data, beside published values if there are any.
+    """Accuracy at mean weights by epoch, on training and test data.
 
     Args:
         train: Accuracy on training data after each epoch, from 0 to 1.
         test: Accuracy on test data after each epoch.
-        published: Published accuracies on training and test data, drawn with broken lines.
         width: Width of a new figure.
         ax: Axes to draw on.
     """
-    pairs = {"train": train, "test": test}
-    if published is not None:
-        both = _checks.items("published", published, "a pair of lists of accuracies")
-        if len(both) != 2:
-            raise ValueError(f"`published` must be a pair of lists of accuracies, got {len(both)}.")
-        pairs |= {"published[0]": both[0], "published[1]": both[1]}
-    for name, values in pairs.items():
-        for value in _checks.items(name, values, "a list of accuracies from 0 to 1"):
-            _checks.number(name, value)
-    check_ax(ax)
-    ax = ax or figure_of_width(width, 0.72 * inches(width)).subplots()
-    for pair, dashes, mark, prefix in (((train, test), "-", "o", ""), (published or (), DASHES[1], "x", "published, ")):
-        for accuracies, name, color in zip(pair, ("train", "test"), (BLUE, VERMILION), strict=False):
-            percent = [100 * value for value in accuracies]
-            epochs = range(1, 1 + len(percent))
-            ax.plot(epochs, percent, linestyle=dashes, marker=mark, markersize=3, color=color, label=prefix + name)
+    ax = one_axes(ax, width, 0.72)
+    for name, values, color in (("train", train, BLUE), ("test", test, VERMILION)):
+        accuracies = _checks.items(name, values, "a list of accuracies from 0 to 1")
+        percent = [100 * _checks.number(name, value) for value in accuracies]
+        epochs = range(1, 1 + len(percent))
+        ax.plot(epochs, percent, linestyle="-", marker="o", markersize=3, color=color, label=name)
     ax.set(xlabel="epoch", ylabel="accuracy at mean weights (%)")
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     ax.legend(loc="lower right")

@@ -13,8 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from ..._core import checks as _checks
 from ..pruning import PruningReport, decibel
-from ._figures import check_ax, check_axes, figure_of_width, inches, new_axes
-from ._style import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, styled
+from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
 """Largest number of points on a curve; of more weights, this many quantiles are drawn."""
@@ -43,7 +42,7 @@ def signal_to_noise(
         _checks.finite(f"ratios[{site!r}]", ratio)
     if not sum(ratio.numel() for ratio in ratios.values()):
         raise ValueError("`ratios` must hold at least one ratio, got none; call `pruning.signal_to_noise`.")
-    axes = _two_axes(axes, width)
+    axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)
     layers: dict[str, list[Tensor]] = {}
     for site, ratio in ratios.items():
         layers.setdefault(site.rpartition(".")[0], []).append(ratio.detach().flatten().cpu())
@@ -83,7 +82,7 @@ def pruning_curve(
         width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
     """
     _checks.kind("report", report, PruningReport, "a PruningReport, the result of `pruning.snr_report`")
-    axes = _two_axes(axes, width)
+    axes = panels(axes, 2, width, on_page=2.6, in_column=4.8)
     rows = sorted(report.rows, key=lambda row: -row.num_weights)
     kept = np.array([100 * row.num_weights / report.num_weights for row in rows])  # percent
     smallest = min(kept[kept > 0], default=100.0)
@@ -132,15 +131,6 @@ def pruning_curve(
     return axes
 
 
-def _two_axes(axes: Sequence[Axes] | None, width: Width) -> Sequence[Axes]:
-    """The axes that are given, or two panels of a new figure."""
-    check_axes(axes, 2)
-    if axes is not None:
-        return axes
-    figure = figure_of_width(width, 2.6 if width == "page" else 4.8)
-    return figure.subplots(1, 2) if width == "page" else figure.subplots(2, 1)
-
-
 SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Per cent at which the axis of shares has marks."""
 
@@ -186,8 +176,7 @@ def weight_density(
         )
     if prior is not None:
         _checks.kind("prior", prior, Distribution, "a distribution of one number")
-    check_ax(ax)
-    ax = ax or figure_of_width(width, 0.66 * inches(width)).subplots()
+    ax = one_axes(ax, width, 0.66)
     low, high = min(loc - 4 * scale, -scale), max(loc + 4 * scale, scale)
     grid = torch.linspace(low, high, 801, dtype=torch.float64)
     density = Normal(torch.tensor(loc, dtype=grid.dtype), torch.tensor(scale, dtype=grid.dtype)).log_prob(grid).exp()

@@ -1,17 +1,131 @@
-"""Several draws of a small network in one run."""
+"""A block of draws: run one after the other, or, of a small network, in one run."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.functional import BatchedNetwork, as_chain, call, ordinary_attention
-from ..._core.inputs import Inputs
-from ..._core.scope import filtered_warnings
+from ..._core.inputs import Inputs, num_rows
+from ..._core.reuse import Diverged, Memory, State, generators_of_others
+from ..._core.scope import filtered_warnings, undone
 from ..._core.tensors import tensors_within
+from ...inference.posterior import Draw
+from ...modelling.model import BayesianModel
+
+T = TypeVar("T")
+
+MOST_DRAWS = 64
+"""Heuristic: draws in a block. With more, nothing more is saved."""
+
+MOST_NUMBERS = 2**20
+"""Heuristic: numbers in the outputs of a block, and in the weights of draws that are run at once; 4 MB."""
+
+MOST_WORK = 2**24
+"""Heuristic: weights times rows in a block, so that other threads have their turns every few milliseconds."""
+
+LARGEST = 2**24
+"""Heuristic: memory of a tensor inside of a network that runs for several draws at once, 17 MB."""
+
+LITTLE_WORK, FEW_WEIGHTS = 2**20, 2**15
+"""Heuristic: weights times rows, and weights, below which a run of the network takes less time than its overhead, so
+that several draws are run at once. Weights of larger networks are read from memory anyway, and joining them costs more
+than it saves."""
+
+
+class Block:
+    """Draws of weights that the network runs with: one after the other at first, then all at once if it is small.
+
+    The memory has what the network computes without its random parameters.
+    """
+
+    def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
+        self._model, self._x, self._memory = model, x, memory
+        self._may_join = may_join and not model.interception.is_active
+        self._of_likelihood = [name for name in model.latent_names if name.startswith("likelihood.")]
+        self._work = 0  # weights times rows; 0 before the first draw
+        self._is_little = False
+        self._at_once: BatchedNetwork | None = None
+        self._outputs: list[Tensor] = []
+        self.draws: list[Draw] = []
+        self.size = 1
+        """Number of draws that the next block is to have."""
+
+    def take(self, draw: Draw) -> None:
+        """Take a draw: run the network, unless several draws will be run at once."""
+        if not self._work:
+            num_weights = sum(draw[name].numel() for name in self._model.site_names)
+            self._work = max(num_weights * num_rows(self._x), 1)
+            self._is_little = self._may_join and self._work <= LITTLE_WORK and num_weights <= FEW_WEIGHTS
+        if self._at_once is None:
+            before = (State(self._model.network.modules()), generators_of_others()) if self._is_little else None
+            self._outputs.append(self._output(draw))
+            if before is not None:
+                self._is_little = before[0].is_same(deep=True) and before[1] == generators_of_others()
+        is_whole = self._at_once is not None or self._is_little
+        self.draws.append(draw if is_whole else {name: draw[name] for name in self._of_likelihood})
+
+    def _output(self, draw: Draw) -> Tensor:
+        return remembered(self._model, self._memory, partial(self._model.output_given, draw, self._x))
+
+    def run(self) -> tuple[Tensor, Draw]:
+        """The outputs of the draws taken, shape (K, N, ...), and their values of the likelihood's variables."""
+        draws, self.draws = self.draws, []
+        at_once, is_first = self._at_once, self.size == 1
+        if at_once is None:
+            outputs, self._outputs = torch.stack(self._outputs), []
+        elif self._memory.will_watch():  # the network was changed since the last block
+            outputs = torch.stack([self._output(draw) for draw in draws])
+        else:
+            weights = self._weights(draws)
+
+            def run() -> Tensor:
+                with self._memory.during({}):
+                    return at_once(weights, self._x)
+
+            outputs = remembered(self._model, self._memory, run)
+        if is_first and len(draws) > 1:
+            self._choose(draws, outputs)
+        return outputs, {name: torch.stack([draw[name] for draw in draws]) for name in self._of_likelihood}
+
+    def _weights(self, draws: list[Draw]) -> Draw:
+        """The weights of some draws by path, with the draws on the first axis."""
+        joined = {name: torch.stack([draw[name] for draw in draws]) for name in self._model.site_names}
+        return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
+
+    def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
+        """Choose how further draws are run, and how many of them together."""
+        numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
+        if self._is_little and not self._memory.will_watch():
+            weights = self._weights(draws)
+            with suppress(Diverged):
+                found = faster(self._model.network, weights, self._x, outputs, partial(self._memory.during, {}))
+                if found is not None:
+                    most = LARGEST // max(found[1], 1)
+                    self._at_once = found[0] if most > 1 else None
+            numbers = max(numbers, *(value[0].numel() for value in weights.values()))
+        self._is_little = self._at_once is not None
+        most = most if self._is_little else MOST_DRAWS
+        self.size = max(1, min(most, MOST_DRAWS, MOST_NUMBERS // numbers, MOST_WORK // self._work))
+
+
+def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
+    """The result of a run of the network with its memory; as a whole, if something is needed that was not kept."""
+    if not memory.is_used:
+        with model.interception.remembering(memory):
+            return run()
+    with undone(model.device) as undo:
+        try:
+            with model.interception.remembering(memory):
+                return run()
+        except Exception:  # a value that was not kept may be missed by more than operations of torch
+            memory.forget()
+            undo()
+            return run()
 
 
 def faster(
@@ -21,16 +135,10 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[BatchedNetwork, int] | None:
-    """A function that runs a network for many weight draws at once, without gradients; None if there is none.
+    """A function that runs a network for many weight draws at once, and the largest tensor's bytes per draw.
 
-    With it comes the memory of the largest tensor that it makes for each draw, in bytes.
-
-    Args:
-        net: The network.
-        example: Some draws of all random weights, by path, with the draws on the first axis.
-        x: Inputs, shape (N, ...).
-        expected: The outputs for these, shape (K, N, ...), which the function must give, up to rounding.
-        replayed: Makes the context of one run, in which the network may leave out what is known.
+    The result is None if there is no function that gives the expected outputs, shape (K, N, ...), up to rounding, for
+    the example: K draws of all random weights, by path. `replayed` makes the context of one run.
     """
 
     def vectorised(tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:

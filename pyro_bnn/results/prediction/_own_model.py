@@ -1,6 +1,6 @@
 """Prediction by a Pyro model of one's own: its return value, over draws of its latent variables."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -12,7 +12,7 @@ from ..._core import checks as _checks
 from ..._core.inputs import as_inputs
 from ..._core.scope import EXCLUSIVE, Stream, eval_mode, own_parameters, short_errors
 from ...inference.posterior import Draw, Posterior
-from ...scores.uncertainty import ValuePrediction
+from ...scores.uncertainty import RunningMoments, ValuePrediction
 
 
 def predict_values(
@@ -20,17 +20,7 @@ def predict_values(
 ) -> ValuePrediction:
     """The mean and the variance of what a Pyro model returns, over draws from a posterior.
 
-    Args:
-        model: The model, called as ``model(x)``, or as ``model(*x)`` if x is a tuple: without what it observes.
-        posterior: Draws of its latent variables.
-        x: Inputs, of which all rows are taken at once.
-        num_samples: Number of draws, S.
-        keep_draws: Whether to keep the value of each draw.
-        seed: Seed of the draws; None draws one.
-
-    Raises:
-        ValueError: If the model does not return a tensor of floats with at least one row, returns NaN, or has other
-            latent variables than the posterior.
+    The model is called as ``model(x)``, or as ``model(*x)`` if x is a tuple: without what it observes.
     """
     found = as_inputs("x", x)
     arguments = found if isinstance(found, tuple) else (found,)
@@ -38,26 +28,25 @@ def predict_values(
         stream = Stream(seed)
     source = posterior.draws(num_samples, *arguments)
     values: list[Tensor] = []
-    count, mean, squares = 0, torch.zeros(()), torch.zeros(())
+    moments = RunningMoments()
     for _ in range(num_samples):
         with stream, torch.no_grad():
             value = _returned(model, next(source), arguments)
         if keep_draws:
             values.append(value)
-        count += 1
-        change = value.double() - mean
-        mean = mean + change / count
-        squares = squares + change * (value.double() - mean)
-    variance = (squares / (count - 1)).to(value.dtype) if count > 1 else None
+        moments.add(value.double()[None])
+    mean, variance = moments.mean.to(value.dtype), moments.variance
     if bool(mean.isnan().any()):
         raise ValueError("`model` must return numbers, got NaN for some draws; look for a division by zero or a log.")
-    return ValuePrediction(count, None, mean.to(value.dtype), variance, torch.stack(values) if values else None)
+    variance = None if variance is None else variance.to(value.dtype)
+    return ValuePrediction(num_samples, None, mean, variance, torch.stack(values) if values else None)
 
 
 def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Tensor:
     """What the model returns with the given values of its latent variables."""
+    net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
-    with short_errors(), own_parameters(model), poutine.block(), _in_eval_mode(model):
+    with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
         try:
             trace: Any = conditioned.get_trace(*arguments)
         except TypeError as error:
@@ -80,16 +69,13 @@ def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...])
     return value.detach()
 
 
-def _in_eval_mode(model: object) -> Any:
-    return eval_mode(model if isinstance(model, nn.Module) else nn.Module())
-
-
 def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
     """Raise unless a draw has a value for each latent variable of a model, and no others.
 
     What is drawn beside them must be an observation: it lies in a plate, or has an axis of as many elements as rows.
     """
-    nodes = dict(_sample_nodes(trace))
+    drawn: Any = prune_subsample_sites(trace).nodes
+    nodes = {name: node for name, node in drawn.items() if node["type"] == "sample"}
     unknown = [name for name in draw if name not in nodes]
     missing = [
         name
@@ -107,8 +93,3 @@ def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
 
 def _refuse(problem: str) -> NoReturn:
     raise ValueError(f"the posterior belongs to another model: it {problem}; pass the model that was fitted.")
-
-
-def _sample_nodes(trace: Any) -> Iterator[tuple[str, Any]]:
-    pruned = prune_subsample_sites(trace)
-    return ((name, node) for name, node in pruned.nodes.items() if node["type"] == "sample")

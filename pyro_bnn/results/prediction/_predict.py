@@ -5,6 +5,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import torch
@@ -125,19 +126,13 @@ def predict(
         keep = _checks.flag("keep_draws", keep_draws)
         return predict_values(model, source, x, num_samples=count, keep_draws=keep, seed=seed)
 
-    def draws(x: Inputs) -> Iterator[Draw]:
-        return source.draws(count, x)
-
     is_linear = source.is_linearised if linearised is None else _checks.flag("linearised", linearised)
     centers = _centers(source, everywhere=linearised is not None) if is_linear else ()
     _warn_of_shared_network(model, source)
     way = Way(
-        constant=source.constants.keys(),
-        centers=centers,
-        keep=_checks.flag("keep_draws", keep_draws),
-        carried=_own_paths(model, source.carried),
+        source.constants.keys(), centers, _checks.flag("keep_draws", keep_draws), _own_paths(model, source.carried)
     )
-    return _predict(model, draws, count, x, y, batch_size, way, seed)
+    return _predict(model, lambda x: source.draws(count, x), count, x, y, batch_size, way, seed)
 
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
@@ -189,18 +184,18 @@ def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
 
 def predict_point(
     model: BayesianModel[P],
-    values: Mapping[str, Tensor],
+    values: Mapping[str, Tensor] | Posterior,
     x: Inputs | Iterable,
     *,
     y: Tensor | None = None,
     batch_size: int = 10_000,
 ) -> P:
-    """The prediction of a single setting of the latent variables, such as the mean weights ``guide.median()``.
+    """The prediction of a single setting of the latent variables, such as the mean weights of a posterior.
 
     Args:
         model: The model.
         values: A value for every latent variable, ``{site: shape (*event)}``; also, as in draws that carry them, values
-            of the network's own parameters and buffers, ``{"net.PATH": value}``.
+            of the network's own parameters and buffers, ``{"net.PATH": value}``. A posterior stands for its `median()`.
         x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
         y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
         batch_size: Number of rows in each run of the network.
@@ -212,7 +207,8 @@ def predict_point(
         ValueError: If a latent variable has no value, a name is unknown, or for any reason for which :func:`predict`
             raises it.
     """
-    _checks.kind("values", values, Mapping, "a dict of values by site, such as `posterior.median()`")
+    values = values.median() if isinstance(values, Posterior) else values
+    _checks.kind("values", values, Mapping, "a dict of values by site, or a posterior with a median")
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     carried = carried_paths(model, values)
     return _predict(model, lambda x: iter([dict(values)]), 1, x, y, batch_size, Way(carried=carried), None)
@@ -229,21 +225,15 @@ def _predict(
     seed: int | None,
 ) -> P:
     _checks.at_least("batch_size", batch_size, 1)
-    _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if seed is None:
         with EXCLUSIVE:
             seed = int(torch.randint(2**62, ()))
     stream = Stream(seed, model.device)
     with stream:
         seeds: list[int] = torch.randint(2**62, (num_samples,)).tolist()
-    if not _is_loader(x):
-        x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
-        return _predict_tensor(model, draws, seeds, x, y, batch_size, way)
-    if y is not None:
-        raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
     parts = [
-        _predict_tensor(model, draws, seeds, inputs, targets, batch_size, way)
-        for inputs, targets in _loader_batches(x, stream, model.like)
+        _predict_rows(model, partial(draws, inputs), seeds, inputs, targets, batch_size, way)
+        for inputs, targets in _parts(x, y, stream, model.like)
     ]
     if not parts:
         raise ValueError("the loader is empty; pass one with at least one batch.")
@@ -261,9 +251,17 @@ def _is_loader(x: object) -> bool:
     return isinstance(x, Iterable) and not (is_array or isinstance(x, (tuple, Mapping, str, bytes)))
 
 
-def _loader_batches(loader: Iterable, stream: Stream, like: Tensor) -> Iterator[tuple[Inputs, Tensor | None]]:
+def _parts(
+    x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
+) -> Iterator[tuple[Inputs, Tensor | None]]:
+    """The inputs and targets as they were given, or batch after batch of a loader."""
+    if not _is_loader(x):
+        yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
+        return
+    if y is not None:
+        raise ValueError("`y` goes with a tensor x; leave it out, since a loader has its own targets.")
     with stream:
-        batches = iter(loader)
+        batches = iter(x)
     while True:
         with stream:
             batch = next(batches, END)
@@ -275,13 +273,13 @@ def _loader_batches(loader: Iterable, stream: Stream, like: Tensor) -> Iterator[
                 f"a batch must be x alone or a pair (x, y), got {len(parts)} parts; give several inputs as "
                 "((x_1, x_2), y), or as a dictionary."
             )
-        x, y = as_inputs("x", parts[0], like), None if len(parts) == 1 else as_targets("y", parts[1], like)
-        yield to_device(x, like.device), None if y is None else y.to(like.device)
+        inputs, targets = as_inputs("x", parts[0], like), None if len(parts) == 1 else as_targets("y", parts[1], like)
+        yield to_device(inputs, like.device), None if targets is None else targets.to(like.device)
 
 
-def _predict_tensor(
+def _predict_rows(
     model: BayesianModel[P],
-    draws: Callable[[Inputs], Iterator[Draw]],
+    draws: Callable[[], Iterator[Draw]],
     seeds: list[int],
     x: Inputs,
     y: Tensor | None,
@@ -297,23 +295,27 @@ def _predict_tensor(
     plan = Plan(model.network, random | {*way.carried.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))
     batches = [Batch(model, take(x, part), None if y is None else y[part], plan, way) for part in rows]
-    done = 0
-    while done < len(batches):
-        count = add_draws(model, draws(x), seeds, batches[done:])
-        for batch in batches[done : done + count]:
-            batch.forget()
-        done += count
+    left = batches
+    while left:
+        num_done = add_draws(model, draws(), seeds, left)
+        for batch in left[:num_done]:
+            batch.memory.forget()
+        left = left[num_done:]
     log_num_samples = math.log(len(seeds))
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
-    _require_numbers(prediction)
+    is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
+    if bool(is_bad.any()):  # every score would be NaN
+        raise ValueError(
+            f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
+            "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
+            "(leave those of `weight_norm` out of `prune`)."
+        )
     return prediction
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
     """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
-    if not carried:
-        return {}
-    own = own_paths(model)
+    own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:
             raise ValueError(
@@ -321,14 +323,3 @@ def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, s
                 "to which the posterior belongs."
             )
     return {name: own[name] for name in carried}
-
-
-def _require_numbers(prediction: Prediction) -> None:
-    """Raise if the network has made NaN from finite inputs and weights, with which every score would be NaN."""
-    is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
-    if bool(is_bad.any()):
-        raise ValueError(
-            f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
-            "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
-            "(leave those of `weight_norm` out of `prune`)."
-        )

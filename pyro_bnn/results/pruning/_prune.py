@@ -2,19 +2,21 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.reflection import elementwise
 from ...inference.guides import GuidePosterior, MeanFieldGuide
 from ...inference.posterior import Status
-from ...modelling.model import BayesianModel, Rules
-from ._choice import select
+from ...modelling.model import BayesianModel, Owned, Rules, owned, rules_of
 
 Gaussians = MeanFieldGuide | GuidePosterior
+Per = Literal["network", "layer"]
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
@@ -22,17 +24,8 @@ def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
 
     .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i,
 
-    with 0 for a removed weight. Constrained latent variables, such as a noise scale, are left out, since they cannot be
-    zero.
-
-    Args:
-        guide: A mean-field guide, or the posterior from a fit of one.
-
-    Returns:
-        Ratios, ``{site: shape (*event)}``.
-
-    Raises:
-        ValueError: If the guide is of another kind.
+    with 0 for a removed weight, as ``{site: shape (*event)}``. Constrained latent variables, such as a noise scale, are
+    left out, since they cannot be zero. The guide is a mean-field guide, or the posterior from a fit of one.
     """
     guide = mean_field(guide)
     locations, scales = guide.locations(), guide.scales()
@@ -64,7 +57,7 @@ def prune(
     *,
     fraction: float | None = None,
     threshold: float | None = None,
-    per_layer: bool = False,
+    per: Per = "network",
     where: Rules = "**",
     exclude: Rules = (),
     model: BayesianModel | None = None,
@@ -81,8 +74,8 @@ def prune(
             whole weights, is removed in the end: weights that were removed before count too. Give either `fraction` or
             `threshold`.
         threshold: Weights with a ratio below this number are removed.
-        per_layer: Whether to remove `fraction` of each layer (its weights and biases together) instead of all layers
-            together.
+        per: What `fraction` is a part of: the weights of the whole "network", or those of each "layer" (its weights
+            and biases together).
         where: What may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
             ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
             :class:`BayesianModel`.
@@ -105,7 +98,8 @@ def prune(
         12 of 15 weights are removed (80 %).
     """
     guide = mean_field(guide)
-    _checks.flag("per_layer", per_layer)
+    if per not in ("network", "layer"):
+        raise ValueError(f'`per` must be "network" or "layer", got {per!r}.')
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
     if fraction is not None and not (_checks.is_number(fraction) and 0 <= fraction <= 1):
@@ -116,7 +110,7 @@ def prune(
     if model is not None:
         _checks.kind("model", model, BayesianModel, "the BayesianModel of the guide")
     every = signal_to_noise(guide)
-    chosen = select(guide, every, where, exclude, model)
+    chosen = _selected(guide, every, where, exclude, model)
     ratios = _removable(guide, {site: ratio for site, ratio in every.items() if site in chosen})
     keep = dict(guide.masks)
     if threshold is not None:
@@ -124,7 +118,7 @@ def prune(
     else:
         assert fraction is not None
         ranks = {site: torch.where(guide.kept(site), ratio, -1) for site, ratio in ratios.items()}
-        for group in _layers(ranks) if per_layer else [ranks]:
+        for group in _layers(ranks) if per == "layer" else [ranks]:
             keep |= {site: guide.kept(site) & mask for site, mask in _largest(group, fraction).items()}
     pruned = copy.deepcopy(guide)
     pruned.keep_only({site: mask for site, mask in keep.items() if not bool(mask.all())})
@@ -133,6 +127,42 @@ def prune(
     percent = 100 * removed / num_weights
     message = f"{removed:,} of {num_weights:,} weights are removed ({percent:.4g} %)."
     return GuidePosterior(pruned, Status(True, message))
+
+
+def _selected(
+    guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
+) -> set[str]:
+    """The names that a rule in `where` selects and none in `exclude`; for globs no model is needed."""
+    sites = _owned(guide, names, model)
+    found: dict[str, set[str]] = {}
+    for argument, value in (("where", where), ("exclude", exclude)):
+        rules = rules_of(argument, value)
+        if model is None and not all(rule.glob is not None for rule in rules):
+            raise ValueError(
+                f"`{argument}` must be globs, unless `model` is given, got {rules}: a guide has no layers; pass its "
+                "model, `prune(..., model=model)`."
+            )
+        found[argument] = {site for rule in rules for site in rule.sites(sites, argument)}
+    chosen = found["where"] - found["exclude"]
+    if not chosen:
+        raise ValueError(f"`where` and `exclude` leave none of the guide's sites, {list(names)}; widen `where`.")
+    return chosen
+
+
+def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel | None) -> list[Owned]:
+    """The sites with their layers; sites outside of the network belong to no layer."""
+    paths = {} if model is None else model.parameter_paths
+    if model is not None and not {site.name for site in guide.sites} >= paths.keys():
+        raise ValueError("`model` must be that of the guide, got one with other sites; pass the model that was fitted.")
+    locations, nothing = guide.locations(), nn.Module()
+    result = []
+    for name in names:
+        if model is None or name not in paths:
+            result.append(Owned(name, name, locations[name], nothing))
+            continue
+        parameters = [(path, model.network.get_buffer(path)) for path in paths[name]]
+        result += [replace(item, site=name) for item in owned(model.network, parameters)]
+    return result
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -150,14 +180,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The mean-field guide itself, or that of a posterior.
-
-    Args:
-        guide: A mean-field guide, or the posterior from a fit of one.
-
-    Raises:
-        ValueError: If the guide is of another kind.
-    """
+    """The mean-field guide itself, or that of a posterior; raises a ValueError if there is none."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)

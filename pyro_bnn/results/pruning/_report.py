@@ -1,19 +1,18 @@
 """The cost of removing weights: accuracy or error, and log-likelihood, by the fraction removed."""
 
-import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ...inference.guides import MeanFieldGuide
 from ...modelling.model import BayesianModel
 from ...scores.uncertainty import Prediction
 from ..prediction import predict, predict_point
-from ._prune import Gaussians, count, decibel, mean_field, prune, signal_to_noise
+from ._prune import Gaussians, Per, count, decibel, mean_field, prune, signal_to_noise
 
 FRACTIONS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.95, 0.98, 0.99, 1.0)
 
@@ -84,15 +83,10 @@ class PruningReport:
         return "\n".join(lines)
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the rows as CSV.
+        """Write the rows to a file, as CSV."""
+        import pandas  # late: it takes long
 
-        Args:
-            path: The file.
-        """
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(asdict(self.rows[0])))
-            writer.writeheader()
-            writer.writerows(asdict(row) for row in self.rows)
+        pandas.DataFrame(self.rows).to_csv(path, index=False, na_rep="nan")
 
 
 def snr_report(
@@ -103,7 +97,7 @@ def snr_report(
     *,
     fractions: Sequence[float] = FRACTIONS,
     num_samples: int = 100,
-    per_layer: bool = False,
+    per: Per = "network",
     where: str | Sequence[str] = "**",
     batch_size: int = 10_000,
     seed: int | None = 0,
@@ -119,7 +113,7 @@ def snr_report(
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.
         num_samples: Number of draws in each ensemble.
-        per_layer: Whether to remove the fraction of each layer; see :func:`prune`.
+        per: What the fraction is a part of, the "network" or each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network.
         seed: Seed of the draws.
@@ -138,35 +132,24 @@ def snr_report(
     _checks.rows("y", y)
     rows = []
     for fraction in fractions:
-        posterior = prune(guide, fraction=fraction, per_layer=per_layer, where=where)
+        posterior = prune(guide, fraction=fraction, per=per, where=where)
         ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, batch_size=batch_size, seed=seed)
         mean = predict_point(model, posterior.median(), x, y=y, batch_size=batch_size)
-        scores, mean_scores = ensemble.score(), mean.score()
         pruned = mean_field(posterior)
-        rows.append(
-            PruningRow(
-                fraction=fraction,
-                threshold=_threshold(guide, pruned),
-                num_weights=count(pruned)[0],
-                accuracy=scores.get("accuracy"),
-                nll=ensemble.nll,
-                rmse=scores.get("rmse"),
-                mean_accuracy=mean_scores.get("accuracy"),
-                mean_nll=mean.nll,
-                mean_rmse=mean_scores.get("rmse"),
-                nll_standard_error=_standard_error(ensemble),
-                mean_nll_standard_error=_standard_error(mean),
-            )
-        )
+        removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
+        threshold = max((float(part.max()) for part in removed if len(part)), default=0.0)
+        scores = _scores(ensemble) | {f"mean_{name}": value for name, value in _scores(mean).items()}
+        rows.append(PruningRow(fraction, threshold, count(pruned)[0], **scores))
     return PruningReport(tuple(rows), count(guide)[1], len(x), num_samples)
 
 
-def _standard_error(prediction: Prediction) -> float:
-    density = prediction.log_density
-    assert density is not None  # the targets were given
-    return float(density.std() / len(density) ** 0.5) if len(density) > 1 else float("nan")
-
-
-def _threshold(guide: MeanFieldGuide, pruned: MeanFieldGuide) -> float:
-    removed = [ratio[~pruned.kept(site)] for site, ratio in signal_to_noise(guide).items()]
-    return max((float(part.max()) for part in removed if len(part)), default=0.0)
+def _scores(prediction: Prediction) -> dict[str, Any]:
+    """The scores of a row that was predicted with its targets."""
+    scores, density = prediction.score(), prediction.log_density
+    assert density is not None
+    return {
+        "accuracy": scores.get("accuracy"),
+        "nll": prediction.nll,
+        "rmse": scores.get("rmse"),
+        "nll_standard_error": float(density.std() / len(density) ** 0.5) if len(density) > 1 else float("nan"),
+    }

@@ -7,37 +7,26 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..._core import checks as _checks
-from ._inputs import Numbers, class_inputs
+from ._inputs import Numbers, as_tensor, class_inputs
 
 
 def accuracy(probs: Numbers, y: Numbers) -> float:
-    """Fraction of inputs whose most probable class is the right one.
-
-    Args:
-        probs: Class probabilities, shape (N, C).
-        y: Labels, shape (N,).
-    """
+    """Fraction of the labels y, shape (N,), that are the most probable class by `probs`, shape (N, C)."""
     probs, y = class_inputs(probs, y)
     return float((probs.argmax(-1) == y).double().mean())
 
 
 def negative_log_likelihood(probs: Numbers, y: Numbers) -> float:
-    """Mean negative log-probability of the right class, in nats; infinite where that probability is 0.
+    """Mean negative log-probability, in nats, of the labels y, shape (N,), by class probabilities of shape (N, C).
 
-    Args:
-        probs: Class probabilities, shape (N, C).
-        y: Labels, shape (N,).
+    It is infinite if a label has probability 0, unlike scikit-learn's ``log_loss``, which clips.
     """
     probs, y = class_inputs(probs, y)
     return float(-probs.gather(-1, y[:, None]).log().mean())
 
 
 def brier_score(probs: Numbers, y: Numbers) -> float:
-    """Squared distance between probabilities and the one-hot label, averaged over the data, in [0, 2].
-
-    Args:
-        probs: Class probabilities, shape (N, C).
-        y: Labels, shape (N,).
+    """Squared distance of class probabilities, shape (N, C), from one-hot labels, averaged over the data, in [0, 2].
 
     References:
         Brier (1950), in its original form, summed over all classes.
@@ -113,14 +102,14 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
     """
     probs, y = class_inputs(probs, y)
     confidence, label = probs.max(-1)
-    index, edges = confidence_bins(confidence, num_bins, equal_mass=equal_mass)
+    index, edges = _confidence_bins(confidence, num_bins, equal_mass=equal_mass)
     counts = torch.bincount(index, minlength=num_bins).double()
     mean_confidence = torch.bincount(index, confidence, minlength=num_bins) / counts
     mean_accuracy = torch.bincount(index, (label == y).double(), minlength=num_bins) / counts
     return CalibrationBins(edges, counts, mean_confidence, mean_accuracy)
 
 
-def confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
+def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
     """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as :func:`calibration_bins` has them."""
     _checks.at_least("num_bins", num_bins, 1)
     _checks.flag("equal_mass", equal_mass)
@@ -153,6 +142,51 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
     bins = calibration_bins(probs, y, num_bins=num_bins, equal_mass=equal_mass)
     gap = (bins.confidence - bins.accuracy).abs().nan_to_num(0.0)
     return float((gap * bins.counts).sum() / bins.counts.sum())
+
+
+def calibration_error_by_chance(
+    probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0, equal_mass: bool = False
+) -> Tensor:
+    r"""Expected calibration errors that a perfectly calibrated classifier would show on as many rows.
+
+    The error of finitely many rows is never 0: in each bin, the accuracy misses the confidence by chance. Labels are
+    drawn from the probabilities themselves, for which those are perfectly calibrated by construction,
+
+    .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
+
+    with the confidences :math:`c_n = \max_c p_{nc}`. An :func:`expected_calibration_error` below the 95 % quantile of
+    these is no evidence of miscalibration.
+
+    Args:
+        probs: Class probabilities, shape (N, C).
+        num_bins: Number of bins of the confidence, as for :func:`expected_calibration_error`.
+        num_samples: Number R of sets of labels.
+        seed: Seed of the labels.
+        equal_mass: Whether the bins hold equally many inputs, as for :func:`expected_calibration_error`.
+
+    Returns:
+        Calibration errors, shape (R,).
+
+    References:
+        Bröcker and Smith (2007), Increasing the Reliability of Reliability Diagrams; Vaicenavicius et al. (2019),
+        https://arxiv.org/abs/1902.06977.
+
+    Example:
+        >>> certain = torch.tensor([[1.0, 0.0]])
+        >>> calibration_error_by_chance(certain, num_samples=2).tolist()
+        [0.0, 0.0]
+    """
+    probs = as_tensor("probs", probs)
+    probs, _ = class_inputs(probs, torch.zeros(probs.shape[:1], dtype=torch.long))
+    _checks.at_least("num_samples", num_samples, 1)
+    generator = torch.Generator().manual_seed(_checks.seed(seed))
+    confidence = probs.amax(-1).double().cpu()
+    index, _ = _confidence_bins(confidence, num_bins, equal_mass=equal_mass)
+    errors = []
+    for _ in range(num_samples):
+        is_right = torch.rand(len(confidence), generator=generator, dtype=torch.double) < confidence
+        errors.append(torch.bincount(index, confidence - is_right.double(), minlength=num_bins).abs().sum())
+    return torch.stack(errors) / len(confidence)
 
 
 def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15) -> float:

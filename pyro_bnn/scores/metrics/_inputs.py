@@ -14,11 +14,7 @@ Numbers: TypeAlias = Tensor | ArrayLike
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
-    """The numbers as a tensor without gradient; lists and arrays of Python numbers get double precision.
-
-    Raises:
-        ValueError: If they are not real numbers, or the tensor is sparse or has no values.
-    """
+    """The numbers as a tensor without gradient; lists and arrays of Python numbers get double precision."""
     if not isinstance(value, Tensor):
         try:
             value = torch.from_numpy(np.array(value))
@@ -48,11 +44,7 @@ def probabilities(name: str, value: Tensor) -> None:
 
 
 def class_inputs(probs: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
-    """Probabilities in double precision, and labels as integers on the same device.
-
-    Raises:
-        ValueError: If a shape, a probability or a label is not what a score needs.
-    """
+    """Probabilities in double precision, and labels as integers on the same device."""
     probs, y = as_tensor("probs", probs), as_tensor("y", y)
     if probs.dim() != 2 or y.shape != probs.shape[:1] or probs.numel() == 0:
         raise ValueError(

@@ -10,12 +10,7 @@ from ._inputs import Numbers, as_tensor, number_inputs, probabilities
 
 
 def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
-    """Square root of the mean squared error, in the units of y.
-
-    Args:
-        mean: Predictive means, shape ``(N, *O)``.
-        y: Targets of the same shape.
-    """
+    """Square root of the mean squared error of predictive means, shape ``(N, *O)``, in the units of the targets y."""
     mean, y = as_tensor("mean", mean), as_tensor("y", y)
     number_inputs(y, mean=mean)
     return math.sqrt(float((mean.double() - y.double()).square().mean()))
@@ -35,13 +30,7 @@ def mixture_log_likelihood(log_probs: Numbers) -> float:
 
 
 def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
-    """Fraction of targets inside their predictive interval, ends included.
-
-    Args:
-        lower: Lower ends, shape ``(N, *O)``.
-        upper: Upper ends, of the same shape.
-        y: Targets, of the same shape.
-    """
+    """Fraction of targets y inside their interval, ends included; all three arguments have the shape ``(N, *O)``."""
     lower, upper, y = as_tensor("lower", lower), as_tensor("upper", upper), as_tensor("y", y)
     number_inputs(y, lower=lower, upper=upper)
     if bool((lower > upper).any()):

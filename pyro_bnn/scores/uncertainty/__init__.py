@@ -9,21 +9,18 @@ References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.
 """
 
-from ._accumulators import Accumulator as Accumulator
+from ._accumulators import Accumulator
 from ._accumulators import ClassAccumulator as ClassAccumulator
 from ._accumulators import MixtureAccumulator as MixtureAccumulator
 from ._accumulators import MomentAccumulator as MomentAccumulator
-from ._classification import ClassificationPrediction as ClassificationPrediction
-from ._entropy import entropy as entropy
-from ._entropy import expected_entropy as expected_entropy
-from ._entropy import mutual_information as mutual_information
-from ._entropy import predictive_entropy as predictive_entropy
+from ._accumulators import RunningMoments as RunningMoments
+from ._classification import ClassificationPrediction
+from ._entropy import entropy, expected_entropy, mutual_information, predictive_entropy
 from ._prediction import P_co as P_co
-from ._prediction import Prediction as Prediction
+from ._prediction import Prediction
 from ._prediction import concatenate as concatenate
-from ._regression import MixtureDensityPrediction as MixtureDensityPrediction
-from ._regression import RegressionPrediction as RegressionPrediction
-from ._values import ValuePrediction as ValuePrediction
+from ._regression import MixtureDensityPrediction, RegressionPrediction
+from ._values import ValuePrediction
 
 __all__ = [
     "Accumulator",

@@ -87,10 +87,6 @@ class ClassificationPrediction(Prediction):
         """Variance of the centred logits over draws, averaged over classes, shape (N,); needs at least two draws."""
         return require_variance(self.variance_of_logits)
 
-    def as_classification(self) -> "ClassificationPrediction":
-        """The same prediction."""
-        return self
-
     def to_frame(
         self,
         *,
@@ -108,9 +104,6 @@ class ClassificationPrediction(Prediction):
             classes: Names of the classes, for labels, targets and columns; None numbers them.
             outputs: Names of several yes-or-no outputs; None numbers them.
             index: Labels of the rows; None numbers them.
-
-        Raises:
-            ValueError: If there are not as many names as classes, outputs or rows.
         """
         num_classes = self.probs.shape[-1]
         names = None if classes is None else np.array(named("classes", classes, num_classes), object)
@@ -135,17 +128,10 @@ class ClassificationPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores of the mean probabilities against labels; each of several outputs counts as an input.
+        """Scores of the mean probabilities against labels, shape (N,); see :meth:`Prediction.score`.
 
-        Args:
-            y: Labels, shape (N,); by default those given to `predict`.
-
-        Returns:
-            ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins). All
-            are computed from `probs` and y; `log_density` is not used.
-
-        Raises:
-            ValueError: If there are no labels, or if they do not fit the probabilities.
+        They are ``accuracy``, ``nll`` (in nats per label), ``brier`` and ``ece`` (expected calibration error, 15 bins).
+        Each of several outputs counts as an input.
         """
         y = self._targets_for_score(y)
         if y.shape != self.probs.shape[:-1]:

@@ -14,13 +14,7 @@ relative error of 1e-11 S."""
 
 
 def entropy(probs: Tensor) -> Tensor:
-    """Entropy over the last axis, in nats; 0 log 0 is 0.
-
-    Args:
-        probs: Probabilities, shape (..., C).
-
-    Returns:
-        Values in [0, log C], shape (...).
+    """Entropy of probabilities, shape (..., C), over the last axis, in nats: in [0, log C]; 0 log 0 is 0.
 
     Example:
         >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
@@ -36,30 +30,21 @@ def entropy(probs: Tensor) -> Tensor:
 
 
 def predictive_entropy(logits: Tensor) -> Tensor:
-    r"""Total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats.
+    r"""Total uncertainty of a classifier, :math:`H[\frac1S\sum_s p_s]`, in nats, in [0, log C].
 
     Args:
-        logits: Unnormalised log-probabilities, shape (S, N, C).
-
-    Returns:
-        Values in [0, log C], shape (N,).
+        logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
     """
-    _check_logits(logits)
-    return entropy(_mean_probs(logits)).to(single_at_least(logits))
+    return entropy(_running(logits).mean).to(single_at_least(logits))
 
 
 def expected_entropy(logits: Tensor) -> Tensor:
-    r"""Aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats.
+    r"""Aleatoric uncertainty of a classifier, :math:`\frac1S\sum_s H[p_s]`, in nats, in [0, log C].
 
     Args:
-        logits: Unnormalised log-probabilities, shape (S, N, C).
-
-    Returns:
-        Values in [0, log C], shape (N,).
+        logits: Unnormalised log-probabilities, shape (S, N, C); the result has the shape (N,).
     """
-    _check_logits(logits)
-    entropies = [entropy(_probs(draw)) for draw in logits]
-    return torch.stack(entropies).mean(0).to(single_at_least(logits))
+    return _running(logits).expected_entropy.to(single_at_least(logits))
 
 
 def mutual_information(logits: Tensor) -> Tensor:
@@ -86,11 +71,8 @@ def mutual_information(logits: Tensor) -> Tensor:
         >>> mutual_information(torch.zeros(2, 1, 2))
         tensor([0.])
     """
-    _check_logits(logits)
+    running = _running(logits)
     require_two(len(logits))
-    running = RunningEntropies()
-    for draw in logits:
-        running.add(draw.double().log_softmax(-1))
     return running.mutual_information.to(single_at_least(logits))
 
 
@@ -115,29 +97,26 @@ class RunningEntropies:
         self.num_samples = 0
 
     def add(self, log_probs: Tensor) -> Tensor:
-        """Take in a draw's log-probabilities, shape (..., C), normalised to their rounding; returns probabilities."""
-        probs, product = _normalised(log_probs)
-        entropy = -product.sum(-1)
-        self._merge(probs, product, entropy, torch.zeros_like(entropy), 1)
-        return probs
+        r"""Take in the log-probabilities of some draws, shape (S, ..., C), and return their probabilities.
 
-    def add_draws(self, log_probs: Tensor) -> Tensor:
-        r"""Take in the log-probabilities of several draws, shape (S, ..., C); returns probabilities.
-
-        Their own mutual information is the mean of the sums of :math:`m\,g((p - m) / m)`.
+        The draws' own mutual information is the mean of the sums of :math:`m\,g((p - m) / m)`.
         """
-        probs, product = _normalised(log_probs)
+        log_probs = log_probs.double()
+        unnormalised = log_probs.exp()
+        total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
+        probs = unnormalised / total
+        products = probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
         mean = probs.mean(0)
         floor = mean.clamp_min(torch.finfo(mean.dtype).tiny)
         u = (probs - mean) / floor
         cubic = u.square() * torch.addcmul(u.new_full((), 1 / 2), u, _tail(u))
         growth = torch.where(u.abs() < SERIES_BELOW, cubic, torch.special.xlog1py(1 + u, u) - u)
         information = (mean * growth).sum(-1).mean(0)
-        self._merge(mean, mean * floor.log(), -product.sum(-1).mean(0), information, len(probs))
+        self._merge(mean, mean * floor.log(), -products.sum(-1).mean(0), information, len(probs))
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Add one draw, or several with their mean probabilities, the p log p of these, and their own quantities."""
+        """Add some draws: their mean probabilities, the p log p of these, and their own entropy and information."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
@@ -158,15 +137,6 @@ class RunningEntropies:
         self.mutual_information = mutual_information + growth.sum(-1)
         self.expected_entropy = torch.lerp(self.expected_entropy, entropy, weight)
         self.mean, self._mean_product = mean, mean_product
-
-
-def _normalised(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities p in double precision, and p log p."""
-    log_probs = log_probs.double()
-    unnormalised = log_probs.exp()
-    total = unnormalised.sum(-1, keepdim=True)  # not exactly 1: single-precision inputs sum to 1 only within 1e-7
-    probs = unnormalised / total
-    return probs, probs * (log_probs - total.log()).clamp_min(LOG_ZERO)
 
 
 def _tail(u: Tensor) -> Tensor:
@@ -197,19 +167,13 @@ def _series(u: Tensor, a: float) -> Tensor:
     return torch.addcmul(second, v, torch.addcmul(third, v, torch.addcmul(fourth, v, fifth)))
 
 
-def _check_logits(logits: Tensor) -> None:
+def _running(logits: Tensor) -> RunningEntropies:
+    """The entropies of unnormalised log-probabilities, shape (S, N, C), draw by draw, so that memory is small."""
     if bool(_checks.real_tensor("logits", logits).isnan().any()):  # minus infinity is a probability of 0
         raise ValueError("`logits` must be numbers, got NaN; drop the rows that have one.")
     if logits.dim() < 2 or logits.numel() == 0:
         raise ValueError(f"`logits` must have shape (S, N, C), none of them 0, got {_checks.shape(logits)}.")
-
-
-def _probs(logits: Tensor) -> Tensor:
-    return logits.double().softmax(-1)
-
-
-def _mean_probs(logits: Tensor) -> Tensor:
-    mean = torch.zeros_like(logits[0], dtype=torch.double)
-    for draw in logits:
-        mean = mean + _probs(draw)
-    return mean / len(logits)
+    running = RunningEntropies()
+    for draw in logits.split(1):
+        running.add(draw.double().log_softmax(-1))
+    return running

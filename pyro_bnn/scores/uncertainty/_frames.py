@@ -17,16 +17,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
-    """A data frame.
-
-    Args:
-        columns: Values by column, each of shape (N,).
-        num_rows: Number N of rows.
-        index: Labels of the rows; None numbers them.
-
-    Raises:
-        ValueError: If the index has another number of labels.
-    """
+    """A data frame of columns of shape (N,); raises a ValueError if there are not as many labels in the index."""
     import pandas  # late: it takes long
 
     labels = pandas.RangeIndex(num_rows) if index is None else pandas.Index(index)
@@ -36,23 +27,14 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
 
 
 def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """The columns of a quantity: one for each output, with the output's name or number behind that of the quantity.
-
-    Args:
-        column: Name of the quantity.
-        values: Its values, shape ``(N, *O)``.
-        outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
-
-    Raises:
-        ValueError: If there are not as many names as outputs.
-    """
-    flat = values.reshape(len(values), values.shape[1:].numel())
-    count = flat.shape[1]
-    if outputs is None:
-        names = [column] if count == 1 else [f"{column}_{'_'.join(map(str, i))}" for i in np.ndindex(*values.shape[1:])]
+    """The columns of a quantity of shape ``(N, *O)``: one for each output, with its name or number at the end."""
+    count = values.shape[1:].numel()
+    flat = array(values).reshape(len(values), count)
+    if outputs is not None:
+        ends = [f"_{name}" for name in named("outputs", outputs, count)]
     else:
-        names = [f"{column}_{name}" for name in named("outputs", outputs, count)]
-    return dict(zip(names, array(flat).T, strict=True))
+        ends = [""] if count == 1 else ["_" + "_".join(map(str, i)) for i in np.ndindex(*values.shape[1:])]
+    return {column + end: flat[:, i] for i, end in enumerate(ends)}
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:

@@ -10,10 +10,12 @@ from torch.distributions import Distribution
 from ..._core.reflection import move_distribution
 
 
-def join_distributions(distributions: Sequence[Distribution], dim: int, join: Any = torch.stack) -> Distribution:
-    """One distribution from several of one type; `join` stacks or concatenates their tensors along an axis."""
+def join_distributions(distributions: Sequence[Distribution], dim: int) -> Distribution:
+    """One distribution from several of one type, whose tensors are concatenated along an axis."""
     first = distributions[0]
-    parameters = {name: join([getattr(d, name) for d in distributions], dim) for name in _names(first)}
+    parameters: dict[str, Any] = {
+        name: torch.cat([getattr(d, name) for d in distributions], dim) for name in _names(first)
+    }
     return type(first)(**parameters, validate_args=False)
 
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,8 @@ from ._parameters import join_distributions, take
 if TYPE_CHECKING:
     import pandas
 
-    from ._classification import ClassificationPrediction
-    from ._regression import RegressionPrediction
-
 P = TypeVar("P", bound="Prediction")
+Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
 """Type of the predictions of a model, likelihood or running sum; code that does not say it means any."""
 
@@ -92,27 +91,17 @@ class Prediction(Shown, ABC):
             ValueError: If the index has another number of labels.
         """
 
-    def as_classification(self) -> "ClassificationPrediction":
-        """The same prediction with the type of a prediction of classes, for code that needs one.
+    def as_kind(self, kind: type[Q]) -> Q:
+        """The same prediction with the type of a subclass, for code that needs one.
 
         Raises:
-            ValueError: If this is a prediction of numbers.
+            ValueError: If it is of another kind.
         """
-        raise ValueError(
-            "class probabilities are needed, got a prediction of numbers; use a model with a CategoricalLikelihood or "
-            "BernoulliLikelihood."
-        )
-
-    def as_regression(self) -> "RegressionPrediction":
-        """The same prediction with the type of a prediction of numbers, for code that needs one.
-
-        Raises:
-            ValueError: If this is a prediction of classes.
-        """
-        raise ValueError(
-            "a prediction of numbers is needed, got class probabilities; use a model with a likelihood of numbers, "
-            "such as GaussianLikelihood."
-        )
+        if not isinstance(self, kind):
+            raise ValueError(
+                f"a {kind.__name__} is needed, got a {type(self).__name__}; use a model with another likelihood."
+            )
+        return self
 
     @property
     def nll(self) -> float:
@@ -125,7 +114,7 @@ class Prediction(Shown, ABC):
         return len(self.expectation)
 
     def __getitem__(self: P, rows: Tensor | slice) -> P:
-        index = _row_numbers(rows, len(self), self.expectation.device)
+        index = _row_numbers(rows, len(self)).to(self.expectation.device)
         fields = vars(self).items()
         return type(self)(**{name: take(value, index, int(name in DRAWS_FIRST)) for name, value in fields})
 
@@ -137,11 +126,7 @@ class Prediction(Shown, ABC):
 
 
 def require_variance(variance: Tensor | None) -> Tensor:
-    """The variance, if it is not None as for a single draw.
-
-    Raises:
-        ValueError: If it is None.
-    """
+    """The variance; raises a ValueError if it is None, as for a single draw."""
     if variance is None:
         require_two(1)
     assert variance is not None
@@ -151,34 +136,25 @@ def require_variance(variance: Tensor | None) -> Tensor:
 def concatenate(predictions: Sequence[P]) -> P:
     """One prediction from those for successive batches of data, all with the same weight draws."""
     first = predictions[0]
-    joined: dict[str, Any] = {"num_samples": first.num_samples}
+    if len(predictions) == 1:
+        return first
+    joined: dict[str, Any] = {}
     for name, value in vars(first).items():
-        parts = [getattr(p, name) for p in predictions]
-        data_axis = int(name in DRAWS_FIRST)
+        parts, data_axis = [getattr(p, name) for p in predictions], int(name in DRAWS_FIRST)
         if isinstance(value, Tensor):
-            joined[name] = torch.cat(parts, data_axis)
+            value = torch.cat(parts, data_axis)
         elif isinstance(value, Distribution):
-            joined[name] = join_distributions(parts, data_axis, torch.cat)
-        elif value is None:
-            joined[name] = None
+            value = join_distributions(parts, data_axis)
+        joined[name] = value
     return type(first)(**joined)
 
 
-def _is_forward(rows: slice) -> bool:
-    numbers = [number for number in (rows.start, rows.stop, rows.step) if number is not None]
-    return all(isinstance(number, int) for number in numbers) and (rows.step is None or rows.step > 0)
-
-
-def _row_numbers(rows: object, num_data: int, device: torch.device) -> Tensor:
-    every = torch.arange(num_data, device=device)
-    if isinstance(rows, slice) and _is_forward(rows):
-        return every[rows]
-    if isinstance(rows, Tensor) and not rows.is_meta and rows.dim() == 1:
-        if rows.dtype == torch.bool and len(rows) == num_data:
-            return every[rows.to(device)]
-        whole = not (rows.dtype == torch.bool or rows.is_floating_point() or rows.is_complex())
-        if whole and bool(((rows >= -num_data) & (rows < num_data)).all()):
-            return every[rows.to(device)]
+def _row_numbers(rows: object, num_data: int) -> Tensor:
+    with suppress(IndexError, TypeError, ValueError, NotImplementedError):  # torch's own complaints about indices
+        if isinstance(rows, slice):
+            return torch.arange(num_data)[rows]
+        if isinstance(rows, Tensor) and rows.dim() == 1:
+            return torch.arange(num_data)[(rows.long() if rows.dtype == torch.uint8 else rows).cpu()]
     got = f"{rows.dtype} of shape {_checks.shape(rows)}" if isinstance(rows, Tensor) else f"{rows!r}"
     raise ValueError(
         f"rows of a prediction are chosen by a boolean mask of shape ({num_data},), a vector of row numbers below "

@@ -75,10 +75,6 @@ class RegressionPrediction(Prediction):
         """Variance of an observation, shape ``(N, *O)``: aleatoric plus epistemic."""
         return self.aleatoric + self.epistemic
 
-    def as_regression(self) -> "RegressionPrediction":
-        """The same prediction."""
-        return self
-
     def variances(self) -> dict[str, Tensor]:
         """The predictive variance and its parts, by name, each of shape ``(N, *O)``; of a single draw only one part."""
         if self.variance_of_means is None:
@@ -103,9 +99,6 @@ class RegressionPrediction(Prediction):
                 and above it; needs `keep_draws`.
             outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
             index: Labels of the rows; None numbers them.
-
-        Raises:
-            ValueError: If the components were not kept, or there are not as many names as outputs or rows.
         """
         columns = by_output("mean", self.mean, outputs)
         for name, variance in self.variances().items():
@@ -121,18 +114,12 @@ class RegressionPrediction(Prediction):
         return frame(columns, len(self), index)
 
     def score(self, y: Tensor | None = None) -> dict[str, float]:
-        """Scores of the prediction against targets.
-
-        Args:
-            y: Targets, shape ``(N, *O)``; by default those given to `predict`.
+        """Scores against targets of shape ``(N, *O)``; see :meth:`Prediction.score`.
 
         Returns:
             ``rmse``, in the units of y; with `keep_draws` also ``crps``, in the units of y. ``nll``, in nats per row,
             with `keep_draws`, or if y equals the targets given to `predict`; the density of other targets cannot be
             computed without the components.
-
-        Raises:
-            ValueError: If there are no targets, or if they are not finite or have another shape.
         """
         y = self._targets_for_score(y)
         scores = {"rmse": metrics.root_mean_squared_error(self.mean, y)}
@@ -145,19 +132,12 @@ class RegressionPrediction(Prediction):
         return scores
 
     def crps(self, y: Tensor) -> float:
-        """Continuous ranked probability score, averaged over rows and outputs, in the units of y; lower is better.
+        """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        It is exact if the components are Gaussians or mixtures of Gaussians; the time then grows with the square of the
-        number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed.
-
-        Args:
-            y: Targets, shape ``(N, *O)``.
-
-        Raises:
-            ValueError: If the components were not kept, or y does not fit.
-
-        References:
-            See :func:`~pyro_bnn.metrics.crps_of_normal_mixture` and :func:`~pyro_bnn.metrics.crps_from_draws`.
+        It is in the units of y, lower is better, and it needs `keep_draws`. It is exact if the components are Gaussians
+        or mixtures of Gaussians (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`); the time then grows with the square
+        of the number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed
+        (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
         gaussians = self._gaussians()
         _checks.tensor("y", y)
@@ -180,26 +160,22 @@ class RegressionPrediction(Prediction):
 
     def _aligned(self, y: Tensor) -> Tensor:
         """The values y, broadcast to the rows and outputs; further leading axes stay."""
-        expected = f"(..., {', '.join(map(str, self.mean.shape))})"
+        expected, wanted = self.mean.shape, f"`y` must have shape (..., {', '.join(map(str, self.mean.shape))})"
         if not isinstance(y, Tensor):
-            raise ValueError(f"`y` must be a tensor of shape {expected}, got {type(y).__name__}.")
+            raise ValueError(f"{wanted}, got {type(y).__name__}.")
         _checks.finite("y", y)
         if y.is_complex():
             raise ValueError(f"`y` must be real, got {y.dtype}; call `y.real`.")
         try:
-            y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, self.mean.shape))
+            y = y.to(self.mean).expand(torch.broadcast_shapes(y.shape, expected))
         except RuntimeError:
-            raise ValueError(f"`y` must have shape {expected}, got {_checks.shape(y)}.") from None
-        if y.shape[y.dim() - self.mean.dim() :] != self.mean.shape:
-            raise ValueError(f"`y` must have shape {expected}, got one that broadcasts to {_checks.shape(y)}.")
+            raise ValueError(f"{wanted}, got {_checks.shape(y)}.") from None
+        if y.shape[y.dim() - len(expected) :] != expected:
+            raise ValueError(f"{wanted}, got one that broadcasts to {_checks.shape(y)}.")
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y: ``(..., *result)``.
-
-        The values are taken one by one, so that no leading axis meets the draws of the components, and memory does not
-        grow with these axes.
-        """
+        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y, one by one."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
@@ -214,10 +190,7 @@ class RegressionPrediction(Prediction):
         At the targets this is `log_density`. With more leading axes y can hold, for example, a grid.
 
         Args:
-            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
-
-        Returns:
-            Log-densities, shape ``(..., N)``.
+            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it, for a result of shape ``(..., N)``.
         """
         components = self._kept_components()
 
@@ -232,11 +205,8 @@ class RegressionPrediction(Prediction):
         """Independent draws of observations: each draw takes one of the kept weight draws for all rows.
 
         Args:
-            num_samples: Number of draws.
+            num_samples: Number of draws, on the first axis of the result, of shape ``(num_samples, N, *O)``.
             seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
-
-        Returns:
-            Observations, shape ``(num_samples, N, *O)``; all rows of one slice have the same weights.
         """
         components = self._kept_components()
         _checks.at_least("num_samples", num_samples, 1)
@@ -246,16 +216,9 @@ class RegressionPrediction(Prediction):
             return take(components, index, 0).sample()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability that an observation is no larger than y, element by element, under the mixture.
-
-        Args:
-            y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it.
-
-        Returns:
-            Values in [0, 1], shape ``(..., N, *O)``.
-        """
+        """Probability that an observation is no larger than y, element by element, shape ``(..., N, *O)`` like y."""
         gaussians = self._gaussians()
-        components = self._double_components()
+        components = in_double(self._kept_components())
 
         def cdf(values: Tensor) -> Tensor:
             below = _mean_cdf(components, values.double()) if gaussians is None else mixture_cdf(*gaussians, values)
@@ -274,16 +237,8 @@ class RegressionPrediction(Prediction):
         Returns:
             Quantiles, shape ``(*q.shape, N, *O)``. For counts a quantile is the smallest whole number whose cdf is at
             least q.
-
-        Raises:
-            ValueError: If there is no probability, or one is not strictly between 0 and 1.
         """
         levels = _levels(q)
-        if levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-            raise ValueError(
-                "`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got "
-                f"{q if levels.dim() == 0 else f'shape {_checks.shape(levels)} with {levels.flatten()[:3].tolist()}'}."
-            )
         quantiles = [self._quantile(level).to(self.mean.dtype) for level in levels.flatten().tolist()]
         return torch.stack(quantiles).reshape(*levels.shape, *self.mean.shape)
 
@@ -291,7 +246,7 @@ class RegressionPrediction(Prediction):
         gaussians = self._gaussians()
         if gaussians is not None:
             return mixture_icdf(*gaussians, torch.full_like(self.mean, q, dtype=torch.double))
-        components = self._double_components()
+        components = in_double(self._kept_components())
         low, high = _bracket(components, q)
         counts = isinstance(components, Poisson)
         for _ in range(BISECTIONS):
@@ -299,9 +254,6 @@ class RegressionPrediction(Prediction):
             below = _mean_cdf(components, middle) < q
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high
-
-    def _double_components(self) -> Distribution:
-        return in_double(self._kept_components())
 
 
 @dataclass(frozen=True, repr=False)
@@ -349,10 +301,12 @@ def _levels(q: object) -> Tensor:
     try:
         levels = torch.as_tensor(q, dtype=torch.double)
     except (TypeError, ValueError, RuntimeError):
-        levels = None
-    if levels is None or isinstance(q, bool):
-        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {q!r}.")
-    return _checks.tensor("q", levels)
+        levels = torch.zeros(0)
+    levels = _checks.tensor("q", levels)
+    if isinstance(q, bool) or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
+        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else repr(q)
+        raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {got}.")
+    return levels
 
 
 def _mean_cdf(components: Distribution, y: Tensor) -> Tensor:

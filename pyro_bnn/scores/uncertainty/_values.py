@@ -47,17 +47,7 @@ class ValuePrediction(Prediction):
         return require_variance(self.variance_of_values)
 
     def quantile(self, levels: list[float]) -> Tensor:
-        """Quantiles of the values over draws, which must have been kept.
-
-        Args:
-            levels: Q probabilities strictly between 0 and 1.
-
-        Returns:
-            Shape ``(Q, N, *O)``.
-
-        Raises:
-            ValueError: If the draws were not kept.
-        """
+        """Quantiles of the values over draws at Q levels strictly between 0 and 1, shape ``(Q, N, *O)``."""
         if self.values is None:
             raise ValueError("quantiles need the values of all draws; call `predict(..., keep_draws=True)`.")
         found = [_checks.between_zero_and_one("levels", level) for level in levels]

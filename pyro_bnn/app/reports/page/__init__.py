@@ -1,4 +1,4 @@
-"""The report on a run as one HTML page: sections compute numbers, `templates` have the words, `verdicts` judge."""
+"""The report on a run as one HTML page: sections compute numbers and judge them, `templates` show them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
-from .numbers import count, percent, plural
 from .regression import errors_section, intervals_section
-from .section import Section, Tile, Verdict, first_line
+from .section import Section, Tile, Verdict, first_line, percent, plural
 from .subject import Subject, subject_of
 
 __all__ = ["SECTIONS", "Report", "Section", "Subject", "Tile", "Verdict", "page_of", "report_on", "subject_of"]
@@ -33,25 +32,15 @@ ORDER = ("problem", "note", "good")
 
 @dataclass(frozen=True)
 class Report:
-    """A report.
+    """A report; `page` is HTML that needs nothing else: no other file, no network and no script."""
 
-    Args:
-        headline: The decision, in one line.
-        verdicts: What the decision follows from, the worst news first.
-        page: The whole page as HTML, which needs nothing else: no other file, no network and no script.
-    """
-
-    headline: str
-    verdicts: tuple[Verdict, ...]
+    headline: str  # the decision, in one line
+    verdicts: tuple[Verdict, ...]  # what the decision follows from, the worst news first
     page: str
 
 
 def report_on(subject: Subject) -> Report:
-    """The report on a run.
-
-    Args:
-        subject: The run.
-    """
+    """The report on a run."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
     verdicts = (*of_temperature(subject.posterior.history), *judged)
@@ -61,15 +50,7 @@ def report_on(subject: Subject) -> Report:
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
-    """A whole page as HTML. All that is inserted is text, and never HTML.
-
-    Args:
-        title: Its heading.
-        subtitle: The line below.
-        headline: The decision.
-        verdicts: What it follows from.
-        sections: Its parts.
-    """
+    """A whole page as HTML. All that is inserted is text, and never HTML."""
     environment = Environment(
         loader=PackageLoader(__name__, "templates"),
         autoescape=True,
@@ -77,7 +58,8 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": count, "percent": percent, "plural": plural, "together": _together, "form": format}
+    environment.filters |= {"count": "{:,}".format, "percent": percent, "plural": plural, "form": format}
+    environment.filters["together"] = _together
     return environment.get_template("page.html").render(
         title=title, subtitle=subtitle, headline=headline, verdicts=verdicts, sections=sections
     )

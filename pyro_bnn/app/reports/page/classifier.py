@@ -1,25 +1,32 @@
 """What a report says of a classifier: accuracy, calibration, unknown images, and examples."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix, precision_score, recall_score, roc_auc_score
+from sklearn.metrics import confusion_matrix, roc_auc_score
 from torch import Tensor
 
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from . import verdicts
+from ..evaluation import Report
 from .drawing import drawn, panel, pixels
-from .numbers import count, percent, plural, wilson
-from .section import Section, Tile, Verdict
+from .section import Level, Section, Tile, Verdict, judged, percent, plural, wilson
 from .subject import Classified, Subject
+from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
-__all__ = ["accuracy_section", "calibration_of", "calibration_section", "examples_section", "unknown_section"]
+__all__ = [
+    "accuracy_section",
+    "calibration_of",
+    "calibration_section",
+    "examples_section",
+    "of_calibration",
+    "unknown_section",
+]
 
 MOST_CLASSES = 20
 """Largest number of classes that are listed; of more, those of the lowest recall are, without a confusion matrix."""
@@ -27,19 +34,31 @@ MOST_CLASSES = 20
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the rows that are decided, if the least certain are left to a human."""
 
+MISSED, BEHIND = 0.5, 0.1
+"""Heuristic: a recall below the first is called mostly missed; one that lies so far below the accuracy, low."""
+
 FEWEST = 5
 """Heuristic: with fewer wrong rows, or fewer right ones, nothing is said of whether uncertainty points at them."""
+
+USEFUL, POSSIBLE = 0.7, 0.6
+"""Heuristic: areas under the ROC curve from which errors are found well, and above which they could be found."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
 """The calibration error is no more than chance gives if it lies below this quantile of errors by chance."""
 
+SMALL_EXCESS = 0.01
+"""Heuristic: a calibration error that exceeds the mean error by chance by less than one point is called small."""
+
 SHOWN_SCORES = ("entropy", "mutual information")
 """Scores of unknown images that have pictures."""
 
 HEADLINE = "entropy"
 """The score of the verdict, chosen before seeing the data: the best of several scores would look better by chance."""
+
+NOTICED, PARTLY = 0.9, 0.75
+"""Heuristic: areas under the ROC curve from which unknown images are called noticed, and partly noticed."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
 """Number of example images of each kind, and of classes that are listed beside one."""
@@ -53,142 +72,71 @@ def accuracy_section(subject: Subject) -> Section | None:
     found = subject.classified
     if found is None:
         return None
-    ensemble, y = found.evaluation.ensemble, found.y.cpu()
-    labels, log_prob = ensemble.labels.cpu(), _log_density(ensemble)
-    is_right = labels == y
+    y, labels = found.y.cpu(), found.prediction.labels.cpu()
+    is_right, matrix = labels == y, confusion_matrix(y, labels, labels=range(len(found.classes)))
     num_right, num_rows = int(is_right.sum()), len(y)
-    accuracy, shares = num_right / num_rows, torch.bincount(y, minlength=len(found.classes)).double() / num_rows
-    classes = _by_class(found, labels)
+    accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
+    classes, certainty = _by_class(found.classes, matrix), _by_certainty(found.prediction.total.cpu(), is_right)
     balanced = mean(row["recall"] for row in classes)
-    certainty = _by_certainty(ensemble.total.cpu(), is_right)
-    low, high = wilson(num_right, num_rows)
-    judged = [
-        verdicts.of_accuracy(
-            num_right, num_rows, found.classes[int(shares.argmax())], float(shares.max()), found.test_name
-        ),
-        verdicts.of_recall({row["name"]: (row["hits"], row["rows"]) for row in classes}, balanced, accuracy),
+    name, rival = best_of(found.rivals)
+    is_rival_right = (rival.labels.cpu() == y).double()
+    gain, error = mean_and_error(is_right.double() - is_rival_right)
+    points = f"{percent(accuracy)} right against {percent(float(is_rival_right.mean()))}"
+    verdicts = [
+        _of_accuracy(found, num_right),
+        _of_recall(classes, balanced, accuracy),
+        *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
     ]
-    rival = max(found.rivals, key=lambda name: float(_log_density(found.rivals[name]).mean()))
-    theirs = _log_density(found.rivals[rival])
-    is_rival_right = found.rivals[rival].labels.cpu() == y
-    right, rival_right, error = _compared(is_right.double(), is_rival_right.double())
-    judged.append(
-        verdicts.of_rival(
-            _in_words(rival),
-            *_compared(log_prob, theirs),
-            points=f"{percent(right)} right against {percent(rival_right)}",
-            is_nearer=right - rival_right > verdicts.NUM_ERRORS * error,
-        )
-    )
-    averaging = verdicts.of_averaging(
-        ensemble.num_samples, *_compared(log_prob, _log_density(found.evaluation.mean_weights))
-    )
-    if averaging is not None:
-        judged.append(averaging)
     if FEWEST <= num_right <= num_rows - FEWEST:
-        judged.append(_error_detection(ensemble, is_right))
+        verdicts.append(_of_error_detection(found.prediction, is_right))
     listed = sorted(classes, key=lambda row: row["recall"])[:MOST_CLASSES] if len(classes) > MOST_CLASSES else classes
     return Section(
         "Accuracy",
         "accuracy.html",
         {
             "found": found,
-            "scores": _scores(found),
+            "scores": [_of_one_draw(found.evaluation.report), *scores_of_ways(found)],
             "classes": listed,
             "are_all_listed": len(listed) == len(classes),
-            "matrix": _matrix(y, labels, len(found.classes)) if len(found.classes) <= MOST_CLASSES else None,
+            "matrix": matrix if len(found.classes) <= MOST_CLASSES else None,
             "certainty": certainty,
         },
-        tuple(judged),
+        tuple(verdicts),
         (
             Tile("Accuracy", percent(accuracy), f"95 % interval {percent(low)} to {percent(high)}"),
             Tile("Balanced accuracy", percent(balanced), "mean of the classes' recalls"),
-            Tile(
-                "Log-likelihood",
-                f"{float(log_prob.mean()):.3f}",
-                f"nats per {found.noun}; {_in_words(rival)} has {float(theirs.mean()):.3f}",
-            ),
+            density_tile(found, name, rival, noun=found.noun),
         ),
         usable=_usable(accuracy, certainty, found.noun),
     )
 
 
-def _log_density(prediction: ClassificationPrediction) -> Tensor:
-    assert prediction.log_density is not None
-    return prediction.log_density.detach().double().cpu()
-
-
-def _compared(own: Tensor, theirs: Tensor) -> tuple[float, float, float]:
-    """Both means, and the standard error of their difference."""
-    error = float((own - theirs).std()) / math.sqrt(len(own)) if len(own) > 1 else math.inf
-    return float(own.mean()), float(theirs.mean()), error
-
-
-def _in_words(rival: str) -> str:
-    return f"the {rival}" if rival.startswith("shares") else rival
-
-
-def _error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Whether entropy tells wrong rows from right ones, beside how well it would if the probabilities were right."""
-    entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
-    measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
-    weights = torch.cat([confidence, 1 - confidence]).clamp_min(1e-12)
-    is_wrong = np.repeat([0, 1], len(entropy))
-    expected = float(roc_auc_score(is_wrong, entropy.repeat(2).numpy(), sample_weight=weights.numpy()))
-    return verdicts.of_error_detection(measured.auroc, measured.auroc_standard_error, expected)
-
-
-def _scores(found: Classified) -> list[dict[str, Any]]:
-    """Scores of each way to predict."""
-    evaluation = found.evaluation
-    draws = [row for row in evaluation.report.rows if row.name.startswith("component")]
-    rows = [
-        {
-            "name": f"one weight draw (mean of {len(draws)})",
-            "accuracy": mean(row.accuracy for row in draws),
-            "log_likelihood": -mean(row.nll for row in draws),
-            "brier": mean(row.brier for row in draws),
-        }
-    ]
-    ways = {
-        "mean weights": evaluation.mean_weights,
-        f"average over {evaluation.ensemble.num_samples} draws": evaluation.ensemble,
-        **{f"rival: {name}": rival for name, rival in found.rivals.items()},
+def _of_one_draw(report: Report) -> dict[str, Any]:
+    """Mean scores of single weight draws."""
+    draws = [row for row in report.rows if row["name"].startswith("component")]
+    return {
+        "name": f"one weight draw (mean of {len(draws)})",
+        "accuracy": mean(row["accuracy"] for row in draws),
+        "nll": mean(row["nll"] for row in draws),
+        "brier": mean(row["brier"] for row in draws),
     }
-    for name, prediction in ways.items():
-        probs, y = prediction.probs.cpu(), found.y.cpu()
-        scores = {"accuracy": metrics.accuracy(probs, y), "brier": metrics.brier_score(probs, y)}
-        rows.append({"name": name, "log_likelihood": float(_log_density(prediction).mean()), **scores})
-    return rows
 
 
-def _by_class(found: Classified, labels: Tensor) -> list[dict[str, Any]]:
-    """Recall and precision of each class that occurs among the test rows, and what it is taken for."""
-    y, every = found.y.cpu(), range(len(found.classes))
-    recalls = recall_score(y, labels, labels=every, average=None, zero_division=np.nan)
-    precisions = precision_score(y, labels, labels=every, average=None, zero_division=np.nan)
-    taken = _matrix(y, labels, len(found.classes))
-    rows = []
-    for label in y.unique().tolist():
-        wrong = taken[label].copy()
-        wrong[label] = 0
-        often = int(wrong.max())
-        rows.append(
-            {
-                "name": found.classes[label],
-                "rows": int(taken[label].sum()),
-                "hits": int(taken[label, label]),
-                "recall": float(recalls[label]),
-                "precision": float(precisions[label]),
-                "mistake": f"{found.classes[int(wrong.argmax())]} ({often})" if often else "none",
-            }
-        )
-    return rows
-
-
-def _matrix(y: Tensor, labels: Tensor, num_classes: int) -> np.ndarray:
-    """Number of rows of each class (first axis) that are taken for each class."""
-    return confusion_matrix(y, labels, labels=range(num_classes))
+def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:
+    """Recall and precision of each class that occurs among the test rows, and what it is most often taken for."""
+    hits, rows, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    wrong = matrix - np.diag(hits)
+    return [
+        {
+            "name": classes[i],
+            "rows": int(rows[i]),
+            "hits": int(hits[i]),
+            "recall": float(hits[i] / rows[i]),
+            "precision": float(hits[i] / predicted[i]) if predicted[i] else math.nan,
+            "mistake": f"{classes[wrong[i].argmax()]} ({wrong[i].max()})" if wrong[i].any() else "none",
+        }
+        for i in rows.nonzero()[0]
+    ]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
@@ -212,29 +160,80 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
     return f"{text}; {deferred} and the rest {rest} ({plural(row['rows'], noun)})"
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
+def _of_accuracy(found: Classified, num_right: int) -> Verdict:
+    """Whether a classifier is better than the most frequent class."""
+    num_rows, shares = len(found.y), torch.bincount(found.y.cpu()).double() / len(found.y)
+    guess, often = float(shares.max()), found.classes[int(shares.argmax())]
+    accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
+    text = (
+        f"{percent(accuracy)} of {num_rows:,} {found.test_name} are right (95 % interval {percent(low)} to "
+        f"{percent(high)}); always saying “{often}” would be right for {percent(guess)}"
+    )
+    no_better = f"no better than always saying “{often}”"
+    remain = f"{text}: less than half of the mistakes of that guess are avoided."
+    return judged(
+        "predictions",
+        "Problem: the 95 % interval of the accuracy reaches down to the share of the most frequent class. Note: less "
+        f"than {percent(WEAK, 0)} of the mistakes of that guess are avoided.",
+        (low <= guess, "problem", no_better, f"{text}: the network is no better than that."),
+        (accuracy - guess < WEAK * (1 - guess), "note", "most of a guess's mistakes remain", remain),
+        (True, "good", "", f"{text}."),
+    )
 
 
-def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> verdicts.Calibration:
-    """Compare probabilities with what happened, and with simulations in which they are exactly right.
+def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: float) -> Verdict:
+    """Whether every class is found."""
+    lowest = min(classes, key=lambda row: row["recall"])
+    limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
+    missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
+    behind = ", ".join(name for name, limit in limits.items() if limit < accuracy - BEHIND)
+    name = f"“{lowest['name']}”"
+    numbers = (
+        f"balanced accuracy {percent(balanced)}, lowest recall {percent(lowest['recall'])} ({name}, {lowest['hits']} "
+        f"of {lowest['rows']})"
+    )
+    rarer = f"Found clearly less often than the others: {behind}; {numbers}."
+    few = f"Too few rows of {name} to tell whether it is found: {numbers}."
+    return judged(
+        "predictions",
+        f"Problem: the 95 % interval of the recall of a class lies below {percent(MISSED, 0)}. Note: it lies more than "
+        f"{100 * BEHIND:.0f} points below the accuracy; or the lowest recall is below {percent(MISSED, 0)} by chance.",
+        (bool(missed), "problem", f"mostly misses {missed}", f"Mostly missed: {missed}; {numbers}."),
+        (bool(behind), "note", f"low recall of {behind}", rarer),
+        (lowest["recall"] < MISSED, "note", f"too few rows of {name} to judge", few),
+        (True, "good", "", f"Every class is mostly found: {numbers}."),
+    )
 
-    Args:
-        probs: Class probabilities, shape (N, C).
-        y: Labels, shape (N,).
-        seed: Seed of the simulations.
+
+def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
+    """Whether the least certain rows are those that a classifier has wrong.
+
+    The area under the ROC curve of the entropy is beside what it would be if the probabilities were right.
     """
-    chance = metrics.calibration_error_by_chance(
-        probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
+    entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
+    measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
+    area, error = measured.auroc, measured.auroc_standard_error
+    weights = torch.cat([confidence, 1 - confidence]).clamp_min(1e-12)
+    is_wrong = np.repeat([0, 1], len(entropy))
+    expected = float(roc_auc_score(is_wrong, entropy.repeat(2).numpy(), sample_weight=weights.numpy()))
+    is_above = area - NUM_ERRORS * error > 0.5
+    numbers = (
+        f"AUROC {area:.3f} ± {error:.3f}, where 0.5 is a guess and {expected:.3f} is what its probabilities promise"
     )
-    confidence = probs.double().amax(-1)
-    return verdicts.Calibration(
-        error=metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS, equal_mass=True),
-        usual=float(chance.mean()),
-        limit=float(chance.quantile(LIMIT)),
-        confidence=float(confidence.mean()),
-        accuracy=metrics.accuracy(probs, y),
-        gap_error=math.sqrt(float((confidence * (1 - confidence)).sum())) / len(y),
+    level: Level = "problem" if expected >= POSSIBLE else "note"
+    nowhere = f"The uncertainty does not point at wrong rows ({numbers})."
+    weakly = f"The uncertainty points at wrong rows only weakly ({numbers})."
+    return judged(
+        "uncertainty",
+        f"Good: the AUROC is {USEFUL:g} or more. Problem: it is not above 0.5 by {NUM_ERRORS:g} standard errors, "
+        f"though the probabilities promise {POSSIBLE:g} or more. Note: the rest.",
+        (is_above and area >= USEFUL, "good", "", f"Wrong rows are among the least certain ({numbers})."),
+        (is_above, "note", "uncertainty points at errors only weakly", weakly),
+        (True, level, "uncertainty does not point at errors", nowhere),
     )
+
+
+# --- calibration ------------------------------------------------------------------------------------------------------
 
 
 def calibration_section(subject: Subject) -> Section | None:
@@ -242,18 +241,11 @@ def calibration_section(subject: Subject) -> Section | None:
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
-    probs = subject.classified.evaluation.ensemble.probs.cpu()
-    found, bins = (
-        calibration_of(probs, y, seed=subject.seed),
-        metrics.calibration_bins(probs, y, num_bins=NUM_BINS, equal_mass=True),
-    )
-    picture = drawn(
-        plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, equal_mass=True)[0],
-        alt=f"Reliability diagram: accuracy by confidence in bins of equally many {noun}s. Mean confidence "
-        f"{percent(found.confidence)}, accuracy {percent(found.accuracy)}; the table of bins has the numbers.",
-        caption=f"Accuracy of the {noun}s by the confidence that they were given. On the diagonal, a probability of "
-        "90 % is right nine times out of ten.",
-    )
+    probs = subject.classified.prediction.probs.cpu()
+    found = calibration_of(probs, y, seed=subject.seed)
+    bins = metrics.calibration_bins(probs, y, num_bins=NUM_BINS, equal_mass=True)
+    diagram = plotting.reliability_diagram(probs, y, num_bins=NUM_BINS, equal_mass=True)[0]
+    remark = f"a calibrated one would show {percent(found['usual'])} by chance"
     columns = zip(*(part.tolist() for part in (bins.counts, bins.confidence, bins.accuracy)), strict=True)
     return Section(
         "Calibration",
@@ -265,17 +257,48 @@ def calibration_section(subject: Subject) -> Section | None:
             "num_simulations": NUM_SIMULATIONS,
             "limit": LIMIT,
             "found": found,
-            "picture": picture,
+            "picture": drawn(diagram),
             "bins": [row for row in columns if row[0]],
         },
-        (verdicts.of_calibration(found),),
-        (
-            Tile(
-                "Calibration error",
-                percent(found.error),
-                f"a calibrated one would show {percent(found.usual)} by chance",
-            ),
-        ),
+        (of_calibration(found),),
+        (Tile("Calibration error", percent(found["error"]), remark),),
+    )
+
+
+def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
+    """Compare class probabilities, shape (N, C), with labels, and with simulations in which they are exactly right."""
+    chance = metrics.calibration_error_by_chance(
+        probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
+    )
+    confidence = probs.double().amax(-1)
+    return {
+        "error": metrics.expected_calibration_error(probs, y, num_bins=NUM_BINS, equal_mass=True),
+        "usual": float(chance.mean()),
+        "limit": float(chance.quantile(LIMIT)),
+        "confidence": float(confidence.mean()),
+        "accuracy": metrics.accuracy(probs, y),
+        # standard error of the difference of the last two, if the probabilities were exactly right
+        "gap_error": math.sqrt(float((confidence * (1 - confidence)).sum())) / len(y),
+    }
+
+
+def of_calibration(found: Mapping[str, float]) -> Verdict:
+    """Whether the probabilities of a classifier can be taken at their word."""
+    error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
+    numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
+    is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
+    off, too = "slightly off" if is_slight else "not calibrated", f"too {'high' if gap > 0 else 'low'}"
+    short = "not calibrated" if is_even else f"slightly {too}" if is_slight else too
+    more = f"{too}, on average by {100 * abs(gap):.1f} ± {100 * gap_error:.1f} points"
+    direction = "in some places too high and in others too low" if is_even else more
+    good = f"The probabilities are calibrated, as far as these rows can tell ({numbers})."
+    text = f"The probabilities are {off} ({numbers}): they are {direction}."
+    return judged(
+        "uncertainty",
+        "Problem: the calibration error exceeds the 95 % quantile of simulations with calibrated probabilities. Note: "
+        f"it does, but exceeds their mean by less than {100 * SMALL_EXCESS:.0f} point.",
+        (error <= found["limit"], "good", "", good),
+        (True, "note" if is_slight else "problem", f"probabilities {short}", text),
     )
 
 
@@ -288,13 +311,11 @@ def unknown_section(subject: Subject) -> Section | None:
     if found is None or found.evaluation.foreign is None:
         return None
     ood, report = found.evaluation.report.ood, found.evaluation.report
-    where = f"{count(report.num_unknown)} images of {found.unknown_name}"
+    where = f"{report.num_unknown:,} images of {found.unknown_name}"
     shown = {name: found.evaluation.scores[name] for name in SHOWN_SCORES}
     known, unknown = ({f"{name} (nats)": pair[i] for name, pair in shown.items()} for i in (0, 1))
-    alts = [f"Shares of known and of unknown images below each {name}." for name in shown]
-    alts.append("ROC curves: " + ", ".join(f"area {ood[name].auroc:.3f} below that of the {name}" for name in shown))
-    axes = plotting.detection_curves(known, unknown, axes=np.array([panel() for _ in alts]))
-    area, error, flagged = ood[HEADLINE].auroc, ood[HEADLINE].auroc_standard_error, ood[HEADLINE].fpr95
+    axes = plotting.detection_curves(known, unknown, axes=np.array([panel() for _ in range(len(shown) + 1)]))
+    remark = f"AUROC of the {HEADLINE}; 0.5 is a guess, 1 is perfect"
     return Section(
         "Unknown images",
         "unknown.html",
@@ -303,10 +324,30 @@ def unknown_section(subject: Subject) -> Section | None:
             "found": found,
             "ood": ood,
             "num_known": report.num_test,
-            "pictures": [drawn(ax, alt=alt) for ax, alt in zip(axes, alts, strict=True)],
+            "shown": SHOWN_SCORES,
+            "pictures": [drawn(ax) for ax in axes],
         },
-        (verdicts.of_unknown(area, error, flagged, where, HEADLINE),),
-        (Tile("Unknown noticed", f"{area:.3f}", f"AUROC of the {HEADLINE}; 0.5 is a guess, 1 is perfect"),),
+        (_of_unknown(ood[HEADLINE], where),),
+        (Tile("Unknown noticed", f"{ood[HEADLINE].auroc:.3f}", remark),),
+    )
+
+
+def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
+    """Whether unknown images are noticed, where 95 % of them are flagged."""
+    area, error = found.auroc, found.auroc_standard_error
+    numbers = (
+        f"AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "
+        "would be flagged as well"
+    )
+    text = f"Unknown images ({where}) are {{}}: {numbers}."
+    return judged(
+        "uncertainty",
+        f"Good: an AUROC of {NOTICED:g} or more. Note: {PARTLY:g} or more. Problem: less, or not above 0.5 by "
+        f"{NUM_ERRORS:g} standard errors.",
+        (not area - NUM_ERRORS * error > 0.5, "problem", "unknown images not noticed", text.format("not noticed")),
+        (area < PARTLY, "problem", "unknown images hardly noticed", text.format("hardly noticed")),
+        (area < NOTICED, "note", "unknown images only partly noticed", text.format("only partly noticed")),
+        (True, "good", "", text.format("noticed")),
     )
 
 
@@ -318,7 +359,7 @@ def examples_section(subject: Subject) -> Section | None:
     found = subject.classified
     if found is None or found.images is None:
         return None
-    known, y = found.evaluation.ensemble, found.y.cpu()
+    known, y = found.prediction, found.y.cpu()
     is_right, order = known.labels.cpu() == y, known.total.cpu().argsort()
     truth = [f"truly {found.classes[label]}" for label in y.tolist()]
     groups = [
@@ -349,7 +390,7 @@ def _card(
     votes = prediction.votes[row].cpu()
     order = votes.argsort(descending=True)[: min(MOST_VOTED, int((votes > 0).sum()))].tolist()
     return {
-        "picture": pixels(grey, alt=f"An image, {truth}, taken for {classes[order[0]]}."),
+        "picture": pixels(grey),
         "truth": truth,
         "entropy": float(prediction.total[row]),
         "votes": [(classes[label], int(votes[label]) / int(votes.sum())) for label in order],

@@ -4,19 +4,24 @@ import math
 import platform
 import shlex
 import statistics
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pyro
 import torch
+from scipy.stats import linregress
 
 import pyro_bnn
 
 from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....results import plotting, pruning
-from .drawing import Picture, drawn, panel
-from .numbers import count, percent, plural
-from .section import Section, Verdict
+from ... import recipes
+from ...config import RunConfig
+from ...starting import OWN
+from .drawing import drawn, panel
+from .section import Section, Verdict, percent, plural, sentence
 from .subject import Subject
 from .verdicts import NUM_ERRORS
 
@@ -26,6 +31,7 @@ __all__ = [
     "has_settled",
     "of_temperature",
     "of_weights",
+    "training_command",
     "training_section",
     "weights_section",
 ]
@@ -46,6 +52,10 @@ FEW_AT_PRIOR = 0.5
 """Heuristic: of a posterior that left the prior, fewer weights than this share are still there."""
 
 
+GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
+"""Settings of tables and arrays that follow from the rows or from others if they are not given."""
+
+
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +65,6 @@ def training_section(subject: Subject) -> Section | None:
     if not history.epochs:
         return None
     last, per_row = history.epochs[-1], history.num_data or 1
-    unit = "nats per row of data" if history.num_data else "nats"
     values = {
         "ELBO": last.elbo / per_row,
         "data cost (expected NLL)": -last.expected_log_likelihood / per_row,
@@ -70,24 +79,17 @@ def training_section(subject: Subject) -> Section | None:
             "num_steps": len(history.elbo),
             "seconds": math.fsum(record.seconds for record in history.epochs),
             "last": values,
-            "unit": unit,
+            "unit": "nats per row of data" if history.num_data else "nats",
             "is_standardised": subject.regressed is not None,
             "kl_weight": last.kl_weight,
-            "pictures": [
-                drawn(ax, alt=f"{name} by epoch: {value:.4g} {unit} at the end.")
-                for ax, (name, value) in zip(axes, values.items(), strict=True)
-            ],
+            "pictures": [drawn(ax) for ax in axes],
         },
         (has_settled(history),),
     )
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """That a posterior is colder or warmer than Bayes' rule says, if it is.
-
-    Args:
-        history: The record of the training.
-    """
+    """That a posterior is colder or warmer than Bayes' rule says, if it is."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -116,7 +118,8 @@ def has_settled(history: History) -> Verdict:
         return Verdict("note", "fit", "too few epochs to tell whether training had settled", text, rule)
     losses = [weight * record.kl - record.expected_log_likelihood for record in history.epochs]
     end = losses[-max(FEWEST_LAST, round(LAST * num_epochs)) :]
-    fall, error = _fall(end)
+    line, steps = linregress(range(len(end)), end), len(end) - 1
+    fall, error = -line.slope * steps, line.stderr * steps
     whole = losses[0] - statistics.fmean(end)
     share = fall / whole if whole > 0 else math.inf
     if fall > NUM_ERRORS * error and share > STILL_FALLING:
@@ -127,21 +130,10 @@ def has_settled(history: History) -> Verdict:
         )
         return Verdict("note", "fit", "the loss was still falling", text, rule)
     rates = [record.learning_rate for record in history.epochs]
-    lowered = rates[-1] < LOWERED * max(rates)
-    why = "; the learning rate was lowered meanwhile, which makes any loss settle" if lowered else ""
+    is_lowered = rates[-1] < LOWERED * max(rates)
+    why = "; the learning rate was lowered meanwhile, which makes any loss settle" if is_lowered else ""
     text = f"The training had settled: the loss hardly fell any more over the last {len(end)} epochs{why}."
     return Verdict("good", "fit", "", text, rule)
-
-
-def _fall(values: list[float]) -> tuple[float, float]:
-    """Fall of the straight line through equally distant values from the first to the last, and its standard error."""
-    places = range(len(values))
-    slope, start = statistics.linear_regression(places, values)
-    rest = [value - start - slope * place for place, value in zip(places, values, strict=True)]
-    spread = math.sqrt(math.fsum(r * r for r in rest) / (len(values) - 2))
-    middle = statistics.fmean(places)
-    error = spread / math.sqrt(math.fsum((place - middle) ** 2 for place in places))
-    return -slope * (len(values) - 1), error * (len(values) - 1)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -149,21 +141,15 @@ def _fall(values: list[float]) -> tuple[float, float]:
 
 def weights_section(subject: Subject) -> Section | None:
     """The diagnosis of the posterior, site by site, and the distribution of signal-to-noise ratios."""
-    guide = subject.posterior.guide
     try:
         found = subject.posterior.diagnose(subject.model)
     except ValueError as error:  # no Gaussian marginals, or no weights
         return Section("Weights", "weights.html", {"found": None, "why": str(error)})
-    values = {"found": found, **_signal_to_noise(guide)}
-    return Section("Weights", "weights.html", values, of_weights(found))
+    return Section("Weights", "weights.html", {"found": found, **_signal_to_noise(subject)}, of_weights(found))
 
 
 def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
     """Whether the posterior collapsed to a point, or stayed at the prior."""
-    shares = (
-        f"{percent(found.share_at_prior)} of the weights are still at the prior, and {percent(found.share_collapsed)} "
-        "collapsed to a point"
-    )
     rule = (
         "Problem: what the diagnosis of the posterior warns of (most weights collapsed, or a layer at the prior). "
         f"Note: {percent(FEW_AT_PRIOR, 0)} of the weights or more are still at the prior, that is, learned under 0.2 "
@@ -171,36 +157,35 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
     )
     if found.warnings:
         return tuple(
-            Verdict("problem", "fit", f"posterior {text.partition(':')[0]}", text[:1].upper() + text[1:], rule)
+            Verdict("problem", "fit", f"posterior {text.partition(':')[0]}", sentence(text), rule)
             for text in found.warnings
         )
+    shares = (
+        f"{percent(found.share_at_prior)} of the weights are still at the prior, and {percent(found.share_collapsed)} "
+        "collapsed to a point"
+    )
     if found.share_at_prior < FEW_AT_PRIOR:
         return (Verdict("good", "fit", "", f"Most weights learned from the data: {shares}.", rule),)
     text = f"Few weights learned from the data: {shares}. A smaller network, or a narrower prior, may do as well."
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
 
 
-def _signal_to_noise(guide: object) -> dict[str, object]:
+def _signal_to_noise(subject: Subject) -> dict[str, object]:
     """Pictures of the ratios, and how many weights pruning has removed; both for a mean-field guide only."""
+    guide = subject.posterior.guide
     if not isinstance(guide, MeanFieldGuide):
-        return {"removed": 0, "num_ratios": 0, "pictures": []}
+        return {"removed": 0, "pictures": []}
     ratios = pruning.signal_to_noise(guide)
     every = torch.cat([ratio.detach().flatten().cpu() for ratio in ratios.values()])
-    removed = sum(int((~guide.kept(site)).sum()) for site in ratios)
     levels = pruning.decibel(every[every > 0])
-    pictures: list[Picture] = []
-    if len(levels):
-        below = percent(float((every < 1).double().mean()))
-        alts = (
-            (
-                f"Density of the signal-to-noise ratios of {count(len(levels))} weights, median "
-                f"{float(levels.median()):.1f} dB."
-            ),
-            f"Share of weights below each signal-to-noise ratio, by layer: {below} of all are below 0 dB.",
-        )
-        axes = plotting.signal_to_noise(ratios, [panel() for _ in alts])
-        pictures = [drawn(ax, alt=alt) for ax, alt in zip(axes, alts, strict=True)]
-    return {"removed": removed, "num_ratios": len(every), "pictures": pictures}
+    return {
+        "removed": sum(int((~guide.kept(site)).sum()) for site in ratios),
+        "num_ratios": len(every),
+        "num_shown": len(levels),
+        "median": float(levels.median()) if len(levels) else 0.0,
+        "below": float((every < 1).double().mean()),
+        "pictures": [drawn(ax) for ax in plotting.signal_to_noise(ratios, [panel(), panel()])] if len(levels) else [],
+    }
 
 
 # --- how to repeat ----------------------------------------------------------------------------------------------------
@@ -208,7 +193,14 @@ def _signal_to_noise(guide: object) -> dict[str, object]:
 
 def configuration_section(subject: Subject) -> Section:
     """The run's settings and data."""
-    return Section("Configuration", "configuration.html", {"settings": subject.settings, "data": subject.data})
+    settings = {name.replace("_", " "): _words(value) for name, value in asdict(subject.config).items()}
+    return Section("Configuration", "configuration.html", {"settings": settings, "data": subject.data})
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def about_section(subject: Subject) -> Section:
@@ -225,5 +217,33 @@ def about_section(subject: Subject) -> Section:
         "weight draws": f"{subject.num_samples}, seed {subject.seed}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
-    values = {"commands": [subject.command, shlex.join(report)], "environment": environment}
-    return Section("How to repeat", "about.html", values)
+    commands = [training_command(subject.config, subject.run), shlex.join(report)]
+    return Section("How to repeat", "about.html", {"commands": commands, "environment": environment})
+
+
+def training_command(config: RunConfig, run: Path) -> str:
+    """The command that trains with these settings, as short as recipes make it."""
+    candidates: list[list[str]] = []
+    if config.kind != "images":
+        candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
+    for dataset, recipe in recipes.RECIPES:
+        if dataset == config.dataset:
+            name = [] if recipe == "default" else ["--recipe", recipe]
+            candidates.append([*name, *_options(config, recipes.find_recipe(dataset, recipe))])
+    shortest = min(candidates, key=len)
+    return shlex.join(["pyro-bnn", "train", config.dataset, *shortest, "--out", str(run)])
+
+
+def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = ()) -> list[str]:
+    """The options by which settings differ from the usual ones."""
+    options: list[str] = []
+    for field in fields(config):
+        name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
+        is_usual = value == getattr(usual, field.name) and field.name not in always
+        if is_usual or field.name == "dataset" or (field.name == "hidden" and config.net != "mlp"):
+            continue
+        if isinstance(value, bool):
+            options.append(name if value else name.replace("--", "--no-", 1))
+        else:
+            options += [name, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return options

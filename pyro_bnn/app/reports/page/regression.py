@@ -1,6 +1,7 @@
 """What a report says of a regression: errors, intervals, and whether uncertainty points at errors."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,19 +12,25 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import RegressionPrediction
-from . import verdicts
-from .drawing import Picture, drawn, panel
-from .numbers import count, percent
-from .section import Section, Tile
+from .drawing import drawn, panel
+from .section import Level, Section, Tile, Verdict, judged, percent
 from .subject import Regressed, Subject
+from .verdicts import NUM_ERRORS, WEAK, best_of, density_tile, mean_and_error, of_ways, scores_of_ways
 
-__all__ = ["errors_section", "intervals_section"]
+__all__ = ["errors_section", "intervals_section", "ranking_of"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Probabilities of the intervals that are judged."""
 
 HEADLINE = 0.9
 """The interval that is drawn and shown at the top."""
+
+CHANCE = 0.99
+"""Shares inside of an interval that occur with this probability, if it is right, are called chance. There are several
+levels, so that a right prediction is found fault with in less than one of twenty cases."""
+
+SMALL_MISS = 0.05
+"""Heuristic: intervals that miss what they promise by less are called slightly off."""
 
 GROUPS = 4
 """Number of groups of rows by their predicted uncertainty."""
@@ -41,44 +48,25 @@ MOST_DRAWN = 200
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
 
-RIVALS = {"mean of the targets": "the mean of the targets", "Bayesian ridge": "a straight line"}
-"""Rivals in words, where these differ from their names."""
-
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def errors_section(subject: Subject) -> Section | None:
-    """Errors and log-likelihoods beside those of simple methods; predicted against observed numbers."""
+    """Errors and NLL beside those of simple methods; predicted against observed numbers."""
     found = subject.regressed
     if found is None:
         return None
     squared, guessed = (found.y - found.prediction.mean).square(), (found.y - found.train_mean).square()
-    root, error = _root(squared.mean(-1))
-    guess = math.sqrt(float(guessed.mean()))
-    judged = [verdicts.of_errors(root, error, guess, *_mean((guessed - squared).mean(-1)), len(found.y))]
-    density = _log_density(found.prediction)
-    rival = max(found.rivals, key=lambda name: float(_log_density(found.rivals[name]).mean()))
-    theirs = _log_density(found.rivals[rival])
-    own, rivals = float(density.mean()), float(theirs.mean())
-    gain, gain_error = _mean(((found.y - found.rivals[rival].mean.to(found.y)).square() - squared).mean(-1))
-    roots = [_rmse(found, prediction) for prediction in (found.prediction, found.rivals[rival])]
-    judged.append(
-        verdicts.of_rival(
-            RIVALS.get(rival, rival),
-            own,
-            rivals,
-            _mean(density - theirs)[1],
-            points=f"RMSE {roots[0]:.4g} against {roots[1]:.4g}",
-            is_nearer=gain > verdicts.NUM_ERRORS * gain_error,
-        )
-    )
-    mean_weights = _log_density(found.mean_weights)
-    averaging = verdicts.of_averaging(
-        found.prediction.num_samples, own, float(mean_weights.mean()), _mean(density - mean_weights)[1]
-    )
-    if averaging is not None:
-        judged.append(averaging)
+    name, rival = best_of(found.rivals)
+    missed = (found.y - rival.mean.to(found.y)).square()
+    root, theirs = (math.sqrt(float(part.mean())) for part in (squared, missed))
+    gain, error = mean_and_error((missed - squared).mean(-1))
+    points = f"RMSE {root:.4g} against {theirs:.4g}"
+    verdicts = [
+        _of_errors(squared, guessed),
+        *of_ways(found, name, rival, points=points, is_nearer=gain > NUM_ERRORS * error),
+    ]
     low, high = _interval(found.prediction, HEADLINE)
     held = metrics.interval_coverage(low, high, found.y)
     return Section(
@@ -86,59 +74,45 @@ def errors_section(subject: Subject) -> Section | None:
         "errors.html",
         {
             "found": found,
-            "scores": _scores(found),
+            "scores": scores_of_ways(found),
             "outputs": [
-                (name, *_root(squared[:, i]), math.sqrt(float(guessed[:, i].mean())))
-                for i, name in enumerate(found.names)
+                (output, *_root(squared[:, i]), math.sqrt(float(guessed[:, i].mean())))
+                for i, output in enumerate(found.names)
             ],
+            "level": HEADLINE,
             "pictures": [_predicted_and_observed(found, i) for i in range(min(len(found.names), MOST_OUTPUTS))],
         },
-        tuple(judged),
-        (
-            Tile("RMSE", f"{root:.4g}", f"{roots[1]:.4g} for {RIVALS.get(rival, rival)}"),
-            Tile("Log-likelihood", f"{own:.3f}", f"nats per row; {RIVALS.get(rival, rival)} has {rivals:.3f}"),
-        ),
-        usable=f"RMSE {root:.4g} beside {roots[1]:.4g} of {RIVALS.get(rival, rival)}, and the "
-        f"{percent(HEADLINE, 0)} intervals hold {percent(held)} of {count(len(found.y))} rows",
+        tuple(verdicts),
+        (Tile("RMSE", f"{root:.4g}", f"{theirs:.4g} for {name}"), density_tile(found, name, rival, noun="row")),
+        usable=f"RMSE {root:.4g} beside {theirs:.4g} of {name}, and the {percent(HEADLINE, 0)} intervals hold "
+        f"{percent(held)} of {len(found.y):,} rows",
     )
 
 
-def _log_density(prediction: RegressionPrediction) -> Tensor:
-    assert prediction.log_density is not None
-    return prediction.log_density.detach().double().cpu()
-
-
-def _rmse(found: Regressed, prediction: RegressionPrediction) -> float:
-    return metrics.root_mean_squared_error(prediction.mean.cpu(), found.y.cpu())
-
-
-def _scores(found: Regressed) -> list[dict[str, Any]]:
-    """Scores of each way to predict."""
-    ways = {
-        "mean weights": found.mean_weights,
-        f"average over {found.prediction.num_samples} draws": found.prediction,
-        **{f"rival: {name}": rival for name, rival in found.rivals.items()},
-    }
-    return [
-        {
-            "name": name,
-            "rmse": _rmse(found, prediction),
-            "log_likelihood": float(_log_density(prediction).mean()),
-            "crps": None if prediction.components is None else prediction.crps(found.y.to(prediction.mean)),
-        }
-        for name, prediction in ways.items()
-    ]
-
-
-def _mean(values: Tensor) -> tuple[float, float]:
-    """Mean and standard error."""
-    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    return float(values.mean()), error
+def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
+    """Whether squared errors, shape (N, O), are below those of the mean of the training targets."""
+    root, error = _root(squared.mean(-1))
+    guess = math.sqrt(float(guessed.mean()))
+    gain, gain_error = mean_and_error((guessed - squared).mean(-1))
+    explained = 1 - (root / guess) ** 2
+    text = (
+        f"RMSE {root:.4g} ± {error:.2g} on {len(squared):,} test rows; the mean of the training targets has {guess:.4g}"
+    )
+    is_better, little = gain > NUM_ERRORS * gain_error, f"only {percent(explained)} of the variance"
+    no_better = f"{text}: the network predicts no better than that."
+    return judged(
+        "predictions",
+        f"Problem: the squared error is not below that of the mean by {NUM_ERRORS:g} standard errors of the "
+        f"difference. Note: less than {percent(WEAK, 0)} of the variance is explained.",
+        (not is_better, "problem", "no better than the mean of the targets", no_better),
+        (explained < WEAK, "note", f"explains {little}", f"{text}: {little} is explained."),
+        (True, "good", "", f"{text}: {percent(explained)} of the variance is explained."),
+    )
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
     """The root of the mean, and its standard error."""
-    mean, error = _mean(squared)
+    mean, error = mean_and_error(squared)
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 
 
@@ -147,9 +121,10 @@ def _interval(prediction: RegressionPrediction, level: float) -> Tensor:
     return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 
-def _predicted_and_observed(found: Regressed, output: int) -> Picture:
+def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
+    """A picture of the observed against the predicted numbers, and what its caption says."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
-    low, high = (bound[:, output] for bound in _interval(found.prediction, HEADLINE))
+    low, high = _interval(found.prediction, HEADLINE)[..., output]
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
     ax = panel(3.2)
     middle, lower, upper, observed = (part[chosen].cpu().numpy() for part in (mean, low, high, y))
@@ -161,13 +136,7 @@ def _predicted_and_observed(found: Regressed, output: int) -> Picture:
     with plotting.style():
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data, and not over them
     inside = float(((y >= low) & (y <= high)).double().mean())
-    part = "" if len(chosen) == len(mean) else f" of {count(len(mean))}"
-    return drawn(
-        ax,
-        alt=f"Observed against predicted {name} with {percent(HEADLINE, 0)} intervals, which hold {percent(inside)} of "
-        "the test rows.",
-        caption=f"Observed against predicted {name}, {count(len(chosen))}{part} test rows.",
-    )
+    return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": len(chosen)}
 
 
 # --- intervals and ranking --------------------------------------------------------------------------------------------
@@ -179,15 +148,10 @@ def intervals_section(subject: Subject) -> Section | None:
     if found is None:
         return None
     rows = [_coverage(found, level) for level in LEVELS]
-    judged = [
-        verdicts.of_intervals(
-            *({row["level"]: row[key] for row in rows} for key in ("promised", "held", "limits")),
-        )
-    ]
     groups, ranking = ranking_of(found, seed=subject.seed)
-    if len(found.y) >= FEWEST:
-        judged.append(verdicts.of_ranking(ranking))
+    verdicts = [_of_intervals(rows), *([_of_ranking(ranking)] if len(found.y) >= FEWEST else [])]
     headline = next(row for row in rows if row["level"] == HEADLINE)
+    scale = found.prediction.total[:, 0].sqrt()
     return Section(
         "Intervals",
         "intervals.html",
@@ -195,11 +159,13 @@ def intervals_section(subject: Subject) -> Section | None:
             "found": found,
             "levels": rows,
             "asked": ", ".join(percent(level, 0) for level in LEVELS),
-            "chance": verdicts.CHANCE,
+            "chance": CHANCE,
             "groups": groups,
+            "median": float(scale.median()),
+            "largest": float(scale.max()),
             "picture": _residuals(found),
         },
-        tuple(judged),
+        tuple(verdicts),
         (Tile(f"In the {percent(HEADLINE, 0)} interval", percent(headline["held"]), "of the test targets"),),
     )
 
@@ -213,27 +179,44 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
     promised = level
     if found.is_count:
         promised = min(1.0, float((found.prediction.cdf(high) - found.prediction.cdf(low - 1)).mean()))
-    number, held = len(found.y), metrics.interval_coverage(low, high, found.y)
+    number = len(found.y)
     return {
         "level": level,
         "promised": promised,
-        "held": held,
-        "limits": tuple(part / number for part in binom.interval(verdicts.CHANCE, number, promised)),
+        "held": metrics.interval_coverage(low, high, found.y),
+        "limits": tuple(part / number for part in binom.interval(CHANCE, number, promised)),
         "width": float((high - low).mean()),
     }
 
 
-def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], verdicts.Ranking]:
-    """Errors of rows in groups of rising predicted standard deviation, and how well it ranks them.
+def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Whether intervals of all levels hold what they promise."""
+    wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
+    misses = [row["held"] - row["promised"] for row in wrong]
+    numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)
+    kind = "of the wrong shape, some too wide and others too narrow"
+    if all(miss > 0 for miss in misses) or all(miss < 0 for miss in misses):
+        kind = "too wide" if max(misses, default=0) > 0 else "too narrow"
+    is_large = max(map(abs, misses), default=0) >= SMALL_MISS
+    kind = kind if is_large else f"slightly {kind}"
+    levels = "" if len(wrong) == len(rows) else " and ".join(percent(row["level"], 0) for row in wrong) + " "
+    good = f"The intervals hold what they promise, as far as these rows can tell (share inside: {numbers})."
+    text = f"The {levels}intervals are {kind}: the share of the targets inside is {numbers}."
+    return judged(
+        "uncertainty",
+        f"Each of the intervals of {', '.join(percent(row['level'], 0) for row in rows)} is judged. Problem: one holds "
+        f"a share that occurs by chance in less than {percent(1 - CHANCE, 0)} of the cases, and misses what it "
+        f"promises by {100 * SMALL_MISS:.0f} points or more. Note: by less.",
+        (not wrong, "good", "", good),
+        (True, "problem" if is_large else "note", f"{levels}intervals {kind}", text),
+    )
 
-    Args:
-        found: What was measured.
-        seed: Seed of the simulations.
-    """
+
+def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """Errors of rows in groups of rising predicted standard deviation, and how well that ranks them."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
-    scale = (found.prediction.total / unit.square()).mean(-1).sqrt().detach().cpu()
-    epistemic = (found.prediction.epistemic / unit.square()).mean(-1).sqrt().detach().cpu()
-    size = ((found.y - found.prediction.mean) / unit).square().mean(-1).sqrt().detach().cpu()
+    variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
+    scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
     groups: list[dict[str, Any]] = [
         {
             "rows": len(rows),
@@ -247,10 +230,14 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], ve
     generator = np.random.default_rng(seed)
     squares = generator.chisquare(len(found.names), size=(NUM_SIMULATIONS, len(scale))) / len(found.names)
     errors = np.sqrt(squares) * scale.numpy()
-    expected = float(np.mean([_rank_correlation(scale.numpy(), row) for row in errors]))
-    correlation = _rank_correlation(scale.numpy(), size.numpy())
-    ends = (groups[0]["error"][0], groups[-1]["error"][0])
-    return groups, verdicts.Ranking(correlation, expected, len(scale), *ends)
+    return groups, {
+        "correlation": _rank_correlation(scale.numpy(), size.numpy()),
+        # what it would be if the predicted standard deviations were right
+        "expected": float(np.mean([_rank_correlation(scale.numpy(), row) for row in errors])),
+        "by_chance": NUM_ERRORS / math.sqrt(max(len(scale) - 1, 1)),
+        "surest": groups[0]["error"][0],
+        "least_sure": groups[-1]["error"][0],
+    }
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -260,8 +247,35 @@ def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     return float(spearmanr(first, second).statistic)
 
 
-def _residuals(found: Regressed) -> Picture:
-    """Residuals of the first output by their predicted standard deviation."""
+def _of_ranking(found: Mapping[str, float]) -> Verdict:
+    """Whether the rows of the largest predicted standard deviations have the largest errors."""
+    correlation, expected, error = found["correlation"], found["expected"], found["by_chance"]
+    numbers = (
+        f"rank correlation {correlation:+.2f}, by chance up to ± {error:.2f}, and {expected:+.2f} if the predicted sd "
+        f"were right; RMSE {found['surest']:.4g} in the surest quarter of the rows and {found['least_sure']:.4g} in "
+        "the least sure"
+    )
+    is_able = expected > 2 * error
+    hardly = "" if is_able else "; on these rows right ones would hardly do so either"
+    level: Level = "problem" if is_able else "note"
+    not_ranked = f"The predicted sd does not rank the errors{hardly} ({numbers})."
+    mostly = f"The predicted sd ranks most errors, but not the largest ({numbers})."
+    reversed_ = f"Errors are smaller where the predicted sd is larger ({numbers})."
+    good = f"Errors are larger where the predicted sd is larger ({numbers})."
+    return judged(
+        "uncertainty",
+        f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
+        "the least sure quarter of the rows has a larger RMSE than the surest. Problem: it is below 0 by more than "
+        "chance, or at chance where right sds would show twice as much. Note: the rest.",
+        (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
+        (correlation > error, "note", "predicted sd misses the largest errors", mostly),
+        (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
+        (True, level, "predicted sd does not rank the errors", not_ranked),
+    )
+
+
+def _residuals(found: Regressed) -> str:
+    """A picture of the residuals of the first output by their predicted standard deviation."""
     name, scale = found.names[0], found.prediction.total[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
     ax = panel(3.1)
@@ -270,9 +284,4 @@ def _residuals(found: Regressed) -> Picture:
     ax.set(xlabel=f"predicted sd of {name}", ylabel=f"observed minus predicted {name}")
     if float(scale.max()) > 20 * float(scale.median()) > 0:
         ax.set_xscale("log")
-    return drawn(
-        ax,
-        alt=f"Residuals of {name} by predicted standard deviation, which is {float(scale.median()):.3g} in the median "
-        f"and {float(scale.max()):.3g} at most.",
-        caption="Residuals by predicted standard deviation. Where it ranks the errors, they spread from left to right.",
-    )
+    return drawn(ax)

@@ -4,40 +4,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Level", "Section", "Tile", "Verdict", "first_line", "sentence"]
+from scipy.stats import binomtest
+
+__all__ = ["Level", "Section", "Tile", "Verdict", "first_line", "judged", "percent", "plural", "sentence", "wilson"]
 
 Level: TypeAlias = Literal["good", "note", "problem"]
-"""How good the news is."""
+About: TypeAlias = Literal["predictions", "uncertainty", "fit"]
+Case: TypeAlias = tuple[bool, Level, str, str]
+"""Whether it holds, how good the news is, the finding in a few words, and the finding in one or two sentences."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words.
-
-    Args:
-        level: How good the news is.
-        about: What it is about: the predictions, their uncertainty, or the fit.
-        short: The finding in a few words, for the first line of the report; empty if it is good.
-        text: One or two sentences with the numbers.
-        rule: The thresholds.
-    """
+    """A finding in words; `short` is for the first line of the report, and empty if the news is good."""
 
     level: Level
-    about: Literal["predictions", "uncertainty", "fit"]
+    about: About
     short: str
     text: str
-    rule: str
+    rule: str  # the thresholds
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number that is shown large at the top.
-
-    Args:
-        name: What the number is.
-        value: The number, with its unit.
-        remark: What to compare it with.
-    """
+    """A number, with its unit, that is shown large at the top; the remark says what to compare it with."""
 
     name: str
     value: str
@@ -46,48 +36,74 @@ class Tile:
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a report.
-
-    Args:
-        title: Its heading.
-        template: Name of its template, which has its words.
-        values: What the template shows.
-        verdicts: What it comes to; shown at the top of the report.
-        tiles: Its most important numbers; shown at the top of the report.
-        usable: What speaks for the run, in numbers, for the first line of the report.
-    """
+    """One part of a report; verdicts and tiles are shown at the top of the report."""
 
     title: str
     template: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # what the template shows
     verdicts: tuple[Verdict, ...] = ()
     tiles: tuple[Tile, ...] = ()
-    usable: str = ""
+    usable: str = ""  # what speaks for the run, in numbers, for the first line of the report
+
+
+def judged(about: About, rule: str, *cases: Case) -> Verdict:
+    """The verdict of the first case that holds."""
+    return next(Verdict(level, about, short, text, rule) for holds, level, short, text in cases if holds)
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """The decision that all verdicts come to.
-
-    Args:
-        verdicts: The verdicts.
-        usable: What speaks for the run, in numbers; for runs whose predictions have no problem.
-    """
+    """The decision that all verdicts come to; `usable` is what speaks for the run."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
-    faults = "; ".join(verdict.short for verdict in problems)
+    faults = [verdict.short for verdict in problems]
     if any(verdict.about != "uncertainty" for verdict in problems):
-        return f"Not usable as it is: {faults}."
+        return f"Not usable as it is: {'; '.join(faults)}."
     limits = [note.short for note in notes if note.about == "predictions"]
-    number = len(notes) - len(limits)
-    others = f"; {number} {'reservation' if number == 1 else 'reservations'} below" if number else ""
+    others = len(notes) - len(limits)
+    below = f"; {plural(others, 'more note' if limits else 'note')} below" if others else ""
     if problems:
-        faults = "; ".join([faults, *limits])
-        return f"Usable for its predictions, not for its uncertainty: {faults}. {sentence(usable)}{others}."
-    if limits:
-        return f"Usable, but {'; '.join(limits)}: {usable}{others}."
-    return f"Usable: {usable}{others}."
+        named = "; ".join([*faults, *limits])
+        return f"Usable for its predictions, not for its uncertainty: {named}. {sentence(usable)}{below}."
+    return f"Usable, but {'; '.join(limits)}: {usable}{below}." if limits else f"Usable: {usable}{below}."
+
+
+# --- numbers and words ------------------------------------------------------------------------------------------------
 
 
 def sentence(text: str) -> str:
     """The text with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in per cent. Only all are 100 %, and only none are 0 %: others get more digits.
+
+    Example:
+        >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
+        ('97.2 %', '99.996 %', '100.0 %', '50 %')
+    """
+    shown = f"{100 * share:.{digits}f}"
+    is_edge = float(shown) in (0.0, 100.0) and 0 < share < 1
+    return percent(share, digits + 1) if is_edge and digits < 4 else f"{shown} %"
+
+
+def plural(number: int, name: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> plural(1, "epoch"), plural(3000, "epoch")
+        ('1 epoch', '3,000 epochs')
+    """
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def wilson(hits: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a probability.
+
+    Example:
+        >>> low, high = wilson(100, 100)
+        >>> round(low, 3), round(high, 3)
+        (0.963, 1.0)
+    """
+    found = binomtest(hits, total).proportion_ci(0.95, method="wilson")
+    return float(found.low), float(found.high)

@@ -1,0 +1,96 @@
+"""Where a folder is made, and the lock of that place."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._core.files import check_name
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a folder is to be.
+
+    Args:
+        shown: The folder as the user wrote it.
+        real: The same without links and dots.
+    """
+
+    shown: Path
+    real: Path
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "Place":
+        """The place that a path names; a link to a folder is followed."""
+        shown = Path(folder)
+        check_name(shown)
+        if shown.is_symlink() and not shown.exists():
+            raise FileNotFoundError(f"{shown} is a link to {os.readlink(shown)}, which is not there; remove the link.")
+        return cls(shown, shown.resolve())
+
+    @property
+    def part(self) -> Path:
+        """The folder while it is being made."""
+        return self.real.parent / f".{self.real.name}.part"
+
+    @property
+    def lock(self) -> Path:
+        """The lock of both; it is there only while a command writes, and says which."""
+        return self.real.parent / f".{self.real.name}.lock"
+
+
+@contextmanager
+def locked(place: Place, command: str) -> Iterator[None]:
+    """A context in which no other command writes to a place. The kernel releases the lock of a dead process.
+
+    The file is gone afterwards, which libraries of locks do not promise; so a lock is taken anew if its file was
+    removed between its opening and its locking.
+    """
+    if fcntl is None:
+        raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")
+    with told(place):
+        descriptor = _lock(place)
+        while not os.fstat(descriptor).st_nlink:
+            os.close(descriptor)
+            descriptor = _lock(place)
+    try:
+        place.lock.write_text(f"process {os.getpid()} on {socket.gethostname()} (pyro-bnn {command})")
+        yield
+    finally:
+        with suppress(OSError):  # a file that stays does no harm
+            place.lock.unlink()
+        os.close(descriptor)
+
+
+def _lock(place: Place) -> int:
+    """The locked file, as a descriptor."""
+    descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 999).decode(errors="replace") or "another process"
+        os.close(descriptor)
+        raise BlockingIOError(f"{place.shown} is being written by {holder}; wait until it ends.") from None
+    return descriptor
+
+
+@contextmanager
+def told(place: Place) -> Iterator[None]:
+    """A context in which what the system says against writing becomes a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:  # it is one
+            raise
+        where = "" if error.filename is None else f": {error.filename}"
+        raise OSError(
+            f"{place.shown} cannot be written ({(error.strerror or str(error)).lower()}{where}); choose another folder."
+        ) from error

@@ -1,0 +1,180 @@
+"""The curvature of a likelihood in many weights, and the covariance that follows, in three structures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Covariance(ABC):
+    """The covariance matrix of P weights, as far as its structure stores it.
+
+    Args:
+        tensors: All numbers, by name, as a file holds them.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = dict(tensors)
+
+    @abstractmethod
+    def deviation(self, noise: Tensor) -> Tensor:
+        """A draw of N(0, covariance), made from one of N(0, 1), both of shape (P,)."""
+
+    @abstractmethod
+    def times(self, vector: Tensor) -> Tensor:
+        """The covariance matrix times a vector of shape (P,)."""
+
+    @abstractmethod
+    def variances(self) -> Tensor:
+        """The variance of each weight, shape (P,)."""
+
+    def to(self, like: Tensor) -> "Covariance":
+        """A copy on the device and in the dtype of a tensor, as a file gives it back.
+
+        Its memory is contiguous: products depend, in their last bits, on the order and alignment of the numbers.
+        """
+        kinds = {name: value.to(like) for name, value in self.tensors.items()}
+        return type(self)({n: value.clone(memory_format=torch.contiguous_format) for n, value in kinds.items()})
+
+
+class Full(Covariance):
+    """All covariances, by the Cholesky factor L of the precision L L^T: `factor`, lower triangular, shape (P, P)."""
+
+    def deviation(self, noise: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
+
+    def times(self, vector: Tensor) -> Tensor:
+        return self.deviation(torch.linalg.solve_triangular(self.tensors["factor"], vector[:, None], upper=False)[:, 0])
+
+    def variances(self) -> Tensor:
+        return torch.cholesky_inverse(self.tensors["factor"]).diagonal()
+
+
+class AlongAxes(Covariance):
+    r"""Independent numbers along axes, with the standard deviations `scales`, shape (P,).
+
+    The axes are the weights themselves, or those of Kronecker factors. There, a parameter of m times n weights has the
+    axes :math:`u_i \otimes v_j`, with u the columns of `left.0`, shape (m, m), and v those of `right.0`, shape (n, n);
+    the next parameter has `left.1` and `right.1`.
+    """
+
+    def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Axes u and v of each parameter, and its parts of some vectors, shape (m, n)."""
+        names = range(len(self.tensors) // 2)
+        axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
+        shapes = [(len(left), len(right)) for left, right in axes]
+        each = zip(*(vector.split([m * n for m, n in shapes]) for vector in vectors), strict=True)
+        for (left, right), shape, parts in zip(axes, shapes, each, strict=True):
+            yield left, right, *(part.view(shape) for part in parts)
+
+    def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
+        """A vector with its part along each axis multiplied by a factor."""
+        if "left.0" not in self.tensors:
+            return factors * vector
+        parts = self._parts(vector, factors)
+        return torch.cat([(u @ ((u.mT @ part @ v) * factor) @ v.mT).flatten() for u, v, part, factor in parts])
+
+    def deviation(self, noise: Tensor) -> Tensor:
+        return self._multiplied(noise, self.tensors["scales"])
+
+    def times(self, vector: Tensor) -> Tensor:
+        return self._multiplied(vector, self.tensors["scales"].square())
+
+    def variances(self) -> Tensor:
+        squares = self.tensors["scales"].square()
+        if "left.0" not in self.tensors:
+            return squares
+        return torch.cat([(u.square() @ part @ v.square().mT).flatten() for u, v, part in self._parts(squares)])
+
+
+KINDS: dict[str, type[Covariance]] = {"full": Full, "kronecker": AlongAxes, "diagonal": AlongAxes}
+"""The covariance of each structure."""
+
+
+def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a covariance's tensors, given those of the parameters."""
+    total = sum(shape.numel() for shape in shapes)
+    if structure == "full":
+        return {"factor": (total, total)}
+    expected: dict[str, tuple[int, ...]] = {"scales": (total,)}
+    if structure == "kronecker":
+        for index, shape in enumerate(shapes):
+            m, n = shape[:1].numel(), shape[1:].numel()
+            expected |= {f"left.{index}": (m, m), f"right.{index}": (n, n)}
+    return expected
+
+
+class Curvature(ABC):
+    r"""The matrix :math:`G = \sum_k \beta_k G_k`, P x P and not negative; the precision is G + diag(prior precision).
+
+    The G_k belong to the noise scales of the outputs, with precisions beta; of most likelihoods there is one, and beta
+    is 1. All numbers are in double precision.
+    """
+
+    @abstractmethod
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        """Logarithm of the determinant of the precision, differentiable.
+
+        Args:
+            noise: Precisions of the noise, beta, shape (K,).
+            prior: Prior precisions, shape (P,), or (1,) if they are all the same.
+        """
+
+    @abstractmethod
+    def covariance(self, noise: Tensor, prior: Tensor) -> Covariance:
+        """The inverse of the precision; for arguments see :meth:`log_det`."""
+
+
+@dataclass(frozen=True)
+class FullCurvature(Curvature):
+    """All of the G_k, shape (K, P, P)."""
+
+    matrices: Tensor
+
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        if len(noise) == len(prior) == 1:  # the eigenvalues are computed once for all priors
+            return (noise * self._eigenvalues + prior).log().sum()
+        return 2 * self.covariance(noise, prior).tensors["factor"].diagonal().log().sum()
+
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        return torch.linalg.eigvalsh(self.matrices[0]).clamp_min(0)
+
+    def covariance(self, noise: Tensor, prior: Tensor) -> Full:
+        matrix = noise[0] * self.matrices[0] if len(noise) == 1 else torch.tensordot(noise, self.matrices, 1)
+        factor, info = torch.linalg.cholesky_ex(matrix + prior.expand(len(matrix)).diag())
+        if int(info):
+            raise ValueError(
+                "the curvature cannot be inverted in double precision, since the prior is too wide for it; use a "
+                "narrower prior, or another `structure`."
+            )
+        return Full({"factor": factor})
+
+
+@dataclass(frozen=True)
+class CurvatureAlongAxes(Curvature):
+    """The curvatures along axes, shape (K, P); prior precisions must be the same along all axes of a parameter."""
+
+    values: Tensor
+    axes: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def log_det(self, noise: Tensor, prior: Tensor) -> Tensor:
+        return (noise @ self.values + prior).log().sum()
+
+    def covariance(self, noise: Tensor, prior: Tensor) -> AlongAxes:
+        return AlongAxes({"scales": (noise @ self.values + prior).rsqrt(), **self.axes})
+
+
+def kronecker(factors: Sequence[Sequence[Tensor]]) -> CurvatureAlongAxes:
+    """The curvature of Kronecker factors: for each parameter one or two symmetric matrices."""
+    axes: dict[str, Tensor] = {}
+    parts = []
+    for index, matrices in enumerate(factors):
+        (left_values, left), *others = [torch.linalg.eigh(matrix) for matrix in matrices]
+        right_values, right = others[0] if others else (left.new_ones(1), left.new_ones(1, 1))
+        axes |= {f"left.{index}": left, f"right.{index}": right}
+        parts.append(torch.outer(left_values.clamp_min(0), right_values.clamp_min(0)).flatten())
+    return CurvatureAlongAxes(torch.cat(parts)[None], axes)

@@ -1,0 +1,223 @@
+"""What a fit takes from a model: a plain network at a point, the prior, and the log-likelihood there."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor, nn
+
+from ..._core import checks as _checks
+from ..._core.copies import copied
+from ..._core.inputs import Inputs, Pair, Pairs, call, num_rows
+from ..._core.reflection import unwrap
+from ..._core.scope import EXCLUSIVE, without_pyro
+from ...modelling.likelihoods import CategoricalLikelihood, GaussianLikelihood
+from ...modelling.model import BayesianModel, network_values
+from ..guides import GuidePosterior
+from ..posterior import Draw, Posterior
+from ._evidence import LATENT, latent_noise
+from ._matrices import SERVED, owners
+
+MANY_ROWS = 4096
+"""Heuristic: rows of a batch of features. Each batch costs a pass over a matrix of up to 36 million numbers."""
+
+
+def check_model(model: BayesianModel, structure: str) -> None:
+    """Raise if there is no Gauss-Newton matrix of this likelihood, or something else than weights is random."""
+    likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
+    if type(likelihood) not in SERVED:
+        names = ", ".join(kind.__name__ for kind in SERVED)
+        raise ValueError(
+            f"the likelihood must be one of {names} for a Gauss-Newton matrix, got {type(likelihood).__name__}; "
+            f"{remedy}."
+        )
+    others = {*model.latent_names} - {*model.site_names, LATENT}
+    if others:
+        raise ValueError(
+            f"only weights and a noise scale may be random here, but the model has the latent variables "
+            f"{sorted(others)}; use a fixed prior, whose precision the data choose by "
+            f'`prior_precision="evidence"`, or {remedy}.'
+        )
+    if structure != "kronecker":
+        return
+    other = 'use structure="diagonal", or "full" for few weights'
+    if type(likelihood) not in (CategoricalLikelihood, GaussianLikelihood):
+        raise ValueError(
+            "Kronecker factors are for CategoricalLikelihood or GaussianLikelihood, got "
+            f"{type(likelihood).__name__}; {other}."
+        )
+    is_weighted = isinstance(likelihood, CategoricalLikelihood) and likelihood.class_weights is not None
+    if likelihood.has_row_weights or is_weighted:
+        raise ValueError(f"Kronecker factors need rows and classes without weights; leave them out, or {other}.")
+    prior = latent_noise(model)
+    num_scales = 1 if prior is None else prior.event_shape.numel()
+    if num_scales > 1:
+        raise ValueError(f"Kronecker factors need one noise scale for all outputs, got {num_scales}; {other}.")
+
+
+def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: bool) -> tuple[Tensor, Tensor]:
+    """Means and precisions of the prior of some sites, each of shape (P,), in double precision.
+
+    Raises:
+        ValueError: If it is not Gaussian and fixed, or, for Kronecker factors, not the same in all of a parameter.
+    """
+    remedy = "use NormalPrior, FanInNormalPrior, NetworkNormalPrior or PosteriorPrior, or `fit_laplace` or `fit_svi`"
+    if not model.has_fixed_priors:
+        raise ValueError(
+            "the prior must be Gaussian and fixed, got one that depends on latent variables or on learned numbers; "
+            f'{remedy}. A fixed prior whose precision the data choose is `prior_precision="evidence"`.'
+        )
+    means, precisions = [], []
+    for name in sites:
+        prior, shape = unwrap(model.prior_of(name)), model.initial_value(name).shape
+        if type(prior) is not dist.Normal:
+            raise ValueError(f"the prior of `{name}` must be Gaussian, got {type(prior).__name__}; {remedy}.")
+        scales = prior.scale.expand(shape).double().flatten()
+        if is_kronecker and bool((scales != scales[0]).any()):
+            raise ValueError(
+                f"Kronecker factors need the same prior scale for all weights of `{name}`, got "
+                f"{float(scales.min()):.4g} to {float(scales.max()):.4g}; "
+                'use structure="diagonal", or a `prior_precision`.'
+            )
+        means.append(prior.loc.expand(shape).double().flatten())
+        precisions.append(scales.square().reciprocal())
+    return torch.cat(means), torch.cat(precisions)
+
+
+# --- the point --------------------------------------------------------------------------------------------------------
+
+
+def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None) -> Draw:
+    """The point, for every latent variable, on the device of the model and in its dtype."""
+    prior = latent_noise(model)
+    latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # until it is chosen
+    if init is None:
+        return {name: model.initial_value(name).detach().clone() for name in model.site_names} | latent
+    if not isinstance(init, (Posterior, Mapping)):
+        raise ValueError(
+            "`init` must be a posterior, or values by site such as `guide.median()`, got "
+            f"{_checks.described(init)}; wrap a guide in `GuidePosterior`."
+        )
+    if isinstance(init, GuidePosterior) and init.pruned_sites:
+        raise ValueError(
+            "`init` must not be pruned, since its removed weights would be random again; fit at the posterior before "
+            "pruning, or pass `init.median()` if the zeros are weights like all others."
+        )
+    values = init.median() if isinstance(init, Posterior) else dict(init)
+    own = network_values(model)
+    others = [name for name in values if name in own and not torch.equal(values[name].to(own[name]), own[name])]
+    if others:
+        raise ValueError(
+            f"`init` must be a point of this network, got one with other values of {others} than the network has; "
+            "write these into the model first, as a fit in it does, or `refresh_batch_norm(model, values, x)` for "
+            "statistics of batch normalisation."
+        )
+    model.check_latents({name: value for name, value in values.items() if name not in own} | latent)
+    return {name: values[name].detach().to(model.like) for name in model.site_names} | latent
+
+
+def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
+    """Raise unless the network has one row of outputs for each row, and always the same ones."""
+    with torch.no_grad():
+        first, second = (model.output_given(values, x) for _ in range(2))
+    if first.dim() != 2:
+        raise ValueError(
+            f"the network's output must have shape (N, C) for a Gauss-Newton matrix, got {_checks.shape(first)}; give "
+            "it one axis of outputs, as with `nn.Flatten()` or `.unsqueeze(-1)`."
+        )
+    model.likelihood.check_output(first)
+    if not torch.equal(first, second):
+        raise ValueError(
+            "the network gives different outputs for the same weights, since it draws random numbers even in eval mode "
+            "(MCDropout); leave that layer out, or fit with `fit_svi`."
+        )
+
+
+def expansion(
+    model: BayesianModel, rows: Pairs, values: Mapping[str, Tensor], sites: Sequence[str]
+) -> tuple[float, Tensor]:
+    """The log-likelihood of all rows in nats, and its gradient in some sites, shape (P,), in double precision."""
+    leaves = [values[site].detach().clone().requires_grad_() for site in sites]
+    given = {**values, **dict(zip(sites, leaves, strict=True))}
+    total = 0.0
+    gradient = torch.zeros(sum(map(torch.numel, leaves)), dtype=torch.float64, device=model.device)
+    for x, y in rows:
+        with torch.enable_grad():
+            density = model.log_likelihood(given, x, y) * (num_rows(x) / model.num_data)
+            parts = torch.autograd.grad(density, leaves, materialize_grads=True)
+        total += float(density.detach())
+        gradient += torch.cat([part.flatten() for part in parts]).double()
+    return total, gradient
+
+
+# --- the network at the point -----------------------------------------------------------------------------------------
+
+
+def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
+    """A copy of a model's network in eval mode at the point; only the parameters of the `random` sites need gradients.
+
+    A tied weight is one parameter of several layers.
+    """
+    weights = model.network_weights(values)
+    with EXCLUSIVE:  # another thread's draw may be in the network
+        net = without_pyro(copied(model.network))
+    net.requires_grad_(False).eval()
+    for site, paths in model.parameter_paths.items():
+        shared = nn.Parameter(weights[paths[0]].detach().clone(), requires_grad=site in random)
+        for path in paths:
+            owner, _, name = path.rpartition(".")
+            layer = net.get_submodule(owner)
+            delattr(layer, name)
+            layer.register_parameter(name, shared)
+    return net
+
+
+def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
+    """The sites of the parameters that need gradients, in the order in which the network has them."""
+    sites = {path: site for site, paths in model.parameter_paths.items() for path in paths}
+    return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
+
+
+def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
+    """The last layer, if it is linear, gives the output, and has all the parameters that need gradients."""
+    found = owners(net)
+    if len(found) != 1 or type(found[0]) is not nn.Linear:
+        return None
+    layer = found[0]
+    if not all(parameter.requires_grad for parameter in layer.parameters()):
+        return None
+    with torch.no_grad():
+        taken, output = _inputs_of(layer, net, x)
+        is_last = len(taken) == 1 and taken[0].dim() == 2 and torch.equal(layer(taken[0]), output)
+    return layer if is_last else None
+
+
+def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
+    """What a last layer takes, shape (N, D), with the targets, in large batches; the rest of the network runs once."""
+    parts: list[tuple[Tensor, Tensor]] = []
+    for x, y in source:
+        with torch.no_grad():
+            taken, _ = _inputs_of(layer, net, x)
+        parts.append((taken[0], y))
+        if sum(len(targets) for _, targets in parts) >= MANY_ROWS:
+            yield _joined(parts)
+            parts = []
+    if parts:
+        yield _joined(parts)
+
+
+def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    inputs, targets = zip(*parts, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def _inputs_of(layer: nn.Module, net: nn.Module, x: Inputs) -> tuple[list[Tensor], Tensor]:
+    """What a layer is given in a run of the network, and what the network returns."""
+    taken: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
+    try:
+        output = call(net, x)
+    finally:
+        handle.remove()
+    assert isinstance(output, Tensor)
+    return taken, output
