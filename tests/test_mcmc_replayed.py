@@ -192,10 +192,10 @@ def test_hmc_runs_what_cannot_be_recorded_as_it_is_and_says_why(name, monkeypatc
 def test_hmc_is_not_written_in_c_and_says_so():
     model, x, y = small_model(num_data=6)
     options = {"sampler": pb.HMC(2), "num_samples": 4, "num_warmup": 4, "num_chains": 1, "seed": 0}
-    with pytest.raises(ValueError, match="`compile=True` draws in C, but NUTS is the one sampler that is written in C"):
+    with pytest.raises(ValueError, match="`compile=True` draws in C, but only NUTS and MCLMC are written in C"):
         pb.fit_mcmc(model, (x, y), compile=True, **options)
     found = quietly(pb.fit_mcmc, model, (x, y), compile="auto", **options)
-    assert found.path == "replayed: NUTS is the one sampler that is written in C"
+    assert found.path == "replayed: only NUTS and MCLMC are written in C"
 
 
 def test_a_recorded_potential_takes_points_of_any_memory_layout():

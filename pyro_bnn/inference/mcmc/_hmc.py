@@ -11,7 +11,7 @@ from ..._core import checks as _checks
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, leapfrog, refusal
 from ._replayed import replayed_or_eager
 
-NOT_IN_C = "NUTS is the one sampler that is written in C"
+NOT_IN_C = "only NUTS and MCLMC are written in C"
 
 
 @dataclass(frozen=True)
