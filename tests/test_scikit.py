@@ -233,6 +233,15 @@ def test_every_method_learns_both_problems_and_can_be_pickled_to_the_bit(method)
     assert again.status_ == regressor.status_
 
 
+def test_an_activation_has_a_name_or_is_a_function():
+    X, y = curve(30)
+    named, made, other = (
+        pb.BNNRegressor(**SHORT, activation=activation).fit(X, y) for activation in ("relu", torch.nn.ReLU, "silu")
+    )
+    assert (named.predict(X) == made.predict(X)).all()
+    assert (named.predict(X) != other.predict(X)).any()
+
+
 def test_early_stopping_leaves_rows_out_and_keeps_the_best():
     random = np.random.default_rng(0)
     X, y = random.normal(size=(40, 5)), random.normal(size=40)  # nothing to learn: the first looks are the best
@@ -306,7 +315,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "mcmc"}, "`method` must be one of 'svi', 'nuts', 'laplace', 'ensemble', got 'mcmc'"),
+        ({"method": "mcmc"}, "`method` must be one of 'svi', 'nuts', 'mclmc', 'laplace', 'ensemble', got 'mcmc'"),
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),
@@ -316,7 +325,8 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
         ({"kl_weight": -1}, "a KL weight must be a finite number of at least 0"),
         ({"hidden_layer_sizes": (0,)}, "`sizes` must be a whole number of at least 1"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "`validation_fraction` must lie strictly between"),
-        ({"activation": "relu"}, "`activation` must be a function that makes a module"),
+        ({"activation": "relus"}, "`activation` must be 'relu', 'tanh', 'logistic', 'silu', 'gelu' or a function that"),
+        ({"activation": 3}, "`activation` must be a function that makes a module"),
     ],
 )
 def test_wrong_parameters_are_told(settings, message):

@@ -25,7 +25,7 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
 from ...results.prediction import predict
 from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
-from ._methods import METHODS, WITHOUT_VALIDATION, Settings, Task
+from ._methods import ACTIVATIONS, METHODS, WITHOUT_VALIDATION, Settings, Task
 
 GAIN = 2.0
 """Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results). Under it a
@@ -96,13 +96,19 @@ class BNNEstimator(Settings):
             likelihood = likelihood.with_row_weights()
             targets = likelihood.join_weights(y, torch.from_numpy(weights))
         prior = FanInNormalPrior(GAIN) if self.prior is None else self.prior
+        activation = self.activation
+        if isinstance(activation, str):
+            if activation not in ACTIVATIONS:
+                names = ", ".join(map(repr, ACTIVATIONS))
+                raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}.")
+            activation = ACTIVATIONS[activation]
         hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
 
         def make_model(seed: int) -> BayesianModel:
             with seeded(seed):
                 first = nets.Standardize(mean, scale)
                 sizes = [x.shape[1], *hidden, likelihood.num_outputs(num_targets)]
-                net = nets.mlp(sizes, activation=self.activation, first=[first]).to(DTYPE)
+                net = nets.mlp(sizes, activation=activation, first=[first]).to(DTYPE)
             return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
 
         held = None if held_out is None else (x[held_out], targets[held_out])

@@ -14,7 +14,7 @@ from ..._core.scope import silent_fits
 from ...auto.fitting import fit
 from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta
-from ...inference.mcmc import fit_nuts
+from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...modelling.likelihoods import MixtureDensityLikelihood
 from ...modelling.model import BayesianModel
@@ -28,6 +28,9 @@ DRAWS = 200
 
 TREE_DEPTH = 6
 """Heuristic: largest depth of NUTS's trees, 63 leapfrog steps."""
+
+MODE_WARMUP = 600
+"""Heuristic: draws of ten steps with which each chain of MCLMC warms up, from its mode."""
 
 MOST_FULL = 1000
 """Heuristic: weights up to which Laplace's method takes the covariance of all of them, whose search for the largest
@@ -44,7 +47,7 @@ class Settings(BaseEstimator):
     hidden_layer_sizes: Sequence[int] | int = (20,)
     _: KW_ONLY
     method: str = "svi"
-    activation: Callable[[], nn.Module] = nn.Tanh
+    activation: Callable[[], nn.Module] | str = nn.Tanh
     prior: Prior | None = None
     max_iter: int | None = None
     batch_size: int | None = None
@@ -57,6 +60,16 @@ class Settings(BaseEstimator):
     num_chains: int = 2
     random_state: Any = None
     verbose: bool = False
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+"""Activations by the names that scikit-learn's own networks have, and two more."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,26 @@ def nuts(task: Task) -> Fitted:
     return Fitted(model, posterior, draws)
 
 
+def mclmc(task: Task) -> Fitted:
+    """An ensemble whose members are modes, each explored by a chain of microcanonical Langevin dynamics."""
+    model = task.make_model(task.seed)
+    draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
+    with silent_fits():
+        posterior = fit_mcmc(
+            model,
+            task.data,
+            sampler=MCLMC(),
+            init=Descent(),
+            num_samples=draws,
+            num_warmup=MODE_WARMUP if task.settings.max_iter is None else draws,
+            num_chains=_checks.at_least("num_members", task.settings.num_members, 1),
+            compile="auto",
+            progress=bool(task.settings.verbose),
+            seed=task.seed,
+        )
+    return Fitted(model, posterior, draws)
+
+
 def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl_weight: float = 1.0) -> Fitted:
     settings = task.settings
     learning_rate = _checks.positive("learning_rate", settings.learning_rate)
@@ -156,8 +189,14 @@ def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl
     return Fitted(model, posterior, len(posterior.history.epochs))
 
 
-WITHOUT_VALIDATION = frozenset({"nuts"})
+WITHOUT_VALIDATION = frozenset({"nuts", "mclmc"})
 """Methods that have no use for rows that are set aside, and so get them all."""
 
-METHODS: dict[str, Callable[[Task], Fitted]] = {"svi": svi, "nuts": nuts, "laplace": laplace, "ensemble": ensemble}
+METHODS: dict[str, Callable[[Task], Fitted]] = {
+    "svi": svi,
+    "nuts": nuts,
+    "mclmc": mclmc,
+    "laplace": laplace,
+    "ensemble": ensemble,
+}
 """Each method by the name that `method=` takes."""

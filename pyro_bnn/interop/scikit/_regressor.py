@@ -25,31 +25,35 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Inputs and targets are standardised inside. The network is an MLP whose weights have a prior, and so has the scale
     of the noise. Several targets share the network; each has noise of its own.
 
-    Which `method`? ``"svi"`` is the default: one Gaussian for each weight, fast, for any number of rows.
-    ``"nuts"`` draws from the exact posterior and predicts best, but takes time that grows with the rows: for up to some
-    thousand. ``"ensemble"`` is several point estimates, good where the target is nearly without noise. ``"laplace"`` is
-    a Gaussian around one point estimate, for any number of rows; above 1000 weights, of the last layer only. It
-    predicts with the network that is linear in its weights there, and chooses the noise, and a prior that you do not
-    name, by the evidence. It takes Gaussian priors, and all likelihoods but mixtures.
+    Which `method`? ``"svi"`` is the default: one Gaussian for each weight, fast, for any number of rows. ``"nuts"``
+    draws from the exact posterior, in time that grows with the rows: for up to some thousand. ``"mclmc"`` trains
+    `num_members` networks and lets a Markov chain explore the mode of each: best where the modes of the posterior
+    differ, above all with two or more hidden layers, at several times the cost. ``"ensemble"`` is several point
+    estimates, good where the target is nearly without noise. ``"laplace"`` is a Gaussian around one point estimate, for
+    any number of rows; above 1000 weights, of the last layer only. It predicts with the network that is linear in its
+    weights there, and chooses the noise, and a prior that you do not name, by the evidence. It takes Gaussian priors,
+    and all likelihoods but mixtures.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; a number is one layer.
-        method: How to infer: ``"svi"``, ``"nuts"``, ``"laplace"`` or ``"ensemble"``.
+        method: How to infer: ``"svi"``, ``"nuts"``, ``"mclmc"``, ``"laplace"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
-        activation: Function that makes the activation after each hidden layer.
+        activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
+            ``"gelu"``, or a function that makes one.
         prior: Prior of the weights; None is a Gaussian whose variance is inverse to the number of a unit's inputs.
         max_iter: Limit of epochs; None takes that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
-            ``"nuts"`` the number of draws of each chain, after as many of warm-up; None is 200.
-        batch_size: Number of rows in a batch; None chooses it from the number of rows. NUTS has no batches.
+            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, after as many of warm-up; None is 200, for
+            ``"mclmc"`` after 600 of warm-up.
+        batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains have none.
         learning_rate: First learning rate of Adam.
-        early_stopping: Whether to leave out rows, and keep the epoch that predicts them best. NUTS uses all rows.
+        early_stopping: Whether to leave out rows, and keep the epoch that predicts them best. Markov chains use all.
         validation_fraction: Share of the rows that are left out by `early_stopping`.
         kl_weight: Weight of the KL divergence of ``"svi"``. With 1 it is the bound itself; less follows the data more
             closely, with narrower weights.
         num_samples: Number of weight draws of a prediction.
-        num_members: Number of members of ``"ensemble"``.
+        num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed, or numpy generator, of everything random, predictions included; None draws a seed at each
             fit and leaves numpy's global generator as it was.
@@ -59,7 +63,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
         posterior_: Its :class:`~pyro_bnn.Posterior`.
         status_: How the fit ended and, if there is trouble, what to try.
-        n_iter_: Number of epochs; of draws for ``"nuts"``.
+        n_iter_: Number of epochs; of draws for ``"nuts"`` and ``"mclmc"``.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
 
