@@ -75,9 +75,9 @@ TUTORIALS = {
         {
             "num_samples=150, num_warmup=150, max_tree_depth=7": "num_samples=25, num_warmup=40, max_tree_depth=5",
             "num_samples=600": "num_samples=100",
-            "num_draws=50": "num_draws=20",
+            "num_samples=50": "num_samples=20",
         },
-        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 ch.*outside.*nuts +mean-field .* 0\.[2-7]\d* ± 0",
+        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 ch.*outside, compared with nuts.*mean-field .* 0\.[2-7]\d* ± 0",
     ),
     "plot_4_prune.py": (
         {},

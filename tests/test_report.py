@@ -123,7 +123,7 @@ def test_the_numbers_are_those_of_evaluate(good, pyro_bnn, runs):  # noqa: F811
     words = Page(good[0]).words
     last = found["rows"][-1]
     assert f"{100 * last['accuracy']:.1f} % of {found['num_test']} test images are right" in words
-    numbers = (f"{100 * last['accuracy']:.2f} %", f"{-last['nll']:.4f}", f"{last['brier']:.4f}")
+    numbers = (f"{100 * last['accuracy']:.2f} %", f"{last['nll']:.4f}", f"{last['brier']:.4f}")
     assert f"average over 20 draws{' '.join(numbers)}".replace(" ", "") in words.replace(" ", "")
     assert f"AUROC {found['ood']['entropy']['auroc']:.3f}" in words
 

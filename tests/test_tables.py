@@ -97,7 +97,7 @@ def test_every_likelihood_of_numbers_is_trained_evaluated_and_predicts(pyro_bnn,
     trained(pyro_bnn, table, run, "--likelihood", likelihood)
     assert pyro_bnn("evaluate", run, "--num-samples", 5)[0] == 0
     code, _, err = pyro_bnn("predict", run, table, "--out", out, "--num-samples", 5)
-    assert (code, "log likelihood" in err) == (0, True)
+    assert (code, "nll" in err) == (0, True)
     for row in predictions_in(out):
         parts = float(row["aleatoric_sd"]) ** 2 + float(row["epistemic_sd"]) ** 2
         assert float(row["sd"]) ** 2 == pytest.approx(parts, rel=1e-5)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pyro_bnn.inference.svi._saved import KIND
+from pyro_bnn.inference.svi._checkpoint import KIND
 
 from pyro_bnn._core.files import read_state
 

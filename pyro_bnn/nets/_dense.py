@@ -31,6 +31,7 @@ def mlp(
     sizes = _checks.items("sizes", sizes, "a list of whole numbers, such as [784, 400, 10]")
     if len(sizes) < 2:
         raise ValueError(f"`sizes` must name inputs and outputs at least, got {list(sizes)}.")
+    first = checked_modules("first", first)
     if not callable(activation) or isinstance(activation, nn.Module):
         got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
         raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
@@ -42,7 +43,7 @@ def mlp(
         if layers:
             layers += [activation()] if dropout is None else [activation(), MCDropout(dropout)]
         layers.append(nn.Linear(num_in, num_out))
-    return nn.Sequential(*checked_modules("first", first), *layers)
+    return nn.Sequential(*first, *layers)
 
 
 def checked_modules(name: str, values: object) -> list[nn.Module]:

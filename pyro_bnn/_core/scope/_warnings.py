@@ -46,6 +46,6 @@ def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> No
 def outer_stacklevel() -> int:
     """The `stacklevel` with which a warning of the caller points to the first line outside of this package."""
     frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == __name__.partition(".")[0]:
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
         frame, level = frame.f_back, level + 1
     return level

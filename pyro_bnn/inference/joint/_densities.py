@@ -281,7 +281,8 @@ def groups_of(
         if not chosen:
             continue
         parts = [layout.slices[site.name] for site in chosen]
-        columns = torch.cat([torch.arange(part.start, part.stop) for part in parts]).to(chosen[0].start.device)
+        device = chosen[0].start.device
+        columns = torch.cat([torch.arange(part.start, part.stop, device=device) for part in parts])
         arguments = []
         for name in kind.arg_constraints:
             joined = torch.cat([getattr(bases[s.name], name).expand(s.start.shape).flatten() for s in chosen])
