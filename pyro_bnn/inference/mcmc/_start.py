@@ -51,7 +51,7 @@ class Descent:
     """
 
     num_steps: int = 2000
-    learning_rate: float = 0.01
+    learning_rate: float = 0.02
     init: Init | None = None
 
     def __post_init__(self) -> None:
