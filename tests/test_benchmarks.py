@@ -6,13 +6,14 @@ import math
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pyro import poutine
 from torch import nn
 
 import benchmarks.__main__
-from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell, nuts
+from benchmarks import _blundell, _measure, _peers, _rows, mnist_blundell, modes, nuts
 from benchmarks._steps import FitSVI, HandWritten, Setting
 from pyro_bnn.app.images import load_data
 from pyro_bnn.app.recipes import RECIPES
@@ -174,6 +175,18 @@ def test_the_rows_are_named_apart_and_the_networks_have_their_size():
     assert len(set(names)) == len(names)
     assert sum(parameter.numel() for parameter in Setting().net().parameters()) == 478_410
     assert Setting((16, 32), is_conv=True).net()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+def test_the_benchmark_of_modes_scores_chains_on_a_table(program, tmp_path):
+    x = np.linspace(-2, 2, 100)
+    rows = np.stack([x, np.sin(2 * x)], 1)
+    np.savetxt(tmp_path / "sine.csv", rows, delimiter=",", header="x,y", comments="")
+    options = ["--seeds", 2, "--chains", 2, "--warmup", 400, "--samples", 100]
+    printed = program(modes.main, tmp_path / "sine.csv", *options)
+    rmse, nll, mixture, *_ = (float(cell) for cell in printed.splitlines()[0].strip("| ").split(" | ")[1:])
+    assert 0 < rmse < 0.3
+    assert max(nll, mixture) < 0.5
+    assert "mean ± sd: rmse 0." in printed
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from pyro_bnn.inference.svi._checkpoint import KIND
 
 from pyro_bnn._core.files import read_state
+from pyro_bnn.inference.svi._checkpoint import KIND
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
 
