@@ -77,7 +77,7 @@ TUTORIALS = {
             "num_samples=600": "num_samples=100",
             "num_samples=50": "num_samples=20",
         },
-        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 ch.*outside, compared.*mean-field .* 0\.[2-7]\d* ± 0",
+        r"(?s)No sign of.*\nprior-dominated: .*\ncollapsed: .*NUTS: 4 ch.*outside, c.*mean-field .* 0\.[2-7]\d* ± 0",
     ),
     "plot_4_prune.py": (
         {},
