@@ -1,9 +1,9 @@
 """Pyro's autoguides, made so that their known traps are avoided.
 
 A plain autoguide makes its parameters at its first call: before that call no state dict can be loaded into it, and if
-the call has no targets, the observed site becomes a latent one. The guides of this module see only
-the latent variables and have all their parameters from the start. Their values start where `init` says, never from
-parameters of the same name in Pyro's global store.
+the call has no targets, the observed site becomes a latent one. The guides of this module see only the latent
+variables, and have all their parameters from the start. These begin where `init` says, never at parameters of the same
+name in Pyro's global store.
 """
 
 from typing import TypeVar

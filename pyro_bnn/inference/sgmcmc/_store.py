@@ -142,7 +142,7 @@ def read_header(path: Path) -> Header:
             return Header(about["run"], tuple(draws.get_shape()), draws.get_dtype())
     except (safetensors.SafetensorError, OSError, UnicodeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"`store` must be a file of draws of the run that is resumed, got {path}, which is another file or damaged; "
+            f"`store` must be a file of draws of the run that is resumed, got {path}, which is not one or damaged; "
             "choose another path."
         ) from error
 
