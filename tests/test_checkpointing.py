@@ -99,7 +99,7 @@ def test_what_would_be_lost_or_could_not_be_written_is_refused_before_the_comput
 
     run(tmp_path / "file")
     content = (tmp_path / "file").read_bytes()
-    with pytest.raises(FileExistsError, match=r"to go on from it, pass `resume='.*file'`"):
+    with pytest.raises(FileExistsError, match=r"to resume from it, pass `resume='.*file'`"):
         run(tmp_path / "file")
     with pytest.raises(FileExistsError):
         run(tmp_path / "file", resume=tmp_path / "other")

@@ -92,7 +92,7 @@ def test_a_noise_scale_that_the_dtype_cannot_hold_is_refused(scale):
 
 @pytest.mark.parametrize("mixing", [1e-50, 1e-9, 1 - 1e-12])
 def test_a_mixture_of_one_component_is_refused(mixing):
-    with pytest.raises(ValueError, match=r"`mixing` must lie between 1.2e-07 and one minus that in torch.float32"):
+    with pytest.raises(ValueError, match=r"`mixing` must lie between 1.2e-07 and 1 - 1.2e-07 in torch.float32"):
         make_model(pb.ScaleMixturePrior(mixing, 1.0, 0.1))
 
 

@@ -251,7 +251,7 @@ def test_files_that_cannot_be_gone_on_from_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no file"):
         problem_fit(Mortal(pb.NUTS()), resume=tmp_path / "nothing")
     content = path.read_bytes()
-    with pytest.raises(FileExistsError, match="to go on from it, pass `resume="):
+    with pytest.raises(FileExistsError, match="to resume from it, pass `resume="):
         problem_fit(Mortal(pb.NUTS()), checkpoint=path)
     assert path.read_bytes() == content
     path.write_bytes(content[:-7])

@@ -126,7 +126,7 @@ def keeping(
 
 
 def check_target(path: Path, resume: str | Path | None, name: str | Path) -> None:
-    """Raise before a computation if its state could not be written after hours of it, or would replace another."""
+    """Raise before a long computation starts if its state could not be written, or would replace another file."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
@@ -134,7 +134,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
         raise OSError(f"`checkpoint` cannot be {str(path)[:100]!r} ({error}); choose another path.") from error
     if path.exists() and not (resume is not None and Path(resume).exists() and path.samefile(resume)):
         raise FileExistsError(
-            f"`checkpoint` must be a new file, but {path} exists; to go on from it, pass `resume={str(name)!r}`, "
+            f"`checkpoint` must be a new file, but {path} exists; to resume from it, pass `resume={str(name)!r}`, "
             "otherwise choose another path or remove it."
         )
     folder = path.resolve().parent

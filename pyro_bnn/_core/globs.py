@@ -29,7 +29,7 @@ MOST_NAMES = 8
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """What to write instead of a glob that matches none of some names, for a message.
+    """For a message: what to write instead of a glob that matches none of the names.
 
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"
@@ -49,7 +49,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
 
 def _corrected(glob: str, names: Sequence[str]) -> str:
-    """The glob with the nearest component in place of each one that occurs in no name."""
+    """The glob with each component that occurs in no name replaced by the nearest one that does."""
     known = sorted({part for name in names for part in name.split(".")})
     parts = []
     for part in glob.split("."):

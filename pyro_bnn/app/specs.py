@@ -37,14 +37,14 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
     "laplace": (lambda *numbers: pb.LaplacePrior(*numbers), "SCALE"),
     "fan-in": (lambda *numbers: pb.FanInNormalPrior(*numbers), "GAIN"),
 }
-"""Each prior by the name that is typed for it, with what its numbers are, in the order of its arguments."""
+"""Each prior by its typed name, with the meaning of its numbers, in the order of its arguments."""
 
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
 """All of them in a sentence."""
 
 
 SMALLEST, LARGEST = 1e-18, 1e18
-"""Single precision holds squares of the numbers between: it ends at 1.2e-38 and 3.4e38."""
+"""The squares of numbers between these fit in single precision, which ends at 1.2e-38 and 3.4e38."""
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
@@ -163,7 +163,7 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """The estimator of gradients of a name; None draws each weight once a step."""
+    """The gradient estimator that a specification names; None if each weight is drawn once a step."""
     return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 

@@ -1,4 +1,7 @@
-"""What a module holds: its tensors with their numbers of changes, and its attributes; and generators of others."""
+"""A snapshot of modules, to see later whether they changed; and of the random generators of Python and numpy.
+
+Of each tensor it keeps the version counter, not the values; of every other attribute, the object.
+"""
 
 import operator
 import random
@@ -12,7 +15,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """What some modules hold at one time; another content of the tensors in `changing` is no change."""
+    """A snapshot of some modules; new values in the tensors of `changing` do not count as a change."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -27,7 +30,7 @@ class State:
         self._tensors = [(t, t._version) for t in held if not t.is_inference()]
 
     def is_same(self, *, deep: bool) -> bool:
-        """Whether the modules still hold the same; with `deep`, their lists and dictionaries are looked into, too."""
+        """Whether the modules are unchanged; with `deep`, items of lists and dictionaries are compared, too."""
         if not self.has_same_tensors():
             return False
         for table, values, contents in zip(self._dicts, self._values, self._contents, strict=True):
@@ -44,7 +47,7 @@ class State:
 
 
 def generators_of_others() -> tuple[object, ...]:
-    """The states of the generators of Python and, if it is loaded, of numpy, whose numbers a network may use."""
+    """States of the random generators of Python and, if it is loaded, numpy: a network may draw from them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return (random.getstate(),)
@@ -53,7 +56,7 @@ def generators_of_others() -> tuple[object, ...]:
 
 
 def _content(value: Any) -> list[Any] | None:
-    """What is inside of a container, or of a generator of random numbers (or its method); None for anything else."""
+    """The items of a container, or the state of a random generator (or of its method); None for anything else."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set)):

@@ -112,7 +112,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """A context that raises errors of a traced model as they were, without the list of all shapes that Pyro adds."""
+    """A context that raises the errors of a traced model without the list of all shapes that Pyro adds to them."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
@@ -125,5 +125,5 @@ def short_errors() -> Iterator[None]:
 
 
 def is_auxiliary(node: Any) -> bool:
-    """Whether a sample site of a trace is an auxiliary one of a guide, which the model does not have."""
+    """Whether a sample site of a guide's trace is auxiliary, so that the model has no such site."""
     return bool((node["infer"] or {}).get("is_auxiliary"))

@@ -17,7 +17,7 @@ def filtered_warnings(
     """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
 
     The filters belong to the process, so other threads wait: two such contexts that overlap would leave one filter for
-    ever. Short computations only; what a whole fit warns of is :func:`silent_fits`'s affair.
+    ever. Use it for short computations only; for a whole fit use :func:`silent_fits`.
     """
     with EXCLUSIVE, warnings.catch_warnings():
         warnings.filterwarnings(action, message, category)
@@ -38,7 +38,7 @@ def silent_fits() -> Iterator[None]:
 
 
 def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> None:
-    """Warn of how a fit ended unless :func:`silent_fits` leaves it to a caller; levels are those of `warnings.warn`."""
+    """Warn of how a fit ended, unless it runs in :func:`silent_fits`; `stacklevel` is as in `warnings.warn`."""
     if not _is_silent.get():
         warnings.warn(message, category, stacklevel=stacklevel + 1)
 

@@ -12,7 +12,7 @@ from ..config import RunConfig, settings
 
 
 def one_of(*choices: str) -> Callable[[str], list[str]]:
-    """A function that completes what is typed to one of the choices."""
+    """A function that completes a half-typed word to one of the choices."""
 
     def complete(incomplete: str) -> list[str]:
         return [choice for choice in choices if choice.startswith(incomplete)]
@@ -95,7 +95,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_settings(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given, where lists are typed with commas."""
+    """The settings that the user gave; lists are typed with commas."""
     hints = get_type_hints(RunConfig)
     given = {name: value for name, value in typed.items() if value is not None}
     for name, value in given.items():
@@ -152,7 +152,7 @@ def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """Names from a text such as ``id,name``; blanks around them are not part of them."""
+    """The names in a text such as ``id,name``, without the blanks around them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 MOSTLY = 0.5
-"""Heuristic: with this share of numbers or dates, the other cells of a column are taken for mistakes."""
+"""Heuristic: if this share of a column is numbers or dates, its other cells are taken for mistakes."""
 
 
 def _number(groups: str, decimal: str) -> re.Pattern[str]:
@@ -82,7 +82,7 @@ class Cells:
         )
 
     def row(self, which: np.ndarray) -> int:
-        """Number in the file of the first of some rows, which are given as truth values."""
+        """Row number in the file of the first row that is True in a mask, shape (N,)."""
         return int(self.texts.index[which.argmax()])
 
     def numbers(self, preferred: str = "") -> tuple[np.ndarray, str] | None:
@@ -166,7 +166,7 @@ class Cells:
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Names in quotes for a message; the last ones of many are left out."""
+    """Names in quotes for a message; of more than `most`, the rest are only counted."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

@@ -12,7 +12,7 @@ from .cells import Cells
 from .encoding import LARGEST, MOST_CATEGORIES
 
 MOST_GUESSED_CLASSES = 10
-"""Heuristic: whole numbers with more different values are taken for numbers, and with fewer for classes."""
+"""Heuristic: whole numbers with at most this many different values are classes; with more, they are numbers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Target:
 
     @property
     def is_as_given(self) -> bool:
-        """Whether the network predicts it in its own units: nothing is subtracted, and it is divided by 1."""
+        """Whether the network predicts the target in its own units, that is, with mean 0 and scale 1."""
         return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
 
     def standardized(self, y: np.ndarray, shown: str) -> Tensor:

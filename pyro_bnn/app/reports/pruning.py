@@ -29,12 +29,12 @@ FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
 """Files that the report writes."""
 
 TIMED_IMAGES = 1000
-"""Number of images that are classified at once to take the time."""
+"""Number of images in one timed classification."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What removing weights saves; times are medians to classify images at mean weights."""
+    """What removing weights saves. The times are medians of classifying images with the mean weights."""
 
     fraction: float
     file_bytes: int
@@ -44,7 +44,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class PruningGains:
-    """The gains by share of weights removed; the file's size is that with all weights."""
+    """The gain for each share of removed weights, and the size of the file with all weights."""
 
     rows: tuple[Gain, ...]
     num_images: int  # that were classified at once to take the time
@@ -129,7 +129,7 @@ def save_pruned_run(
 ) -> str:
     """Write a copy of a run without some of its weights; returns a sentence on how many were removed.
 
-    Every command takes the copy as it takes the run.
+    Every command accepts the copy like any run.
     """
     pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
     for name in (CONFIG, HISTORY, DATA):

@@ -1,4 +1,4 @@
-"""Early stopping: the epoch whose predictions fit rows that were left out best."""
+"""Early stopping: keep the epoch that best predicts rows that were left out of training."""
 
 import copy
 import math
@@ -20,11 +20,11 @@ SEED = 0
 """Seed of these draws."""
 
 NUM_CHECKS = 10
-"""Patience: so many looks in a row without a new best end the fit; heuristic, as in scikit-learn."""
+"""Patience: the fit ends after this many looks in a row without a new best; heuristic, as in scikit-learn."""
 
 
 class EarlyStopping:
-    """A callback of fits that ends one when predictions of validation rows no longer get better.
+    """A callback that ends a fit when the predictions of validation rows no longer get better.
 
     What is compared is the mean log-density of the validation targets, in nats. :meth:`restore_best` puts model and
     guide back to the epoch that had the largest. There are `every` epochs from one look to the next; `patience` looks

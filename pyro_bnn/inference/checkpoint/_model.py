@@ -1,4 +1,4 @@
-"""What a file says of its model: enough to see whether another model is the same, and its parameters and buffers."""
+"""The record of a model in a file: its parameters and buffers, and enough to tell whether another model is the same."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -97,7 +97,7 @@ def _described(distribution: Distribution, first: Tensor) -> str:
 
 
 def require_same(file: ModelRecord, own: ModelRecord) -> None:
-    """Raise at the first difference between the model of a file and the one that is loaded into."""
+    """Raise at the first difference between the model in the file and the model that loads it."""
     if file.dtype != own.dtype:
         kind = file.dtype.removeprefix("torch.")
         raise ValueError(
@@ -127,7 +127,7 @@ def require_same(file: ModelRecord, own: ModelRecord) -> None:
 
 
 def checked_state(file: ModelRecord, model: BayesianModel, own: ModelRecord) -> dict[str, Tensor]:
-    """The parameters and buffers of a file, complete and checked, for the model that is loaded into."""
+    """The parameters and buffers in a file, complete and checked, for the model that loads them."""
     for site in file.left_out:
         if site not in model.site_names or site in file.state:
             raise ValueError(f"it leaves out `{site}`, which cannot be; pass a file that `save_posterior` wrote.")

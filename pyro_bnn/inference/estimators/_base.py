@@ -117,8 +117,8 @@ class _Gaussian(dist.Normal):
 
     def expand(self, batch_shape: Size, _instance: object = None) -> "_Gaussian":
         raise ValueError(
-            f"draws of `{self.name}` are vectorised over a plate, but an estimator draws its noise for each row; use "
-            "`num_particles` without `vectorize_particles`, and `Predictive` outside of the context."
+            f"an estimator cannot vectorise draws of `{self.name}` over a plate, since it draws noise for each row; "
+            "use `num_particles` without `vectorize_particles`, and call `Predictive` outside of the context."
         )
 
 

@@ -23,7 +23,7 @@ MANY_ROWS = 4096
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if there is no Gauss-Newton matrix of this likelihood, or something else than weights is random."""
+    """Raise if this likelihood has no Gauss-Newton matrix, or if anything but weights is random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -65,7 +65,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
     if not model.has_fixed_priors:
         raise ValueError(
             "the prior must be Gaussian and fixed, got one that depends on latent variables or on learned numbers; "
-            f'{remedy}. A fixed prior whose precision the data choose is `prior_precision="evidence"`.'
+            f'{remedy}. To let the data choose the precision of a fixed prior, pass `prior_precision="evidence"`.'
         )
     means, precisions = [], []
     for name in sites:
@@ -193,7 +193,7 @@ def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
 
 
 def features(net: nn.Module, layer: nn.Linear, source: Iterable[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
-    """What a last layer takes, shape (N, D), with the targets, in large batches; the rest of the network runs once."""
+    """Inputs of the last layer, shape (N, D), and targets, in large batches; the rest of the network runs once."""
     parts: list[tuple[Tensor, Tensor]] = []
     for x, y in source:
         with torch.no_grad():
@@ -212,7 +212,7 @@ def _joined(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def _inputs_of(layer: nn.Module, net: nn.Module, x: Inputs) -> tuple[list[Tensor], Tensor]:
-    """What a layer is given in a run of the network, and what the network returns."""
+    """The input of a layer in a run of the network, and the output of the network."""
     taken: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
     try:

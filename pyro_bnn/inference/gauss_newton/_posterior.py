@@ -146,7 +146,7 @@ def _check_prior(saved: GaussNewtonRecord, shapes: Mapping[str, Tensor]) -> None
 
 
 def _check_covariance(saved: GaussNewtonRecord, shapes: Sequence[torch.Size], dtype: torch.dtype) -> None:
-    """Raise unless the covariance has the numbers that its structure needs."""
+    """Raise unless the tensors of the covariance fit its structure."""
     if saved.structure not in KINDS:
         raise ValueError(f"its structure must be one of {', '.join(KINDS)}, got {saved.structure!r}; save it again.")
     expected = shapes_of(saved.structure, shapes)

@@ -1,9 +1,9 @@
 """Pyro's autoguides, made so that their known traps are avoided.
 
 A plain autoguide makes its parameters at its first call: before that call no state dict can be loaded into it, and if
-the call has no targets, the observed site becomes a latent one. The guides of this module see the latent variables
-only and are complete at once. They start where `init` says, never from parameters of the same name in Pyro's global
-store.
+the call has no targets, the observed site becomes a latent one. The guides of this module see only the latent
+variables, and have all their parameters from the start. These begin where `init` says, never at parameters of the same
+name in Pyro's global store.
 """
 
 from typing import TypeVar
@@ -96,7 +96,7 @@ def auto_low_rank_multivariate_normal(
     .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
 
     The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
-    shape. The first marginal standard deviations are exactly those of `init`.
+    shape. The initial marginal standard deviations are exactly those of `init`.
 
     Args:
         model: The model to guide.
@@ -120,14 +120,14 @@ def auto_low_rank_multivariate_normal(
 
 
 def _starts(model: BayesianModel, init: Init | None) -> list[tuple[Site, Tensor, Tensor]]:
-    """The latent variables in the order of a guide's flat vector, with first locations and rho (unconstrained)."""
+    """The latent variables in the order of a guide's flat vector, each with its initial location and rho."""
     require_model(model)
     init = init_or_default(init)
     return [(site, *init(site)) for site in find_sites(model, (), {})]
 
 
 def _flat_starts(model: BayesianModel, init: Init | None) -> tuple[Tensor, Tensor]:
-    """First locations and rho as flat vectors."""
+    """Initial locations and rho as flat vectors."""
     starts = _starts(model, init)
     return torch.cat([loc.flatten() for _, loc, _ in starts]), torch.cat([rho.flatten() for _, _, rho in starts])
 

@@ -109,7 +109,7 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """The rank, if a covariance of so many numbers can have it."""
+    """The rank; raises if it is more than the number of latent numbers."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(

@@ -39,9 +39,9 @@ class NaturalState(FlatState):
     that comes from the data is divided by its ratio.
 
     The variance of g enters :math:`u^2`, so that S ends above its optimum by about :math:`\rho\,\mathrm{Var}(g) /
-    (2 \lambda^2)`. For a noise scale, whose g all weights move together, that is a large multiple of it. So latent
-    variables of the likelihood have the second derivative of L itself in the place of :math:`g\,(w - m)\,S`. Outputs do
-    not depend on them, so it takes no pass through the network.
+    (2 \lambda^2)`. For a noise scale, whose g all weights move together, that is a large multiple of it. So for latent
+    variables of the likelihood, the second derivative of L itself replaces :math:`g\,(w - m)\,S`. The outputs do not
+    depend on these variables, so it takes no pass through the network.
 
     With S = N (h + P/N) this is the method of Shen et al. (2024), with h the Hessian of the mean loss of N rows.
 

@@ -55,7 +55,7 @@ class GuidePosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """SVI, or nothing known of a fit, with the kind of guide."""
+        """SVI and the kind of guide; without a known fit, only the kind of guide."""
         guide = type(self.guide).__name__ if isinstance(self.guide, nn.Module) else _checks.described(self.guide)
         return f"SVI with {guide}" if self.history.epochs else guide
 
@@ -127,7 +127,7 @@ class GuidePosterior(Posterior):
             A table to print, with `sites`, and `warnings` that name a remedy each.
 
         Raises:
-            ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed.
+            ValueError: If the guide has no Gaussian marginals or no weights, or needs the model and gets none.
 
         Example:
             >>> import torch
@@ -153,7 +153,7 @@ class GuidePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """Sites of which the guide has removed weights."""
+        """Sites in which the guide has some weights removed."""
         return frozenset(self.guide.masks) if isinstance(self.guide, MeanFieldGuide) else frozenset()
 
     def to_record(self) -> dict[str, Any]:

@@ -32,10 +32,10 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide: its class, the name of its scale map with its numbers (such as a cap), and its rank, if it has them.
+    """A guide: its class and, if it has them, its rank and its scale map, by name and numbers (such as a cap).
 
-    Of a parameter with removed elements `state` has those that are left, and `removed` the shape, by site. Parameters
-    that are not learned are `frozen`.
+    If elements of a parameter were removed, `state` holds those that are left, and `removed` the shape, by site.
+    `frozen` lists the parameters that are not learned.
     """
 
     family: str
@@ -115,7 +115,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 
 
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
-    """The state of a file for a guide, complete and checked; the guide is not changed.
+    """The complete and checked state in a file, for a guide; the guide is not changed.
 
     The sites are those of the model that is loaded into; None if it is no model of this package.
     """

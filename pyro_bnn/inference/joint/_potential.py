@@ -173,7 +173,7 @@ class TracePotential(Potential):
             self.value(self.from_prior(1))  # Pyro checks what the model is given, here once
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """U and its gradient; see :meth:`Potential.value_and_grad`. Where a trajectory diverges, there is no error."""
+        """U and its gradient; see :meth:`Potential.value_and_grad`. A diverging trajectory raises no error."""
         with pyro.validation_enabled(False):
             return super().value_and_grad(z)
 

@@ -82,7 +82,7 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
 
 def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Raise unless a model of one's own can be called with some arguments."""
+    """Raise unless a Pyro model that the user wrote can be called with these arguments."""
     if isinstance(model, BayesianModel):
         return
     try:
@@ -96,7 +96,7 @@ def _require_arguments(model: Callable[..., object], args: tuple[object, ...], k
 
 
 def _plain_sites(model: BayesianModel) -> list[Site] | None:
-    """The latent variables of a model of ours, without effect handlers; None if only a trace can tell."""
+    """The latent variables of a BayesianModel, found without a trace; None if only a trace can find them."""
     if overridden_names(type(model), BayesianModel):
         return None
     sites: list[Site] = []
@@ -126,7 +126,7 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
 
 
 def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
-    """The sites of a model of ours, which knows whether its priors depend on other variables."""
+    """The sites of a BayesianModel, which knows whether its priors depend on other variables."""
     return sites if model.has_fixed_priors else [replace(site, is_fixed=False) for site in sites]
 
 

@@ -87,7 +87,7 @@ class Convergence:
 
 
 def _smallest(values: Tensor) -> float:
-    """The smallest number that is none of NaN; NaN if all are."""
+    """The smallest number, leaving NaN out; NaN if all are NaN."""
     known = values[~values.isnan()]
     return float(known.min()) if len(known) else math.nan
 
@@ -123,7 +123,7 @@ class Diagnostics:
 
     @property
     def judged(self) -> tuple[str, Convergence]:
-        """What the chains are judged by, after its name: predictions, or latent variables if those do not vary."""
+        """Name and convergence of what the chains are judged by: predictions or, if these are constant, latents."""
         if self.predictions is None or bool(self.predictions.r_hat.isnan().all()):
             return "latent variables", self.latents
         return "predictions", self.predictions
@@ -310,8 +310,8 @@ def judge(
         sampler: Name of the algorithm.
         model: The model, if its predictions at some of the inputs are to be judged rather than its latent variables.
         x: Inputs of the model, shape (N, ...).
-        at_modes: Whether each chain began at a mode of its own. Then the predictions of each are judged by themselves,
-            and not by whether they agree with those of the others.
+        at_modes: Whether each chain began at a mode of its own. Then the predictions of each chain are judged on their
+            own: they need not agree with those of other chains.
     """
     num_draws = next(iter(samples.values())).shape[1]
     done = _what_was_done(samples, statistics, sampler)

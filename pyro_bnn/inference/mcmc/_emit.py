@@ -56,7 +56,7 @@ def literal(number: float) -> str:
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
-    """The value with further leading axes, and axes of size 1 repeated."""
+    """The value broadcast to a shape: new leading axes, and axes of size 1 repeated."""
     lead, own = len(shape) - len(value.shape), value.shape
     return value.read_at(shape, lambda index: ["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
 
@@ -135,7 +135,7 @@ class Writer:
         return result
 
     def sum(self, value: Value, axes: Sequence[int], keeps: bool) -> Value:
-        """Sum over some axes; few elements are written out, so that the loop outside can be over the longest axis."""
+        """Sum over some axes. A short sum is one expression, so the loop around it can run over the longest axis."""
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
         inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
         if len(inner) == 1 and value.shape[inner[0]] <= 16:
@@ -209,7 +209,7 @@ Results = Mapping[Node, Any]
 """What each node returns for the example."""
 
 Operation = Callable[..., Any]
-"""Function of the writer, of what the operation returns for the example, and of its arguments: returns the value."""
+"""Writes one operation in C. Arguments: the writer, the result for the example, the operation's own arguments."""
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
@@ -252,7 +252,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
 def _write(
     writer: Writer, operations: Mapping[Any, Operation], nodes: Sequence[Node], values: Values, results: Results
 ) -> None:
-    """Write operations one after the other, and add their values to those that there are."""
+    """Write operations one after the other, and add their values to `values`."""
     for node in nodes:
         try:
             arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like

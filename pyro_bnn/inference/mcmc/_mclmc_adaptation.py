@@ -15,7 +15,7 @@ MEMORY = 99 / 101
 """Factor by which past steps count less with each step; an average over about a hundred."""
 
 TRUST = 9.0
-"""Width, in logarithms of the energy error, of the range in which a step is believed to tell the right step size."""
+"""Width, in logarithms of the energy error, of the range in which a step counts as evidence on the step size."""
 
 SHRINKAGE = 0.8
 """Factor from a step size whose step was not taken to the largest that is still tried."""

@@ -44,7 +44,7 @@ class NativeChain(ABC):
         """The point of the next draw; may run in a thread of its own."""
 
     def state(self) -> dict[str, Any]:
-        """All that the next draw depends on, but for what warm-up sets."""
+        """All that the next draw depends on, except what warm-up sets."""
         return {"point": self.point, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:

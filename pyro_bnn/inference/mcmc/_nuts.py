@@ -72,7 +72,7 @@ class NUTSKernel(Kernel):
         self._position = 0  # number of steps for which they are used up
 
     def draw(self) -> Draws:
-        """Go on until chains finish a draw; the others stay inside of their trees."""
+        """Run all chains until at least one finishes a draw; the others stop in the middle of their trees."""
         normal = torch.randn_like(self._tree.proposal)
         setting = Setting(self.step_size, self.inverse_mass, *self._tables)
         self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, setting, normal)

@@ -138,7 +138,7 @@ class MCMCPosterior(Posterior):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """All draws, and the statistics that the sampler reported; so many draws of all chains, without them."""
+        """With None, all draws and the statistics of the sampler; with a number, that many draws without them."""
         if num_samples is not None:
             return super()._chains(num_samples, arguments, stream)
         statistics = self.statistics
@@ -186,8 +186,8 @@ def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
     for name, values in samples.items():
         if not values.is_floating_point():
             raise ValueError(
-                f"`{name}` is discrete ({values.dtype}); chains are judged and predict with continuous latent "
-                "variables only. Sum it out of the model, as in a mixture likelihood."
+                f"`{name}` is discrete ({values.dtype}), but diagnostics and predictions of chains need continuous "
+                "latent variables. Sum it out of the model, as in a mixture likelihood."
             )
         if values.shape[1] < FEWEST_DRAWS:
             raise ValueError(
@@ -198,7 +198,7 @@ def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
 
 
 def _read_statistics(mcmc: MCMC, seconds: float | None) -> ChainStatistics:
-    """What Pyro reports of a run, which is the draws that diverged, for samplers that can diverge."""
+    """What Pyro reports of a run: the draws that diverged, if the sampler can diverge."""
     like = next(iter(mcmc.get_samples(group_by_chain=True).values()))
     divergences = mcmc.diagnostics().get("divergences")
     diverging = None

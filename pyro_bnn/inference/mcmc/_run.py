@@ -1,4 +1,4 @@
-"""A run of chains that can be written to a file and gone on from, to the bit."""
+"""A run of chains that can be written to a file and continued bit for bit."""
 
 import functools
 import hashlib
@@ -49,7 +49,7 @@ class Chain:
         return self.num_drawn >= self.num_warmup + self.num_samples
 
     def take(self, draws: Draws, kernel: Kernel) -> None:
-        """Learn from a draw in warm-up, and record it afterwards."""
+        """Use a draw: in warm-up the chain learns from it, after warm-up it is recorded."""
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
@@ -123,7 +123,7 @@ class Run:
                 chain.adapt(self._kernel)
 
     def resume(self, path: Path) -> None:
-        """Go on from a file; a finished run whose `num_samples` is now larger is gone on with from its last draws."""
+        """Resume from a file. If a finished run now has a larger `num_samples`, it continues from its last draws."""
         with understood(path, KIND):
             self._restore(path, read_state(path, KIND))
 

@@ -11,12 +11,12 @@ from torch.fx.node import map_arg
 
 
 class UnsupportedError(Exception):
-    """A faster way to compute is closed; the message says why, as a clause without a full stop."""
+    """A faster way to compute cannot be used; the message says why, as a clause without a full stop."""
 
 
 @contextmanager
 def unsupported_if_it_fails() -> Iterator[None]:
-    """A context in which a density runs under a tracer, where it may fail though it does not when run by itself."""
+    """A context for tracing a density. Tracing can fail where a plain run does not; it is then unsupported."""
     try:
         yield
     except Exception as error:  # whatever a user's model raises
@@ -93,5 +93,5 @@ def _constant_values(graph: GraphModule) -> dict[Node, Any]:
 
 
 def _is_constant(node: Node, values: dict[Node, Any]) -> bool:
-    """Whether a node depends on constants alone; one without inputs may draw random numbers, and is none."""
+    """Whether a node depends on constants alone. A node without inputs does not count: it may draw random numbers."""
     return bool(node.all_input_nodes) and all(source in values for source in node.all_input_nodes)

@@ -130,7 +130,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """Sites of which every member has removed weights."""
+        """Sites in which every member has some weights removed."""
         return frozenset.intersection(*(member.pruned_sites for member in self.members))
 
     def to_record(self) -> dict[str, Any]:

@@ -104,10 +104,10 @@ class Posterior(Shown, ABC):
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
         """Points around which the network is made linear in its weights for predictions: one for each draw, in turn.
 
-        None stands for a draw that is predicted by the network as it is.
+        Where a point is None, that draw is predicted by the network itself, without linearisation.
 
         Args:
-            everywhere: Whether there must be a point also where :attr:`is_linearised` does not ask for it.
+            everywhere: Whether to return a point for every draw, even where :attr:`is_linearised` is false.
 
         Raises:
             ValueError: If there is none, since the posterior has no median.

@@ -33,7 +33,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Header:
-    """What a file of draws says of itself."""
+    """The header of a file of draws: the run they belong to, and their shape and dtype."""
 
     run: str
     shape: tuple[int, ...]
@@ -133,7 +133,7 @@ def require_other_file(store: str | Path | None, name: str, path: Path | None) -
 
 
 def read_header(path: Path) -> Header:
-    """What a file of draws says of itself, after a check of its length."""
+    """The header of a file of draws; the length of the file is checked, too."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             about, draws = file.metadata() or {}, file.get_slice(NAME)
@@ -142,7 +142,7 @@ def read_header(path: Path) -> Header:
             return Header(about["run"], tuple(draws.get_shape()), draws.get_dtype())
     except (safetensors.SafetensorError, OSError, UnicodeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"`store` must be a file of draws of the run that is resumed, got {path}, which is none or is damaged; "
+            f"`store` must be a file of draws of the run that is resumed, got {path}, which is not one or damaged; "
             "choose another path."
         ) from error
 
@@ -190,7 +190,7 @@ class Record:
         """Do nothing at the end of an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The draws so far, and what run they are of."""
+        """The draws so far, and the run they belong to."""
         draws = self._draws() if self._num_kept else {}
         kept = {name: values[: self._num_kept].clone() for name, values in draws.items()}
         return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}

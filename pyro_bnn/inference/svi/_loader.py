@@ -1,4 +1,4 @@
-"""Batches of a loader, each of which is checked: what it is, and whether there are as many as the loader says."""
+"""The batches of a loader. Checks the content of each batch, and that there are as many as the loader says."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sized
@@ -50,11 +50,11 @@ class Loader:
 
     @property
     def is_one_pass(self) -> bool:
-        """Whether the loader is a generator or another iterator, which ends for good after one epoch."""
+        """Whether the loader is an iterator, such as a generator, which is used up after one epoch."""
         return isinstance(self._data, Iterator)
 
     def first(self) -> Batch:
-        """An example: the first batch of a pass that is given up, or, if there is only one pass, of that one."""
+        """An example batch. Its rows stay part of the first epoch, even if the data can be read only once."""
         if self._first is None:
             taken = list(itertools.islice(self._data, 1))
             if not taken:

@@ -89,7 +89,7 @@ def check_own_statements(model: BayesianModel, latent: set[str], batch: Batch) -
 def learned_parameters(
     model: nn.Module, guide: nn.Module, elbo: ELBO, batch: Batch, trace: Any, *, is_direct: bool
 ) -> list[nn.Parameter]:
-    """All parameters to learn; what the guide samples in a trace must fit the model and the ELBO."""
+    """All parameters to learn. Raises if what the guide samples in a trace does not fit the model or the ELBO."""
     latent = [node for node in trace.nodes.values() if node["type"] == "sample" and not node["is_observed"]]
     if isinstance(model, BayesianModel) and any(node["name"] == "obs" for node in latent):
         raise ValueError(

@@ -32,7 +32,7 @@ class NonFiniteError(RuntimeError):
         self.problem, self.where, self.more = problem, where, more
 
     def at(self, where: str) -> "NonFiniteError":
-        """A copy of the error with another name of the step."""
+        """A copy of the error that names another step."""
         return NonFiniteError(self.problem, where, self.more)
 
 

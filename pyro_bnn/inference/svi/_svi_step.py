@@ -59,7 +59,7 @@ class SVIStep:
 
         Args:
             *batch: Arguments of the model: x, shape (B, ...), and y, shape (B, ...), as :func:`fit_svi` takes them.
-            kl_weight: Weight of the KL term in this step relative to the ELBO; None is that of :func:`svi_step`.
+            kl_weight: Weight of the KL term in this step; 1 is the ELBO, None the weight of :func:`svi_step`.
 
         Returns:
             The ELBO of the step and its two terms.

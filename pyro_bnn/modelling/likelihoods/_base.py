@@ -255,7 +255,7 @@ class NumberLikelihood(Likelihood[RegressionPrediction]):
         require_real(type(self).__name__, y)
 
     def accumulator(self) -> Accumulator[RegressionPrediction]:
-        """Averages means and variances."""
+        """An accumulator that averages means and variances."""
         return MomentAccumulator()
 
 

@@ -41,7 +41,7 @@ def make_random(
 
 
 def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude: object, stacklevel: int) -> set[str]:
-    """The sites of those parameters that `where` selects and `exclude` does not; it may not select fixed ones."""
+    """Sites of the parameters that `where` selects and `exclude` does not; `exclude` may not select fixed ones."""
     rules, exceptions = rules_of("where", where), rules_of("exclude", exclude)
     if not parameters and not fixed:
         raise ValueError("`net` must have a parameter that can be random, got none; pass a network with weights.")
@@ -67,7 +67,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Those of the random parameters, which are buffers of the network by now, that some rules select."""
+    """Sites of the random parameters that some rules select; in `net` these parameters are now buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]

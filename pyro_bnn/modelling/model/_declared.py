@@ -61,7 +61,7 @@ class DeclaredPrior(WeightPrior):
 
 
 class _Stacked(TorchDistribution):
-    """Distributions of one kind as a batch of shape `lead`: one for each draw of what they depend on."""
+    """A batch, of shape `lead`, of distributions of one kind: one for each draw of the values they depend on."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 

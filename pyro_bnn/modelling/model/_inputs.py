@@ -50,7 +50,7 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise unless y is on the device of x and has the shape of the likelihood's targets, given that of the values."""
+    """Raise unless y is on the device of x and has the shape of targets for observed values of shape `observed`."""
     are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device

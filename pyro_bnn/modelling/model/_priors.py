@@ -121,7 +121,7 @@ class NetworkPriors:
         return self._cached(parent, child, lambda: self._prior.parents(*self._arguments(child))[parent])
 
     def _cached(self, key: str, site: str, make: Callable[[], TorchDistributionMixin]) -> TorchDistributionMixin:
-        """The distribution of `make`, made once for each device and dtype of the site's parameter."""
+        """The distribution that `make` returns; it is called once for each device and dtype of the parameter."""
         parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:

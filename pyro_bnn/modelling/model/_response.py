@@ -21,7 +21,7 @@ Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]
 
 
 class Interception:
-    """Where an estimator, a memory of earlier calls, or a check of outputs may enter the calls of a network."""
+    """The hook by which an estimator, a memory of earlier calls or a check of outputs acts on a network's calls."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None

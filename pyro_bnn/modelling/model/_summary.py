@@ -53,7 +53,7 @@ def summary_of(
 
 
 def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """Kind of layer and name in it of every variable, such as ``Conv2d.weight``, ``prior.scale``."""
+    """For each variable, the kind of its layer and its name there, such as ``Conv2d.weight``, ``prior.scale``."""
     kinds = {name: f"{name.partition('.')[0]}.{name.rpartition('.')[2]}" for name in names}
     random = [(path, value) for path, value in network.named_buffers() if f"{SITE_PREFIX}.{path}" in kinds]
     of_layers = owned(network, [*random, *network.named_parameters()])
@@ -84,7 +84,7 @@ def _rows_by_kind(
 
 
 def _named(layers: Sequence[str]) -> str:
-    """As many of the layers' names in the network as fit."""
+    """The layers' names in the network, as many as fit."""
     paths = [layer.removeprefix(f"{SITE_PREFIX}.") for layer in layers]
     texts = [few(paths, most) for most in (3, 2, 1)]
     return next((text for text in texts if len(text) <= NAMES_WIDTH), texts[-1])

@@ -133,8 +133,8 @@ class ScaleMixturePrior(Prior):
         smallest = torch.finfo(mixing.dtype).eps
         if not smallest <= self.mixing <= 1 - smallest:
             raise ValueError(
-                f"`mixing` must lie between {smallest:.2g} and one minus that in {mixing.dtype}, got {self.mixing:g}; "
-                "choose another weight, or a NormalPrior."
+                f"`mixing` must lie between {smallest:.2g} and 1 - {smallest:.2g} in {mixing.dtype}, got "
+                f"{self.mixing:g}; choose another weight, or a NormalPrior."
             )
         scales = (scale_like(name, getattr(self, name), parameter) for name in ("scale1", "scale2"))
         return ScaleMixtureNormal(mixing, *scales, validate_args=False)

@@ -128,7 +128,7 @@ class HorseshoePrior(HierarchicalPrior):
     def elementwise_given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """N(0, scale^2) with the product of the two scales, limited by the scale of the slab."""
+        """N(0, scale^2), where scale is the global scale times the local one, limited by `slab_scale`."""
         of_all, of_each = self._names(name)
         scale = values[of_all] * values[of_each]
         if self.slab_scale is not None:

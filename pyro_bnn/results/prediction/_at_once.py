@@ -38,9 +38,9 @@ than it saves."""
 
 
 class Block:
-    """Draws of weights that the network runs with: one after the other at first, then all at once if it is small.
+    """Runs the network with each weight draw: the first draws one by one, then all at once if the network is small.
 
-    The memory has what the network computes without its random parameters.
+    The memory holds what the network computes without its random parameters.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:

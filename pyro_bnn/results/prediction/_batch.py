@@ -107,7 +107,7 @@ class Batch(Generic[P]):
             self.block.take(draw)
 
     def _linearised(self, draw: Draw, center: Draw) -> Distribution:
-        """The distribution of the targets, by the network that is linear in its weights."""
+        """The distribution of the targets, predicted by the network linearised in its weights."""
         if not self._is_plain or not draw.keys() <= self._names:
             raise ValueError(
                 "a linearised prediction needs a plain BayesianModel and a network without variables of its own, got "

@@ -136,7 +136,7 @@ def predict(
 
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
-    """Raise unless a model is a Pyro model of one's own, with arguments that fit one."""
+    """Raise unless `model` is a Pyro model that the user wrote, and no argument is given that needs a BayesianModel."""
     if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose return "
@@ -167,7 +167,7 @@ def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
 
 
 def _centers(posterior: Posterior, *, everywhere: bool) -> list[Draw | None]:
-    """The points of :meth:`Posterior.centers`, without what draws carry."""
+    """The points of :meth:`Posterior.centers`, without the values that all draws share (`Posterior.carried`)."""
     try:
         centers = posterior.centers(everywhere=everywhere)
     except ValueError as error:

@@ -38,7 +38,7 @@ MISSED, BEHIND = 0.5, 0.1
 """Heuristic: a recall below the first is called mostly missed; one that lies so far below the accuracy, low."""
 
 FEWEST = 5
-"""Heuristic: with fewer wrong rows, or fewer right ones, nothing is said of whether uncertainty points at them."""
+"""Heuristic: with fewer wrong rows, or fewer right ones, the report does not judge if uncertainty finds errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
 """Heuristic: areas under the ROC curve from which errors are found well, and above which they could be found."""
@@ -150,7 +150,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """How many are right, and what is gained by leaving at least as many to a human as are wrong."""
+    """How many rows are right, and what is gained if a human decides at least as many rows as are wrong."""
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
@@ -206,9 +206,9 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 
 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
-    """Whether the least certain rows are those that a classifier has wrong.
+    """Whether the rows that a classifier gets wrong are the least certain ones.
 
-    The area under the ROC curve of the entropy is beside what it would be if the probabilities were right.
+    Compares the area under the ROC curve of the entropy with what it would be if the probabilities were right.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -266,7 +266,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Compare class probabilities, shape (N, C), with labels, and with simulations in which they are exactly right."""
+    """Calibration error of class probabilities, shape (N, C), and what chance gives if they are exactly right."""
     chance = metrics.calibration_error_by_chance(
         probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
     )

@@ -30,7 +30,7 @@ CHANCE = 0.99
 levels, so that a right prediction is found fault with in less than one of twenty cases."""
 
 SMALL_MISS = 0.05
-"""Heuristic: intervals that miss what they promise by less are called slightly off."""
+"""Heuristic: intervals whose coverage is off by less than this are called slightly off."""
 
 GROUPS = 4
 """Number of groups of rows by their predicted uncertainty."""
@@ -213,7 +213,7 @@ def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
 
 
 def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Errors of rows in groups of rising predicted standard deviation, and how well that ranks them."""
+    """Errors of groups of rows, by rising predicted standard deviation, and how well it ranks the errors."""
     unit = found.train_scale if len(found.names) > 1 else torch.ones_like(found.train_scale)
     variances = (found.prediction.total, found.prediction.epistemic, (found.y - found.prediction.mean).square())
     scale, epistemic, size = ((part / unit.square()).mean(-1).sqrt().detach().cpu() for part in variances)
@@ -256,7 +256,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "the least sure"
     )
     is_able = expected > 2 * error
-    hardly = "" if is_able else "; on these rows right ones would hardly do so either"
+    hardly = "" if is_able else "; on these rows even correct sds would hardly do so"
     level: Level = "problem" if is_able else "note"
     not_ranked = f"The predicted sd does not rank the errors{hardly} ({numbers})."
     mostly = f"The predicted sd ranks most errors, but not the largest ({numbers})."
@@ -266,7 +266,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
         "the least sure quarter of the rows has a larger RMSE than the surest. Problem: it is below 0 by more than "
-        "chance, or at chance where right sds would show twice as much. Note: the rest.",
+        "chance, or no more than chance although correct sds would give more than twice that. Note: the rest.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
