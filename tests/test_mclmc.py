@@ -216,6 +216,28 @@ def test_modes_tell_exploring_from_disagreeing():
     assert modes(torch.randn(2, 400, 3)).share < 0.02
 
 
+def test_a_chain_that_does_not_move_has_not_explored_its_mode():
+    stuck = torch.randn(2, 100, 3)
+    stuck[1] = 1.0
+    assert math.isinf(modes(stuck).within[1])
+    stuck[1, 50:] = 2.0
+    assert math.isinf(modes(stuck).within[1])
+    some_constant = torch.cat([torch.randn(2, 400, 3), torch.ones(2, 400, 1)], -1)
+    assert not modes(some_constant).problems
+
+
+def test_steps_that_were_not_taken_are_warned_of():
+    """Without a warm-up they are far too long for the modes, and no chain moves."""
+    model, x, y = curve()
+    lengths = {"num_samples": 20, "num_warmup": 0, "num_chains": 2, "compile": True, "seed": 0}
+    with pytest.warns(pb.ConvergenceWarning, match="have not explored their modes") as caught:
+        posterior = pb.fit_mcmc(model, (x, y), sampler=pb.MCLMC(), init=Descent(200), **lengths)
+    assert caught[0].filename == __file__
+    assert not posterior.status.ok
+    assert "40 divergent trajectories" in posterior.status.message
+    assert "with MCLMC, lower its `energy_error`" in posterior.status.message
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
