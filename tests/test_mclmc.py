@@ -1,6 +1,7 @@
 """Microcanonical chains: each formula by hand, the bias on a Gaussian, and chains that begin at modes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -236,6 +237,21 @@ def test_steps_that_were_not_taken_are_warned_of():
     assert not posterior.status.ok
     assert "40 divergent trajectories" in posterior.status.message
     assert "with MCLMC, lower its `energy_error`" in posterior.status.message
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_chain_that_stood_still_can_go_on(dtype):
+    """The spread of its draws is 0, and a direction that is forgotten over no length at all would be NaN."""
+    z = torch.zeros(1, NUM_WEIGHTS, dtype=dtype)
+    sampler = pb.MCLMC(1)
+    kernel, adaptation = sampler.kernel(bowl, z), sampler.adaptation(300, 0.8, z[0])
+    for index in range(300):
+        adaptation.apply(kernel, 0)
+        draws = replace(kernel.draw(), z=z)
+        adaptation.update(index, draws, 0, None)
+        assert adaptation.length > 0
+    sampler.adaptation(300, 0.8, z[0]).restore(adaptation.state())
+    assert not kernel.draw().diverging.any()
 
 
 @pytest.mark.parametrize(
