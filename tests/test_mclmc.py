@@ -1,6 +1,7 @@
 """Microcanonical chains: each formula by hand, the bias on a Gaussian, and chains that begin at modes."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -203,6 +204,17 @@ def test_chains_of_an_ensemble_begin_at_its_members():
     starts = potential.constrain(starting_points(potential, pb.EnsemblePosterior(members), 3))
     for start, member in zip(starts["net.0.weight"], members, strict=True):
         assert torch.allclose(start, member.sample(1)["net.0.weight"][0])
+
+
+def test_members_that_are_left_out_are_warned_of_where_the_user_called():
+    model, x, y = curve()
+    members = [pb.GuidePosterior(pb.auto_delta(model, init=pb.NormalInit(0.3))) for _ in range(3)]
+    lengths = {"num_samples": 4, "num_warmup": 4, "num_chains": 2, "seed": 0}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pb.fit_mcmc(model, (x, y), sampler=pb.MCLMC(), init=pb.EnsemblePosterior(members), **lengths)
+    files = {str(warning.message)[:19]: warning.filename for warning in caught}
+    assert files["2 draws leave out 1"] == __file__
 
 
 def test_modes_tell_exploring_from_disagreeing():
