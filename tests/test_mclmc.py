@@ -1,6 +1,8 @@
 """Microcanonical chains: each formula by hand, the bias on a Gaussian, and chains that begin at modes."""
 
 import math
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -204,6 +206,17 @@ def test_chains_of_an_ensemble_begin_at_its_members():
         assert torch.allclose(start, member.sample(1)["net.0.weight"][0])
 
 
+def test_members_that_are_left_out_are_warned_of_where_the_user_called():
+    model, x, y = curve()
+    members = [pb.GuidePosterior(pb.auto_delta(model, init=pb.NormalInit(0.3))) for _ in range(3)]
+    lengths = {"num_samples": 4, "num_warmup": 4, "num_chains": 2, "seed": 0}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pb.fit_mcmc(model, (x, y), sampler=pb.MCLMC(), init=pb.EnsemblePosterior(members), **lengths)
+    files = {str(warning.message)[:19]: warning.filename for warning in caught}
+    assert files["2 draws leave out 1"] == __file__
+
+
 def test_modes_tell_exploring_from_disagreeing():
     level = torch.tensor([0.0, 3.0])[:, None, None]
     explored = level + torch.randn(2, 400, 3)
@@ -214,6 +227,43 @@ def test_modes_tell_exploring_from_disagreeing():
     drifting = explored + torch.linspace(0, 4, 400)[:, None]
     assert "2 of 2 chains have not explored their modes" in modes(drifting).problems[0]
     assert modes(torch.randn(2, 400, 3)).share < 0.02
+
+
+def test_a_chain_that_does_not_move_has_not_explored_its_mode():
+    stuck = torch.randn(2, 100, 3)
+    stuck[1] = 1.0
+    assert math.isinf(modes(stuck).within[1])
+    stuck[1, 50:] = 2.0
+    assert math.isinf(modes(stuck).within[1])
+    some_constant = torch.cat([torch.randn(2, 400, 3), torch.ones(2, 400, 1)], -1)
+    assert not modes(some_constant).problems
+
+
+def test_steps_that_were_not_taken_are_warned_of():
+    """Without a warm-up they are far too long for the modes, and no chain moves."""
+    model, x, y = curve()
+    lengths = {"num_samples": 20, "num_warmup": 0, "num_chains": 2, "compile": True, "seed": 0}
+    with pytest.warns(pb.ConvergenceWarning, match="have not explored their modes") as caught:
+        posterior = pb.fit_mcmc(model, (x, y), sampler=pb.MCLMC(), init=Descent(200), **lengths)
+    assert caught[0].filename == __file__
+    assert not posterior.status.ok
+    assert "40 divergent trajectories" in posterior.status.message
+    assert "with MCLMC, lower its `energy_error`" in posterior.status.message
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_chain_that_stood_still_can_go_on(dtype):
+    """The spread of its draws is 0, and a direction that is forgotten over no length at all would be NaN."""
+    z = torch.zeros(1, NUM_WEIGHTS, dtype=dtype)
+    sampler = pb.MCLMC(1)
+    kernel, adaptation = sampler.kernel(bowl, z), sampler.adaptation(300, 0.8, z[0])
+    for index in range(300):
+        adaptation.apply(kernel, 0)
+        draws = replace(kernel.draw(), z=z)
+        adaptation.update(index, draws, 0, None)
+        assert adaptation.length > 0
+    sampler.adaptation(300, 0.8, z[0]).restore(adaptation.state())
+    assert not kernel.draw().diverging.any()
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,16 @@ class Convergence:
         return _smallest(torch.cat([self.ess_bulk, self.ess_tail]))
 
 
+def _of_divergences(count: int | None) -> list[str]:
+    """The problem of so many divergences, with a remedy; none if there are none."""
+    problem = (
+        f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
+        "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
+        "tighter priors."
+    )
+    return [problem] if count else []
+
+
 def _smallest(values: Tensor) -> float:
     """The smallest number, leaving NaN out; NaN if all are NaN."""
     known = values[~values.isnan()]
@@ -131,13 +141,7 @@ class Diagnostics:
     @property
     def problems(self) -> list[str]:
         """The problems found, each with a remedy; empty if there is none."""
-        found = []
-        if self.num_divergences:
-            found.append(
-                f"{self.num_divergences} divergent trajectories: the steps are too long for part of the posterior; "
-                "warm up longer (1000 draws), raise `target_accept` (0.95), or use smoother activations or tighter "
-                "priors."
-            )
+        found = _of_divergences(self.num_divergences)
         if self.bfmi is not None and self.bfmi.min() < SMALLEST_BFMI:
             found.append(f"the smallest BFMI is {self.bfmi.min():.2f}: the tails are explored slowly; warm up longer.")
         what, judged = self.judged
@@ -208,7 +212,7 @@ class Modes:
     """Agreement of chains with themselves and with each other, in scalar quantities such as predictions.
 
     Args:
-        within: Largest R-hat between the halves of one chain, of each chain, shape (K,).
+        within: Largest R-hat between the halves of one chain, of each chain, shape (K,); infinite if it did not move.
         between: Largest R-hat between the chains.
         share: Share of the variance of the quantities that lies between the chains' means, from 0 to 1.
     """
@@ -244,7 +248,9 @@ def modes(values: Tensor) -> Modes:
     half = values.shape[1] // 2
     halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
     columns = halves.permute(0, 2, 1, 3).flatten(2)  # the quantities of every chain side by side
-    within = convergence(columns).r_hat.unflatten(0, (len(values), -1)).nan_to_num(1.0).amax(-1)
+    r_hat = convergence(columns).r_hat.unflatten(0, (len(values), -1))  # NaN where a quantity never changes
+    within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
+    within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
     means, total = values.mean(1), values.flatten(0, 1).var(0, correction=0)
     share = means.var(0, correction=0).sum() / total.sum().clamp_min(torch.finfo(torch.float64).tiny)
     return Modes(within, convergence(values).worst_r_hat, float(share))
@@ -323,7 +329,7 @@ def judge(
     try:
         if at_modes and model is not None and x is not None and num_draws >= 2 * FEWEST_DRAWS:
             found = modes(_predicted(model, samples, x, MAX_QUANTITIES_OF_MODES))
-            return _judged(f"{done}; {found}", found.problems)
+            return _judged(f"{done}; {found}", [*_of_divergences(_count(statistics.diverging)), *found.problems])
         report = diagnose(samples, statistics, model, x, max_quantities=MAX_QUANTITIES)
     except ImportError as error:
         is_fine = statistics.diverging is None or not bool(statistics.diverging.any())

@@ -96,6 +96,7 @@ class MCLMCAdaptation(AnyAdaptation):
             self.length = FORGETTING * self.step_size * steps
         if num_drawn == self._num_warmup:
             self._recent = self._recent[:0]
+        self.length = max(self.length, FORGETTING * self.step_size)  # draws that stood still have no spread
 
     def state(self) -> dict[str, Any]:
         """What the chain has learned, as plain data."""

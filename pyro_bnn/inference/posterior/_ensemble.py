@@ -11,6 +11,7 @@ from torch import nn
 
 from ..._core import checks as _checks
 from ..._core.records import plain, record
+from ..._core.scope import outer_stacklevel
 from ._draws import Draw
 from ._posterior import Posterior
 from ._saving import Saved, restored, saved
@@ -104,7 +105,7 @@ class EnsemblePosterior(Posterior):
             warnings.warn(
                 f"{num_samples} draws leave out {num_members - num_samples} of the ensemble's {num_members} members; "
                 f"draw a multiple of {num_members}.",
-                stacklevel=2,
+                stacklevel=outer_stacklevel(),
             )
         turns = [
             member.draws(len(range(index, num_samples, num_members)), *args)
