@@ -171,6 +171,7 @@ def test_one_call_trains_members_and_explores_their_modes():
     model, x, y = curve()
     lengths = {"num_samples": 300, "num_warmup": 300, "num_chains": 3, "compile": True, "seed": 0}
     posterior = quietly(pb.fit_mcmc, model, (x, y), sampler=pb.MCLMC(), init=Descent(500), **lengths)
+    assert posterior.to_arviz().sample_stats["energy_error"].shape == (3, 300)
     message = posterior.status.message
     assert message.startswith("MCLMC: 3 chains of 300 draws")
     assert "3 modes with equal weights, which are not their posterior weights; R-hat within chains" in message

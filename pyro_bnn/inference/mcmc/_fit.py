@@ -216,7 +216,9 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
         raise ValueError(f'`compile` must be True, False or "auto", got {compile!r}.')
     if init is not None and not isinstance(init, Init | Posterior | Descent):
         got = _checks.described(init)
-        raise ValueError(f"`init` must be an Init, a Posterior or None, got {got}; wrap a guide in GuidePosterior.")
+        raise ValueError(
+            f"`init` must be an Init, a Descent, a Posterior or None, got {got}; wrap a guide in GuidePosterior."
+        )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
     _checks.function("model", model, "a BayesianModel, or a Pyro model that is called as model(*data)")

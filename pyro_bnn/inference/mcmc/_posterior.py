@@ -149,6 +149,7 @@ class MCMCPosterior(Posterior):
             "lp": statistics.log_density,
             "acceptance_rate": statistics.accept,
             "n_steps": statistics.num_steps,
+            "energy_error": statistics.energy_error,
             "step_size": None if step_size is None else step_size[:, None].expand(self._lead),
         }
         return self.samples, {name: value for name, value in named.items() if value is not None}
