@@ -163,9 +163,9 @@ def test_what_an_elbo_does_not_do_is_refused_in_the_context(estimator):
     model, x, y = small_model()
     guide = pb.MeanFieldGuide(model)
     with ESTIMATORS[estimator].applied(model, guide):
-        with pytest.raises(ValueError, match=r"vectorised.*num_particles"):
+        with pytest.raises(ValueError, match=r"vectorise.*num_particles"):
             Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, x, y)
-        with pytest.raises(ValueError, match="vectorised"):
+        with pytest.raises(ValueError, match="vectorise"):
             Predictive(model, guide=guide, num_samples=3, parallel=True)(x)
         with pytest.raises(ValueError, match=r"`net\.0\.weight` is not what the guide drew last.*Leave its context"):
             model(x)
