@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import NOT_ASKED, Compile, Kernel, Sampler, ValueAndGrad, refusal
+from ._kernel import Compile, Kernel, Sampler, ValueAndGrad
 from ._mclmc_adaptation import MCLMCAdaptation
 from ._microcanonical import MCLMCKernel
-from ._native import native
+from ._native import native_or_reason
 from ._native_walkers import NativeMCLMCKernel
-from ._traced import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,7 @@ class MCLMC(Sampler):
         """The sampler on one potential: in C, with as many chains at a time as threads, or in torch."""
         if z.shape[1] < 2:
             raise ValueError("MCLMC needs a direction in space, but the model has one latent number; use NUTS().")
-        not_in_c = NOT_ASKED
-        if compile:
-            try:
-                sampler = native(value_and_grad, z[:1])
-                return NativeMCLMCKernel(sampler, z, self.steps_per_draw, num_threads=torch.get_num_threads())
-            except UnsupportedError as error:
-                not_in_c = str(error)
-                if compile is True:
-                    raise refusal(not_in_c) from error
+        sampler, not_in_c = native_or_reason(value_and_grad, z, compile)
+        if sampler is not None:
+            return NativeMCLMCKernel(sampler, z, self.steps_per_draw, num_threads=torch.get_num_threads())
         return MCLMCKernel(value_and_grad, z, self.steps_per_draw, not_in_c=not_in_c)

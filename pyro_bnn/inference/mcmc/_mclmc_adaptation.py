@@ -50,7 +50,7 @@ class MCLMCAdaptation(AnyAdaptation):
     def __init__(self, num_warmup: int, steps_per_draw: int, targets: tuple[float, float], start: Tensor) -> None:
         self._num_warmup, self._steps_per_draw, self._targets = num_warmup, steps_per_draw, targets
         self._ends = tuple(round(share * num_warmup) for share in (FIRST_PHASE, SECOND_PHASE))
-        self._recent = start.new_empty(0, len(start))
+        self._recent: list[Tensor] = []  # draws of the second and third phase
         self._sum, self._weight, self._largest = 0.0, 0.0, math.inf
         self.inverse_mass = torch.ones_like(start)
         self.length = math.sqrt(len(start))
@@ -88,14 +88,14 @@ class MCLMCAdaptation(AnyAdaptation):
     def _learn_length(self, num_drawn: int, z: Tensor) -> None:
         first, second = self._ends
         if num_drawn > first:
-            self._recent = torch.cat([self._recent, z[None]])
+            self._recent.append(z.clone())
         if num_drawn == second and len(self._recent) >= FEWEST_DRAWS:
-            self.length = math.sqrt(float(self._recent.var(0).sum()))
+            self.length = math.sqrt(float(torch.stack(self._recent).var(0).sum()))
         if num_drawn == self._num_warmup and len(self._recent) - (second - first) >= FEWEST_DRAWS:
-            steps = self._steps_per_draw * autocorrelation_time(self._recent[second - first :])
+            steps = self._steps_per_draw * autocorrelation_time(torch.stack(self._recent[second - first :]))
             self.length = FORGETTING * self.step_size * steps
         if num_drawn == self._num_warmup:
-            self._recent = self._recent[:0]
+            self._recent.clear()
         self.length = max(self.length, FORGETTING * self.step_size)  # draws that stood still have no spread
 
     def state(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class MCLMCAdaptation(AnyAdaptation):
             "sum": self._sum,
             "weight": self._weight,
             "largest": self._largest,
-            "recent": self._recent,
+            "recent": list(self._recent),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class MCLMCAdaptation(AnyAdaptation):
         self.step_size, self.length = (_checks.positive(name, state[name]) for name in ("step_size", "length"))
         self._sum, self._weight = (_checks.number(name, state[name]) for name in ("sum", "weight"))
         self._largest = state["largest"]
-        self._recent = state["recent"].to(self._recent, copy=True)
+        self._recent = [draw.to(self.inverse_mass, copy=True) for draw in state["recent"]]
 
 
 def autocorrelation_time(draws: Tensor) -> float:

@@ -5,6 +5,7 @@ CPU runs in torch.
 """
 
 import ctypes
+import functools
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from ..._core.scope import ProcessLock
 from ._emit import Emitted, emitted, order
-from ._kernel import DIVERGENCE, ValueAndGrad
+from ._kernel import DIVERGENCE, NOT_ASKED, Compile, ValueAndGrad, refusal
 from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
 
@@ -70,9 +71,13 @@ class Native:
         if num_parts == 1:
             self._evaluate_part(*parts[0])
         else:
-            with ThreadPoolExecutor(num_parts) as pool:
-                list(pool.map(lambda part: self._evaluate_part(*part), parts))
+            list(self._pool.map(lambda part: self._evaluate_part(*part), parts))
         return value, gradient
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        """Threads for the parts of the points, which are kept from one evaluation to the next."""
+        return ThreadPoolExecutor(torch.get_num_threads())
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
         scratch = z.new_empty(self.num_scratch)
@@ -104,7 +109,7 @@ class Native:
         self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._pointers)
 
 
-def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10) -> Native:
+def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
     """The samplers of a potential, compiled; the point z has shape (1, P).
 
     Raises:
@@ -129,6 +134,20 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int = 10) ->
     for point in (z, z + 0.1):
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
     return sampler
+
+
+def native_or_reason(
+    value_and_grad: ValueAndGrad, z: Tensor, compile: Compile, max_tree_depth: int = 10
+) -> tuple[Native | None, str]:
+    """The samplers in C for points like those of z, or None and why not; `compile` True raises the reason."""
+    if not compile:
+        return None, NOT_ASKED
+    try:
+        return native(value_and_grad, z[:1], max_tree_depth), ""
+    except UnsupportedError as error:
+        if compile is True:
+            raise refusal(str(error)) from error
+        return None, str(error)
 
 
 def _require_machine(z: Tensor) -> None:

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, refusal
-from ._native import native
+from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch
+from ._native import native_or_reason
 from ._native_kernel import NativeNUTSKernel
 from ._replayed import replayed_or_eager
-from ._traced import UnsupportedError
 from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, finish, grow
 
 RANDOM_BLOCK = 256
@@ -47,15 +46,9 @@ class NUTS(Sampler):
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """The sampler on one potential: in C, with as many chains at a time as threads, or in torch."""
-        not_in_c = NOT_ASKED
-        if compile:
-            try:
-                sampler = native(value_and_grad, z[:1], self.max_tree_depth)
-                return NativeNUTSKernel(sampler, z, num_threads=torch.get_num_threads())
-            except UnsupportedError as error:
-                not_in_c = str(error)
-                if compile is True:
-                    raise refusal(not_in_c) from error
+        sampler, not_in_c = native_or_reason(value_and_grad, z, compile, self.max_tree_depth)
+        if sampler is not None:
+            return NativeNUTSKernel(sampler, z, num_threads=torch.get_num_threads())
         return NUTSKernel(value_and_grad, z, max_tree_depth=self.max_tree_depth, not_in_c=not_in_c)
 
 
