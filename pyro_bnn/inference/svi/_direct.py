@@ -85,7 +85,7 @@ class DirectStep(GradientStep):
 
     Each of the S draws takes four operations: draw the weights; run the network; run the backward pass of minus the
     log-likelihood; turn its gradients into those in the guide's parameters, and add the gradients of the divergence.
-    The :class:`~pyro_bnn.guides.FlatState` of a family of guides defines the first and the last of these.
+    The :class:`~pyro_bnn.inference.guides.FlatState` of a family of guides defines the first and the last of these.
     """
 
     def __init__(

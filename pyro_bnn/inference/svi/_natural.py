@@ -106,8 +106,8 @@ class NaturalGradient(SkippingOptimizer):
     """The optimizer that :func:`natural_gradient` makes. It works in a step of :func:`svi_step` only.
 
     The step computes gradients in vectors, and this optimizer updates the guide in these; see
-    :class:`~pyro_bnn.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and the
-    averaged gradients; `others` makes the optimizer of parameters without a distribution.
+    :class:`~pyro_bnn.inference.guides.NaturalState`. It keeps the settings, which schedules and checkpoints read, and
+    the averaged gradients; `others` makes the optimizer of parameters without a distribution.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], settings: dict[str, Any], others: OptimizerMaker) -> None:
