@@ -217,7 +217,7 @@ def _check_arguments(model: object, sampler: object, init: object, dtype: object
     if init is not None and not isinstance(init, Init | Posterior | Descent):
         got = _checks.described(init)
         raise ValueError(
-            f"`init` must be an Init, a Descent, a Posterior or None, got {got}; wrap a guide in GuidePosterior."
+            f"`init` must be an Init, a Posterior, a Descent or None, got {got}; wrap a guide in GuidePosterior."
         )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype}.")
