@@ -53,9 +53,9 @@ CASES = {
 }
 
 
-def potential_of(*, net=None, **options):
+def potential_of(*, net=None, dtype=torch.float64, **options):
     model, x, y = small_model(net=net and net(), num_data=6, **options)
-    return network_potential(model, x, y, torch.float64, stacklevel=1)
+    return network_potential(model, x, y, dtype, stacklevel=1)
 
 
 def start(potential, num_chains=1):
@@ -309,12 +309,6 @@ CLOSED = {
         r"the C compiler failed with exit status 1 \(/bin/false ",
     ),
     "a compiler that complains": (regression, {}, complaining_compiler, r"the C compiler failed .*no-such-option"),
-    "single precision": (
-        regression,
-        {"dtype": torch.float32},
-        None,
-        "C computes in torch.float64, and the dtype is torch",
-    ),
     "an operation": (
         cumulative,
         {},

@@ -52,7 +52,7 @@ def literal(number: float) -> str:
         return "NAN"
     if math.isinf(number):
         return "INFINITY" if number > 0 else "(-INFINITY)"
-    return f"({number!r})"
+    return f"((real){number!r})"
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
@@ -127,7 +127,7 @@ class Writer:
             return value
         if value.size == 1:
             name = self.name("s")
-            self.add(f"const double {name} = {value.at(['0'] * len(value.shape))};")
+            self.add(f"const real {name} = {value.at(['0'] * len(value.shape))};")
             return Value(value.shape, lambda _: name, is_stored=True)
         result = self.memory(value.shape)
         with self.loops(value.shape) as index:
@@ -150,7 +150,7 @@ class Writer:
             result = self.memory(shape)
             with self.loops(shape) as index:
                 name = self.name("sum")
-                self.add(f"double {name} = 0.0;")
+                self.add(f"real {name} = 0.0f;")
                 with self.reduction(value.shape, inner, name) as own:
                     full = [own[axis] if axis in axes else i for axis, i in enumerate(index)]
                     self.add(f"{name} += {value.at(full)};")
@@ -243,9 +243,9 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
     with writer.loops(gradient.shape) as index:
         writer.add(f"gradient[{index[1]}] = {gradient.at(index)};")
-    parameters = "const double *restrict z, double *restrict value, double *restrict gradient, double *restrict w"
+    parameters = "const real *restrict z, real *restrict value, real *restrict gradient, real *restrict w"
     lines = "\n".join(f"    {line}" for line in writer.lines)
-    text = f"static void value_and_grad({parameters}, const double *const *data) {{\n{lines}\n}}\n"
+    text = f"static void value_and_grad({parameters}, const real *const *data) {{\n{lines}\n}}\n"
     return Emitted(text, writer.num_scratch, writer.num_products, blocks is not None)
 
 
@@ -272,7 +272,7 @@ def _write_blocks(
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
-            writer.add(f"{total.at(index)} = 0.0;")
+            writer.add(f"{total.at(index)} = 0.0f;")
     for begin, size, count in blocks.passes():
         first = writer.name("first")
         own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}

@@ -152,7 +152,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 
     def at(index: Index) -> str:
         inside = source.at([*index[:axis], *index[axis + 1 :]])
-        return inside if shape[axis] == 1 else f"where_({index[axis]} == {number % shape[axis]}, {inside}, 0.0)"
+        return inside if shape[axis] == 1 else f"where_({index[axis]} == {number % shape[axis]}, {inside}, 0.0f)"
 
     return Value(shape, at)
 
@@ -164,7 +164,7 @@ def slice_backward(
     memory, axis = writer.memory(result.shape), axis % result.dim()
     first = begin + result.shape[axis] if begin < 0 else begin
     with writer.loops(memory.shape) as index:
-        writer.add(f"{memory.at(index)} = 0.0;")
+        writer.add(f"{memory.at(index)} = 0.0f;")
     copy(writer, source, memory, lambda index: moved(index, axis, f"({first} + {step} * ({index[axis]}))"))
     return memory
 
@@ -182,7 +182,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
     def at(index: Index) -> str:
         row = moved(index, axis, "0")
-        return f"({base.at(index)} + where_((long){which.at(row)} == {index[axis]}, {source.at(row)}, 0.0))"
+        return f"({base.at(index)} + where_((long){which.at(row)} == {index[axis]}, {source.at(row)}, 0.0f))"
 
     return Value(shape, at)
 

@@ -39,6 +39,12 @@ NUM_KEPT = 64
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
 """Options of the C compiler: infinities and NaN keep their meaning, and sums are reordered only where the text says."""
 
+FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
+"""What of the C text depends on the dtype."""
+
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""How far a potential and its gradient in C may be from torch's, relative to their size. Heuristic."""
+
 _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
@@ -124,14 +130,17 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     _require_small(potential)
     sizes = {"NUM_WEIGHTS": z.shape[1], "NUM_LEVELS": max(max_tree_depth - 1, 1), "MAX_SIZE": 2**max_tree_depth}
     folder = Path(__file__).parent
-    parts = [f"#define {name} {size}L" for name, size in sizes.items()]
+    parts = ["#include <string.h>", "#include <tgmath.h>"]
+    parts += [f"#define {name} {size}L" for name, size in sizes.items()]
     parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
-    parts += [(folder / "_functions.c").read_text(), potential.text]
+    parts += [(folder / name).read_text() for name in (FORMATS[z.dtype], "_functions.c")]
+    parts.append(potential.text)
     parts += [(folder / name).read_text() for name in ("_trajectory.c", "_microcanonical.c")]
-    doubles = [constant.detach().to(torch.float64) for constant in function.constants]
-    data = [constant.permute(order(constant.shape)).contiguous() for constant in doubles]
+    reals = [constant.detach().to(z.dtype) for constant in function.constants]
+    data = [constant.permute(order(constant.shape)).contiguous() for constant in reals]
     sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch, z.shape[1])
-    for point in (z, z + 0.1):
+    for point in (z, z + 0.1) if z.dtype == torch.float64 else (z + 0.1, z - 0.1):
+        # at a mode, where terms cancel, single precision leaves few digits of a gradient
         _require_same(sampler.value_and_grad(point), value_and_grad(point))
     return sampler
 
@@ -153,8 +162,6 @@ def native_or_reason(
 def _require_machine(z: Tensor) -> None:
     if z.device.type != "cpu":
         raise UnsupportedError(f"C computes on a CPU, and the device is {z.device}")
-    if z.dtype != torch.float64:
-        raise UnsupportedError(f"C computes in torch.float64, and the dtype is {z.dtype}")
     if os.name != "posix":
         raise UnsupportedError(f"C is compiled on Linux and macOS only, and this system is {os.name!r}")
     if _compiler() is None:
@@ -174,7 +181,10 @@ def _require_small(potential: Emitted) -> None:
 def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     """Raise an `UnsupportedError` unless a potential and its gradient in C are those of torch."""
     for name, own, theirs in zip(("potential", "gradient"), found, expected, strict=True):
-        if not torch.allclose(own, theirs, rtol=1e-6, atol=1e-6, equal_nan=True):
+        tolerance = TOLERANCES[own.dtype]
+        size = theirs.abs().nan_to_num(0.0, posinf=0.0).amax().clamp_min(1.0)
+        atol = tolerance * (1.0 if own.dtype == torch.float64 else float(size))
+        if not torch.allclose(own, theirs, rtol=tolerance, atol=atol, equal_nan=True):
             raise UnsupportedError(
                 f"the {name} in C begins with {own.flatten()[:3].tolist()} where torch's begins with "
                 f"{theirs.flatten()[:3].tolist()}, which is a fault of this package or of the C compiler, or the model "

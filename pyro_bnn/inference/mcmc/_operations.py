@@ -52,30 +52,30 @@ ELEMENTWISE = {
     aten.abs: "fabs({0})",
     aten.sgn: "sign_({0})",
     aten.sign: "sign_({0})",
-    aten.eq: "{0} == {1} ? 1.0 : 0.0",
-    aten.ne: "{0} != {1} ? 1.0 : 0.0",
-    aten.lt: "{0} < {1} ? 1.0 : 0.0",
-    aten.le: "{0} <= {1} ? 1.0 : 0.0",
-    aten.gt: "{0} > {1} ? 1.0 : 0.0",
-    aten.ge: "{0} >= {1} ? 1.0 : 0.0",
-    aten.where: "where_({0} != 0.0, {1}, {2})",
-    aten.masked_fill: "where_({1} != 0.0, {2}, {0})",
-    aten.masked_fill_: "where_({1} != 0.0, {2}, {0})",
+    aten.eq: "{0} == {1} ? 1.0f : 0.0f",
+    aten.ne: "{0} != {1} ? 1.0f : 0.0f",
+    aten.lt: "{0} < {1} ? 1.0f : 0.0f",
+    aten.le: "{0} <= {1} ? 1.0f : 0.0f",
+    aten.gt: "{0} > {1} ? 1.0f : 0.0f",
+    aten.ge: "{0} >= {1} ? 1.0f : 0.0f",
+    aten.where: "where_({0} != 0.0f, {1}, {2})",
+    aten.masked_fill: "where_({1} != 0.0f, {2}, {0})",
+    aten.masked_fill_: "where_({1} != 0.0f, {2}, {0})",
     aten.relu: "relu_({0})",
-    aten.threshold_backward: "where_({1} <= {2}, 0.0, {0})",
-    aten.tanh_backward: "{0} * (1.0 - {1} * {1})",
-    aten.sigmoid_backward: "{0} * (1.0 - {1}) * {1}",
-    aten.leaky_relu: "where_({0} > 0.0, {0}, {1} * {0})",
-    aten.leaky_relu_backward: "where_({1} > 0.0, {0}, {2} * {0})",
+    aten.threshold_backward: "where_({1} <= {2}, 0.0f, {0})",
+    aten.tanh_backward: "{0} * (1.0f - {1} * {1})",
+    aten.sigmoid_backward: "{0} * (1.0f - {1}) * {1}",
+    aten.leaky_relu: "where_({0} > 0.0f, {0}, {1} * {0})",
+    aten.leaky_relu_backward: "where_({1} > 0.0f, {0}, {2} * {0})",
     aten.hardtanh: "where_({0} < {1}, {1}, where_({0} > {2}, {2}, {0}))",
-    aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0, {0})",
+    aten.hardtanh_backward: "where_({1} <= {2} || {1} >= {3}, 0.0f, {0})",
 }
 """Operations on elements that are fast, and computed where they are read."""
 
 SLOW = {
     aten.sqrt: "sqrt({0})",
-    aten.rsqrt: "1.0 / sqrt({0})",
-    aten.reciprocal: "1.0 / {0}",
+    aten.rsqrt: "1.0f / sqrt({0})",
+    aten.reciprocal: "1.0f / {0}",
     aten.exp: "exp_({0})",
     aten.expm1: "expm1_({0})",
     aten.log: "log_({0})",
@@ -88,14 +88,14 @@ SLOW = {
     aten.log_sigmoid_backward: "{0} * sigmoid_(-{1})",
     aten.softplus: "softplus_({0})",
     aten.softplus_backward: "{0} * softplus_slope_({1})",
-    aten.binary_cross_entropy_with_logits: "-({1} * log_sigmoid_({0}) + (1.0 - {1}) * log_sigmoid_(-{0}))",
+    aten.binary_cross_entropy_with_logits: "-({1} * log_sigmoid_({0}) + (1.0f - {1}) * log_sigmoid_(-{0}))",
     aten.silu: "{0} * sigmoid_({0})",
     aten.silu_backward: "{0} * silu_slope_({1})",
     aten.gelu: "{0} * normal_cdf_({0})",
     aten.gelu_backward: "{0} * gelu_slope_({1})",
-    aten.elu: "where_({0} > 0.0, {2} * {0}, {1} * {2} * expm1_({3} * {0}))",
-    aten.elu_backward: "{0} * {2} * where_({5} > 0.0, 1.0, {1} * {3} * exp_({3} * {5}))",
-    aten.celu: "where_({0} > 0.0, {0}, {1} * expm1_({0} / {1}))",
+    aten.elu: "where_({0} > 0.0f, {2} * {0}, {1} * {2} * expm1_({3} * {0}))",
+    aten.elu_backward: "{0} * {2} * where_({5} > 0.0f, 1.0f, {1} * {3} * exp_({3} * {5}))",
+    aten.celu: "where_({0} > 0.0f, {0}, {1} * expm1_({0} / {1}))",
 }
 """Operations on elements that are slow, and computed once, in a loop."""
 
@@ -110,10 +110,10 @@ REQUIRED: dict[Any, dict[int, object]] = {
 """Arguments, by number, that must have one value, with which the text is written."""
 
 POWERS: dict[object, str] = {
-    -2.0: "1.0 / ({0} * {0})",
-    -1.0: "1.0 / {0}",
-    -0.5: "1.0 / sqrt({0})",
-    0.0: "1.0",
+    -2.0: "1.0f / ({0} * {0})",
+    -1.0: "1.0f / {0}",
+    -0.5: "1.0f / sqrt({0})",
+    0.0: "1.0f",
     0.5: "sqrt({0})",
     1.0: "{0}",
     2.0: "{0} * {0}",
@@ -211,11 +211,11 @@ def _largest(writer: Writer, value: Value, axis: int) -> Value:
     result = writer.memory([1 if a == axis else n for a, n in enumerate(value.shape)])
     with writer.loops(result.shape) as index:
         name = writer.name("max")
-        writer.add(f"double {name} = {value.at(index)};")
+        writer.add(f"real {name} = {value.at(index)};")
         for number in range(1, value.shape[axis]):
             other = value.at(moved(index, axis, str(number)))
             writer.add(f"{name} = {other} > {name} ? {other} : {name};")
-        writer.add(f"{result.at(index)} = {name} < INFINITY && {name} > -INFINITY ? {name} : 0.0;")
+        writer.add(f"{result.at(index)} = {name} < INFINITY && {name} > -INFINITY ? {name} : 0.0f;")
     return result
 
 
@@ -243,7 +243,7 @@ def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[i
     if num_terms > max(shape):
         with writer.loops(shape) as index:
             name, (m, n) = writer.name("sum"), index[-2:]
-            writer.add(f"double {name} = {added.at(index)};")
+            writer.add(f"real {name} = {added.at(index)};")
             with writer.reduction((num_terms,), [0], name) as (k,):
                 writer.add(f"{name} += {a.at([*lead, m, k])} * {b.at([*lead, k, n])};")
             writer.add(f"{result.at(index)} = {name};")

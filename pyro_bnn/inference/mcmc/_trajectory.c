@@ -2,12 +2,12 @@
 
    NUM_WEIGHTS (P), NUM_LEVELS (D), MAX_SIZE and DIVERGENCE are defined before; so is
 
-       void value_and_grad(const double *z, double *value, double *gradient, double *scratch, const double *const *data)
+       void value_and_grad(const real *z, real *value, real *gradient, real *scratch, const real *const *data)
 */
 
 #define EACH(i) for (long i = 0; i < NUM_WEIGHTS; ++i)
 
-typedef double Vector[NUM_WEIGHTS];
+typedef real Vector[NUM_WEIGHTS];
 
 typedef struct {
     Vector z, r, gradient;
@@ -27,15 +27,15 @@ typedef struct {
     long size, leaf, num_steps;
 } State;
 
-static inline double dot(const double *a, const double *b) {
-    double sum = 0.0;
+static inline real dot(const real *a, const real *b) {
+    real sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     EACH(i) sum += a[i] * b[i];
     return sum;
 }
 
-static inline double weighted_dot(const double *a, const double *b, const double *weight) {
-    double sum = 0.0;
+static inline real weighted_dot(const real *a, const real *b, const real *weight) {
+    real sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     EACH(i) sum += a[i] * weight[i] * b[i];
     return sum;
@@ -43,13 +43,13 @@ static inline double weighted_dot(const double *a, const double *b, const double
 
 static void seed(State *s, const Point *end) {
     s->moving = *end;
-    EACH(i) s->new_momentum_sum[i] = 0.0;
+    EACH(i) s->new_momentum_sum[i] = 0.0f;
     s->new_log_weight = -INFINITY;
     s->new_accept_sum = 0.0;
     s->leaf = 0;
 }
 
-static void begin(State *s, double step_size, const double *inverse_mass, const double *normal) {
+static void begin(State *s, double step_size, const real *inverse_mass, const real *normal) {
     Point point;
     EACH(i) point.r[i] = normal[i] / sqrt(inverse_mass[i]);
     memcpy(point.z, s->kept.z, sizeof(Vector));
@@ -65,15 +65,16 @@ static void begin(State *s, double step_size, const double *inverse_mass, const 
 }
 
 /* One leapfrog step; marks whether the subtree turns back on itself, and whether the point lost too much energy. */
-static void grow(State *s, const double *inverse_mass, double log_uniform, double *scratch, const double *const *data,
+static void grow(State *s, const real *inverse_mass, double log_uniform, real *scratch, const real *const *data,
                  int *turning, int *diverging) {
     Point *p = &s->moving;
-    double potential;
+    const real step = s->step, half = 0.5 * s->step;
+    real potential;
     Vector velocity, middle;
-    EACH(i) p->r[i] -= 0.5 * s->step * p->gradient[i];
-    EACH(i) p->z[i] += s->step * inverse_mass[i] * p->r[i];
+    EACH(i) p->r[i] -= half * p->gradient[i];
+    EACH(i) p->z[i] += step * inverse_mass[i] * p->r[i];
     value_and_grad(p->z, &potential, p->gradient, scratch, data);
-    EACH(i) p->r[i] -= 0.5 * s->step * p->gradient[i];
+    EACH(i) p->r[i] -= half * p->gradient[i];
     EACH(i) velocity[i] = p->r[i] * inverse_mass[i];
     const double energy = potential + 0.5 * dot(p->r, velocity);
     double gain = s->initial_energy - energy;
@@ -85,8 +86,8 @@ static void grow(State *s, const double *inverse_mass, double log_uniform, doubl
         s->new.potential = potential;
         s->new.energy = energy;
     }
-    EACH(i) middle[i] = s->new_momentum_sum[i] + 0.5 * p->r[i];
-    const double own = dot(middle, velocity);
+    EACH(i) middle[i] = s->new_momentum_sum[i] + 0.5f * p->r[i];
+    const real own = dot(middle, velocity);
     int level = 0, num_closed = 0;
     for (long n = s->leaf >> 1; n; n &= n - 1) ++level;
     *turning = 0;
@@ -97,8 +98,8 @@ static void grow(State *s, const double *inverse_mass, double log_uniform, doubl
     } else {
         for (long n = s->leaf; n & 1; n >>= 1) ++num_closed;
         for (int l = level; l > level - num_closed; --l) {
-            const double before = dot(s->velocities[l], middle) - s->dots[l];
-            const double after = own - dot(s->middles[l], velocity);
+            const real before = dot(s->velocities[l], middle) - s->dots[l];
+            const real after = own - dot(s->middles[l], velocity);
             if (before <= 0.0 || after <= 0.0) *turning = 1;
         }
     }
@@ -109,7 +110,7 @@ static void grow(State *s, const double *inverse_mass, double log_uniform, doubl
 }
 
 /* Adds the subtree to the tree; returns whether the trajectory ends. */
-static int merge(State *s, const double *inverse_mass, int grown, double log_uniform) {
+static int merge(State *s, const real *inverse_mass, int grown, double log_uniform) {
     s->accept_sum += s->new_accept_sum;
     s->num_steps += s->leaf;
     if (!grown) return 1;
@@ -117,7 +118,7 @@ static int merge(State *s, const double *inverse_mass, int grown, double log_uni
     if (log_uniform < s->new_log_weight - s->log_weight) s->kept = s->new;
     *(s->step > 0 ? &s->right : &s->left) = s->moving;
     EACH(i) s->momentum_sum[i] += s->new_momentum_sum[i];
-    EACH(i) between[i] = s->momentum_sum[i] - 0.5 * (s->left.r[i] + s->right.r[i]);
+    EACH(i) between[i] = s->momentum_sum[i] - 0.5f * (s->left.r[i] + s->right.r[i]);
     s->log_weight = logaddexp_(s->log_weight, s->new_log_weight);
     s->size += s->leaf;
     return weighted_dot(s->left.r, between, inverse_mass) <= 0.0 ||
@@ -129,8 +130,8 @@ static int merge(State *s, const double *inverse_mass, int grown, double log_uni
    point: z and gradient, then potential, energy, acceptance rate, whether it diverged, number of steps.
    numbers: logarithms of uniform numbers, three for each step: for a subtree's proposal, a merger, a side.
    position: number of steps whose numbers are used up. */
-int advance(State *s, int is_new, double *point, double step_size, const double *inverse_mass, const double *normal,
-            const double *numbers, long num_numbers, long *position, double *scratch, const double *const *data) {
+int advance(State *s, int is_new, real *point, double step_size, const real *inverse_mass, const real *normal,
+            const real *numbers, long num_numbers, long *position, real *scratch, const real *const *data) {
     if (is_new) {
         memcpy(s->kept.z, point, sizeof(Vector));
         memcpy(s->kept.gradient, point + NUM_WEIGHTS, sizeof(Vector));
@@ -138,12 +139,12 @@ int advance(State *s, int is_new, double *point, double step_size, const double 
         begin(s, step_size, inverse_mass, normal);
     }
     while (*position < num_numbers) {
-        const double *row = numbers + 3 * (*position)++;
+        const real *row = numbers + 3 * (*position)++;
         int turning, diverging;
         grow(s, inverse_mass, row[0], scratch, data, &turning, &diverging);
         if (!turning && !diverging && s->leaf < s->size) continue;
         if (merge(s, inverse_mass, !turning && !diverging, row[1])) {
-            double *rest = point + 2 * NUM_WEIGHTS;
+            real *rest = point + 2 * NUM_WEIGHTS;
             memcpy(point, s->kept.z, sizeof(Vector));
             memcpy(point + NUM_WEIGHTS, s->kept.gradient, sizeof(Vector));
             rest[0] = s->kept.potential;
@@ -163,8 +164,8 @@ int advance(State *s, int is_new, double *point, double step_size, const double 
 long size_of_state(void) { return sizeof(State); }
 
 /* Potentials and gradients of many points. */
-void evaluate(long num_points, const double *z, double *values, double *gradients, double *scratch,
-              const double *const *data) {
+void evaluate(long num_points, const real *z, real *values, real *gradients, real *scratch,
+              const real *const *data) {
     for (long k = 0; k < num_points; ++k)
         value_and_grad(z + k * NUM_WEIGHTS, values + k, gradients + k * NUM_WEIGHTS, scratch, data);
 }

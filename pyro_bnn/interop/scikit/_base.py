@@ -1,7 +1,9 @@
 """What both estimators share: checks of tables, standard units, the network, the fit, and predictions."""
 
+import copy
 import secrets
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,13 +14,14 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal
 
 from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...auto import fitting
+from ...auto.choosing import Design
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -27,9 +30,10 @@ from ...results.prediction import predict
 from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
 from ._methods import ACTIVATIONS, METHODS, WITHOUT_VALIDATION, Settings, Task
 
-GAIN = 2.0
-"""Gain of the fan-in prior; heuristic, chosen for NUTS on validation rows of UCI tables (docs/results). Under it a
-network of tanh units takes functions of about twice the targets' scale, bent several times over the data."""
+DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
+"""What methods by name fit if the settings do not say; heuristic, chosen for NUTS on validation rows of UCI tables
+(docs/results). Under this prior a network of tanh units takes functions of about twice the targets' scale, bent several
+times over the data."""
 
 DTYPE = torch.float64
 """Tables are small, numpy's numbers are of this type, and Markov chains need it."""
@@ -70,49 +74,65 @@ class BNNEstimator(Settings):
         (rows,) = np.nonzero(weights)
         return rows, weights[rows]
 
+    def _designs(self, choices: Sequence[Design], likelihood: str | None = None) -> list[Design]:
+        """The designs that the settings leave open: one, unless `method` is "auto"."""
+        if not isinstance(self.method, str) or self.method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
+        hidden, activation = self.hidden_layer_sizes, self.activation
+        if isinstance(activation, str):
+            if activation not in ACTIVATIONS:
+                names = ", ".join(map(repr, ACTIVATIONS))
+                raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}.")
+            activation = ACTIVATIONS[activation]
+        given: dict[str, Any] = {"activation": activation, "prior": self.prior, "likelihood": likelihood}
+        given["hidden"] = hidden if hidden is None else (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        given = {name: value for name, value in given.items() if value is not None}
+        found: list[Design] = []
+        for choice in choices if self.method == "auto" else [replace(DEFAULT, likelihood=choices[0].likelihood)]:
+            design = replace(choice, **given)
+            if design not in found:
+                found.append(design)
+        return found
+
     def _fit(
         self: Self,
         x: Tensor,
         y: Tensor,
         weights: np.ndarray | None,
-        likelihood: Likelihood,
+        designs: Sequence[Design],
+        likelihoods: Mapping[str, Likelihood],
         num_targets: int,
         classes: np.ndarray | None = None,
     ) -> Self:
         """Fit to rows of standardised targets, shape (N, O), or to classes, shape (N,), which validation rows share."""
-        if not isinstance(self.method, str) or self.method not in METHODS:
-            raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         if self.method != "svi" and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
             )
         if self.max_iter is not None:
             _checks.at_least("max_iter", self.max_iter, 1)
+        if self.time_limit is not None:
+            _checks.positive("time_limit", self.time_limit)
+            if self.method != "auto":
+                raise ValueError(f'`time_limit` is for method="auto", got {self.method!r}; leave it out.')
         self._seed = self._drawn_seed()
         rows, held_out = self._split(len(x), classes)
         mean, scale = standard_units(x[rows], None if weights is None else weights[rows])
         targets = y
         if weights is not None:
-            likelihood = likelihood.with_row_weights()
-            targets = likelihood.join_weights(y, torch.from_numpy(weights))
-        prior = FanInNormalPrior(GAIN) if self.prior is None else self.prior
-        activation = self.activation
-        if isinstance(activation, str):
-            if activation not in ACTIVATIONS:
-                names = ", ".join(map(repr, ACTIVATIONS))
-                raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}.")
-            activation = ACTIVATIONS[activation]
-        hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
+            likelihoods = {name: likelihood.with_row_weights() for name, likelihood in likelihoods.items()}
+            targets = next(iter(likelihoods.values())).join_weights(y, torch.from_numpy(weights))
 
-        def make_model(seed: int) -> BayesianModel:
+        def build(design: Design, seed: int, num_rows: int) -> BayesianModel:
+            likelihood = copy.deepcopy(likelihoods[design.likelihood])
             with seeded(seed):
                 first = nets.Standardize(mean, scale)
-                sizes = [x.shape[1], *hidden, likelihood.num_outputs(num_targets)]
-                net = nets.mlp(sizes, activation=activation, first=[first]).to(DTYPE)
-            return BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(rows))
+                sizes = [x.shape[1], *design.hidden, likelihood.num_outputs(num_targets)]
+                net = nets.mlp(sizes, activation=design.activation, first=[first]).to(DTYPE)
+            return BayesianModel(net, prior=design.prior, likelihood=likelihood, num_data=num_rows)
 
         held = None if held_out is None else (x[held_out], targets[held_out])
-        fitted = METHODS[self.method](Task(self, make_model, (x[rows], targets[rows]), held, self._seed))
+        fitted = METHODS[self.method](Task(self, designs, build, (x[rows], targets[rows]), held, self._seed))
         self.model_, self.posterior_, self.n_iter_ = fitted.model, fitted.posterior, fitted.num_iterations
         if not self.posterior_.status:
             warnings.warn(self.status_, ConvergenceWarning, stacklevel=3)

@@ -9,6 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from ...auto.choosing import OF_CLASSES
 from ...modelling.likelihoods import CategoricalLikelihood
 from ...scores.uncertainty import ClassificationPrediction
 from ._base import BNNEstimator
@@ -63,7 +64,9 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
                 f"`y` must have at least two classes, got one class, {self.classes_[0]!r}, in rows of a weight above 0."
             )
         y_all, num_classes = torch.from_numpy(indices), len(self.classes_)
-        return self._fit(x[rows], y_all, weights, CategoricalLikelihood(), num_classes, indices)
+        likelihoods = {"categorical": CategoricalLikelihood()}
+        designs = self._designs(OF_CLASSES)
+        return self._fit(x[rows], y_all, weights, designs, likelihoods, num_classes, indices)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The label of largest probability of each row, shape (N,)."""

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..._core import checks as _checks
 from ..._core.scope import silent_fits
+from ...auto.choosing import Design, UnsuitableError, fit_best
 from ...auto.fitting import fit
 from ...inference.gauss_newton import fit_gauss_newton
 from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta
@@ -44,11 +45,12 @@ SEED_STEP = 1_000_003
 class Settings(BaseEstimator):
     """The parameters that both estimators have; :class:`BNNRegressor` says what they mean."""
 
-    hidden_layer_sizes: Sequence[int] | int = (20,)
+    hidden_layer_sizes: Sequence[int] | int | None = None
     _: KW_ONLY
-    method: str = "svi"
-    activation: Callable[[], nn.Module] | str = nn.Tanh
+    method: str = "auto"
+    activation: Callable[[], nn.Module] | str | None = None
     prior: Prior | None = None
+    time_limit: float | None = None
     max_iter: int | None = None
     batch_size: int | None = None
     learning_rate: float = 0.02
@@ -77,10 +79,15 @@ class Task:
     """What a method is to do."""
 
     settings: Settings
-    make_model: Callable[[int], BayesianModel]  # from a seed, of which the network has its first weights
+    designs: Sequence[Design]  # networks, priors and likelihoods that the settings leave open; the first is the default
+    build: Callable[[Design, int, int], BayesianModel]  # from a seed of the first weights and a number of rows
     data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, with their weights if there are any
     validation: tuple[Tensor, Tensor] | None  # the same of rows for early stopping
     seed: int
+
+    def make_model(self, seed: int) -> BayesianModel:
+        """The model of the default design, whose network has its first weights from a seed."""
+        return self.build(self.designs[0], seed, len(self.data[0]))
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,27 @@ class Fitted:
     model: BayesianModel
     posterior: Posterior
     num_iterations: int
+
+
+def auto(task: Task) -> Fitted:
+    """The design that predicts held-out rows best, by an ensemble of modes that chains explore; else `svi`."""
+    settings = task.settings
+    candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
+    try:
+        best = fit_best(
+            candidates,
+            task.data,
+            seconds=settings.time_limit,
+            max_draws=settings.max_iter,
+            progress=bool(settings.verbose),
+            seed=task.seed,
+        )
+    except UnsuitableError as error:
+        fitted = svi(task)
+        status = fitted.posterior.status
+        fitted.posterior.status = replace(status, message=f"variational inference, since {error}: {status.message}")
+        return fitted
+    return Fitted(best.model, best.posterior, best.posterior.num_stored // best.posterior.num_chains)
 
 
 def svi(task: Task) -> Fitted:
@@ -189,10 +217,11 @@ def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl
     return Fitted(model, posterior, len(posterior.history.epochs))
 
 
-WITHOUT_VALIDATION = frozenset({"nuts", "mclmc"})
+WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
 """Methods that have no use for rows that are set aside, and so get them all."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
+    "auto": auto,
     "svi": svi,
     "nuts": nuts,
     "mclmc": mclmc,

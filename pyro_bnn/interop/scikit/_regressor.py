@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from ..._core import checks as _checks
+from ...auto.choosing import OF_NUMBERS
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...scores.uncertainty import RegressionPrediction
 from ._base import DTYPE, BNNEstimator, in_units, standard_units
@@ -75,7 +76,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         True
     """
 
-    likelihood: str = field(default="gaussian", kw_only=True)
+    likelihood: str | None = field(default=None, kw_only=True)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit the network to a table.
@@ -100,19 +101,21 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
-        likelihood, num_targets = make_likelihood(self.likelihood), y_all.shape[1]
-        kind = LIKELIHOODS[self.likelihood.partition(":")[0]].targets
+        num_targets, designs = y_all.shape[1], self._designs(OF_NUMBERS, self.likelihood)
+        likelihoods = {design.likelihood: make_likelihood(design.likelihood) for design in designs}
+        kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
             raise ValueError(
                 f"`likelihood` must be one of numbers or counts, got {self.likelihood!r}; use a BNNClassifier."
             )
-        if self.likelihood == "gaussian" and num_targets > 1:  # a noise scale for each target
-            likelihood = GaussianLikelihood(dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1))
+        if "gaussian" in likelihoods and num_targets > 1:  # a noise scale for each target
+            scales = dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1)
+            likelihoods["gaussian"] = GaussianLikelihood(scales)
         if kind == "counts":
             self._mean, self._scale = y_all.new_zeros(num_targets), y_all.new_ones(num_targets)
         else:
             self._mean, self._scale = standard_units(y_all, weights)
-        return self._fit(x, (y_all - self._mean) / self._scale, weights, likelihood, num_targets)
+        return self._fit(x, (y_all - self._mean) / self._scale, weights, designs, likelihoods, num_targets)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Floats: ...

@@ -1,0 +1,186 @@
+"""The fit of the model, among several, that predicts held-out rows best: modes, each explored by a chain.
+
+The models are compared by short runs on a part of the rows, and the best one is run on all of them.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..._core.scope import silent_fits
+from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, fit_mcmc
+from ...inference.posterior import Status
+from ...modelling.model import BayesianModel
+from ...results.prediction import predict
+from ._budget import FEWEST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
+
+STEPS_PER_DRAW = 10
+"""Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
+
+FEW_ROWS, NUM_FOLDS = 400, 3
+"""With fewer rows than that each is held out once, in so many folds; heuristic."""
+
+HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
+"""With more rows, the share that is held out, at most so many of them, and most rows that a comparison fits."""
+
+Rows = tuple[Tensor, Tensor]
+Candidate = Callable[[int], BayesianModel]
+"""Makes a model, always the same, for a number of rows."""
+
+
+class UnsuitableError(ValueError):
+    """Chains in C are no way to fit this model in this time; the message says why."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best of several models, fitted.
+
+    Args:
+        name: Its name.
+        model: The model.
+        posterior: Its posterior, whose status says what was compared and chosen.
+        scores: Mean log-density of the held-out rows in nats, by name; empty if there was one model only.
+    """
+
+    name: str
+    model: BayesianModel
+    posterior: MCMCPosterior
+    scores: Mapping[str, float]
+
+
+def fit_best(
+    candidates: Mapping[str, Candidate],
+    data: Rows,
+    *,
+    seconds: float | None = None,
+    num_chains: int = NUM_CHAINS,
+    max_draws: int | None = None,
+    progress: bool = False,
+    seed: int,
+) -> Chosen:
+    """Fit the model that predicts held-out rows best, by an ensemble of explored modes (:class:`~pyro_bnn.MCLMC`).
+
+    Args:
+        candidates: Functions that make the models, by names that say in words what they are.
+        data: All rows (x, y). x has the shape (N, D).
+        seconds: Wall time on the threads that torch has, by which lengths are set; the draws then depend on the
+            machine. None sets them by the numbers of rows and weights, and repeats on every machine with a compiler.
+        num_chains: Number of chains.
+        max_draws: Limit of the draws of each chain, and of those of its warm-up.
+        progress: Whether to show a progress bar.
+        seed: Seed of everything random.
+
+    Raises:
+        UnsuitableError: If a model cannot be drawn in C, or the time is too short for chains.
+    """
+    begin = time.perf_counter()
+    num_rows = len(data[0])
+    most_steps = None if max_draws is None else STEPS_PER_DRAW * max_draws
+    budget = Budget.of_rows(num_rows, most_steps)
+    if seconds is not None:
+        threads = min(torch.get_num_threads(), num_chains)
+        slowness = _slowness(next(iter(candidates.values())), data, seed)
+        budget = replace(budget, seconds=threads * seconds, slowness=slowness)
+    scores = {} if len(candidates) == 1 else _compared(candidates, data, budget, seed)
+    name = max(candidates, key=lambda name: scores.get(name, 0.0))
+    model = candidates[name](num_rows)
+    lengths = budget.lengths(1 - SEARCH if scores else 1.0, num_rows, _num_weights(model), num_chains)
+    if max_draws is None and lengths.num_steps < FEWEST_STEPS:
+        raise UnsuitableError(
+            f"{num_rows} rows and {_num_weights(model)} weights leave time for {lengths.num_steps} steps of each chain "
+            f"only, and it takes {FEWEST_STEPS} at least"
+        )
+    posterior = _run(model, data, lengths, seed, progress=progress)
+    posterior.status = _status(posterior, name, scores, lengths, time.perf_counter() - begin)
+    return Chosen(name, model, posterior, scores)
+
+
+def _compared(candidates: Mapping[str, Candidate], data: Rows, budget: Budget, seed: int) -> dict[str, float]:
+    """Mean log-density of held-out rows under each model."""
+    folds = _folds(len(data[0]), seed)
+    scores = {}
+    for name, make in candidates.items():
+        total, count = 0.0, 0
+        for fitted, held_out in folds:
+            model = make(len(fitted))
+            share = SEARCH / len(candidates) / len(folds)
+            lengths = budget.lengths(share, len(fitted), _num_weights(model), NUM_SEARCH_CHAINS)
+            posterior = _run(model, _taken(data, fitted), lengths, seed)
+            x, y = _taken(data, held_out)
+            found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
+            assert found is not None
+            total, count = total + float(found.double().sum()), count + len(held_out)
+        scores[name] = total / count if math.isfinite(total) else -math.inf
+    return scores
+
+
+def _folds(num_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of rows to fit and rows to predict."""
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
+    if num_rows < FEW_ROWS:
+        parts = order.tensor_split(NUM_FOLDS)
+        return [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
+    held_out = min(round(HELD_OUT * num_rows), MOST_HELD_OUT)
+    return [(order[held_out : held_out + MOST_COMPARED], order[:held_out])]
+
+
+def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progress: bool = False) -> MCMCPosterior:
+    with silent_fits():
+        try:
+            return fit_mcmc(
+                model,
+                data,
+                sampler=MCLMC(steps_per_draw=STEPS_PER_DRAW),
+                init=Descent(num_steps=lengths.num_descent),
+                num_chains=lengths.num_chains,
+                num_warmup=-(-lengths.num_warmup // STEPS_PER_DRAW),
+                num_samples=max(-(-lengths.num_samples // STEPS_PER_DRAW), 8),
+                dtype=torch.float32,
+                compile=True,
+                progress=progress,
+                seed=seed,
+            )
+        except ValueError as error:
+            if "draws in C" not in str(error):
+                raise
+            raise UnsuitableError(str(error)) from error
+
+
+def _status(
+    posterior: MCMCPosterior, name: str, scores: Mapping[str, float], lengths: Lengths, seconds: float
+) -> Status:
+    """What was compared, chosen and run, and what more time would change."""
+    said = [name]
+    if scores:
+        others = sorted((score for other, score in scores.items() if other != name), reverse=True)
+        ranks = ", ".join(f"{score:.3f}" for score in others)
+        said = [f"chosen by held-out rows among {len(scores)}: {name} ({scores[name]:.3f} nats a row; others {ranks})"]
+    said.append(posterior.status.message.rstrip("."))
+    said.append(f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all")
+    diverging = posterior.statistics.diverging
+    is_fine = diverging is None or not bool(diverging.any())
+    return Status(is_fine, "; ".join(said) + ".", detail=posterior.status.detail, remedy=posterior.status.remedy)
+
+
+def _slowness(make: Candidate, data: Rows, seed: int) -> float:
+    """CPU seconds of a gradient here, in units of its nominal time; chains run on all threads of torch."""
+    model = make(len(data[0]))
+    lengths = Lengths(torch.get_num_threads(), 10, STEPS_PER_DRAW, 8 * STEPS_PER_DRAW)
+    _run(model, data, lengths, seed)  # compiles
+    begin = time.perf_counter()
+    _run(model, data, lengths, seed)
+    seconds = (time.perf_counter() - begin) / (lengths.num_descent + 2 * lengths.num_steps)
+    return seconds / Budget(1.0).gradient(len(data[0]), _num_weights(model))
+
+
+def _num_weights(model: BayesianModel) -> int:
+    return sum(model.initial_value(name).numel() for name in model.site_names)
+
+
+def _taken(data: Rows, rows: Tensor) -> Rows:
+    return data[0][rows], data[1][rows]
