@@ -18,8 +18,18 @@ from pyro_bnn.interop.scikit import METHODS, in_units, standard_units
 
 from .tolerances import STANDARD_ERRORS, assert_identical
 
-SHORT = {"hidden_layer_sizes": (6,), "max_iter": 30, "learning_rate": 0.1, "num_samples": 10, "random_state": 0}
+SHORT = {
+    "method": "svi",
+    "hidden_layer_sizes": (6,),
+    "max_iter": 30,
+    "learning_rate": 0.1,
+    "num_samples": 10,
+    "random_state": 0,
+}
 """Settings with which a tiny network learns something in thirty steps."""
+
+CHOOSING = {"hidden_layer_sizes": (3,), "max_iter": 4, "num_samples": 10, "random_state": 0}
+"""Settings with which the default method ends soon."""
 
 REASON = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -36,6 +46,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 )
 def test_scikit_learns_own_checks(estimator, check):
     before = np.random.get_state()  # noqa: NPY002  # some checks themselves draw from numpy's global generator
+    check(estimator)
+    np.random.set_state(before)  # noqa: NPY002
+
+
+@pytest.mark.nightly
+@parametrize_with_checks(
+    [pb.BNNRegressor(**CHOOSING), pb.BNNClassifier(**CHOOSING)],
+    expected_failed_checks=lambda estimator: (
+        REASON
+        | dict.fromkeys(("check_methods_sample_order_invariance",), "the rows that are held out depend on their order")
+    ),
+)
+def test_scikit_learns_own_checks_of_the_default_method(estimator, check):
+    before = np.random.get_state()  # noqa: NPY002
     check(estimator)
     np.random.set_state(before)  # noqa: NPY002
 
@@ -69,8 +93,8 @@ def blobs(num_data=120):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A regressor with its own defaults but for larger steps, which end sooner; there are rows enough to learn it."""
-    return pb.BNNRegressor(learning_rate=0.1, max_iter=600, random_state=0).fit(*curve(600))
+    """A variational regressor with its own defaults but for larger steps, which end sooner; there are rows enough to learn it."""
+    return pb.BNNRegressor(method="svi", learning_rate=0.1, max_iter=600, random_state=0).fit(*curve(600))
 
 
 # --- regression -------------------------------------------------------------------------------------------------------
@@ -116,7 +140,7 @@ def test_the_prediction_is_in_the_units_of_the_targets(fitted):
 
 
 def test_more_rows_leave_less_epistemic_uncertainty(fitted):
-    few = pb.BNNRegressor(learning_rate=0.1, max_iter=200, random_state=0).fit(*curve(25))
+    few = pb.BNNRegressor(method="svi", learning_rate=0.1, max_iter=200, random_state=0).fit(*curve(25))
     X, _ = curve(200, seed=1)
     many, few = (regressor.predict_distribution(X).epistemic.mean() for regressor in (fitted, few))
     assert few > 3 * many

@@ -5,7 +5,7 @@ The models are compared by short runs on a part of the rows, and the best one is
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,16 +16,18 @@ from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, fit_mcmc
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
-from ._budget import FEWEST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
+from ._budget import FEWEST_STEPS, MOST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
 
 STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
 
-FEW_ROWS, NUM_FOLDS = 400, 3
+FEW_ROWS, NUM_FOLDS = 1000, 3
 """With fewer rows than that each is held out once, in so many folds; heuristic."""
 
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
 """With more rows, the share that is held out, at most so many of them, and most rows that a comparison fits."""
+
+MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
 Candidate = Callable[[int], BayesianModel]
@@ -87,7 +89,7 @@ def fit_best(
         slowness = _slowness(next(iter(candidates.values())), data, seed)
         budget = replace(budget, seconds=threads * seconds, slowness=slowness)
     scores = {} if len(candidates) == 1 else _compared(candidates, data, budget, seed)
-    name = max(candidates, key=lambda name: scores.get(name, 0.0))
+    name = max(scores or candidates, key=lambda name: scores.get(name, 0.0))
     model = candidates[name](num_rows)
     lengths = budget.lengths(1 - SEARCH if scores else 1.0, num_rows, _num_weights(model), num_chains)
     if max_draws is None and lengths.num_steps < FEWEST_STEPS:
@@ -102,28 +104,38 @@ def fit_best(
 
 def _compared(candidates: Mapping[str, Candidate], data: Rows, budget: Budget, seed: int) -> dict[str, float]:
     """Mean log-density of held-out rows under each model."""
-    folds = _folds(len(data[0]), seed)
-    scores = {}
+    folds, scores, reason = _folds(len(data[0]), seed), {}, UnsuitableError("there is no model")
     for name, make in candidates.items():
-        total, count = 0.0, 0
-        for fitted, held_out in folds:
-            model = make(len(fitted))
-            share = SEARCH / len(candidates) / len(folds)
-            lengths = budget.lengths(share, len(fitted), _num_weights(model), NUM_SEARCH_CHAINS)
-            posterior = _run(model, _taken(data, fitted), lengths, seed)
-            x, y = _taken(data, held_out)
-            found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
-            assert found is not None
-            total, count = total + float(found.double().sum()), count + len(held_out)
-        scores[name] = total / count if math.isfinite(total) else -math.inf
+        try:
+            scores[name] = _held_out_score(make, data, folds, budget, SEARCH / len(candidates), seed)
+        except UnsuitableError as error:
+            reason = error
+    if not scores:
+        raise reason
     return scores
+
+
+def _held_out_score(
+    make: Candidate, data: Rows, folds: Sequence[tuple[Tensor, Tensor]], budget: Budget, share: float, seed: int
+) -> float:
+    total, count = 0.0, 0
+    for fitted, held_out in folds:
+        model = make(len(fitted))
+        lengths = budget.lengths(share / len(folds), len(fitted), _num_weights(model), NUM_SEARCH_CHAINS)
+        posterior = _run(model, _taken(data, fitted), lengths, seed)
+        x, y = _taken(data, held_out)
+        found = predict(model, posterior, x, y=y, num_samples=posterior.num_stored, seed=seed).log_density
+        assert found is not None
+        total, count = total + float(found.double().sum()), count + len(held_out)
+    return total / count if math.isfinite(total) else -math.inf
 
 
 def _folds(num_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Pairs of rows to fit and rows to predict."""
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
     if num_rows < FEW_ROWS:
-        parts = order.tensor_split(NUM_FOLDS)
+        size = num_rows // NUM_FOLDS
+        parts = order[: NUM_FOLDS * size].split(size)  # of one size, so that each model is compiled once
         return [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
     held_out = min(round(HELD_OUT * num_rows), MOST_HELD_OUT)
     return [(order[held_out : held_out + MOST_COMPARED], order[:held_out])]
@@ -160,11 +172,11 @@ def _status(
         others = sorted((score for other, score in scores.items() if other != name), reverse=True)
         ranks = ", ".join(f"{score:.3f}" for score in others)
         said = [f"chosen by held-out rows among {len(scores)}: {name} ({scores[name]:.3f} nats a row; others {ranks})"]
-    said.append(posterior.status.message.rstrip("."))
-    said.append(f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all")
+    found = posterior.status.message.partition(". ")[0].rstrip(".")  # without the remedies of `fit_mcmc`
+    said += [found, f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all"]
     diverging = posterior.statistics.diverging
     is_fine = diverging is None or not bool(diverging.any())
-    return Status(is_fine, "; ".join(said) + ".", detail=posterior.status.detail, remedy=posterior.status.remedy)
+    return Status(is_fine, "; ".join(said) + ".", remedy=MORE_TIME if lengths.num_steps < MOST_STEPS else "")
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:

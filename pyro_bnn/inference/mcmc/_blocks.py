@@ -16,7 +16,7 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 256
-"""Rows of a block; heuristic: with 50 units its results take 100 kB each. Fewer than two blocks are written whole."""
+"""Most rows of a block; heuristic: with 50 units its results take 100 kB each. As many or fewer are written whole."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
@@ -52,10 +52,11 @@ class Blocks:
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
         """First row, number of rows and number of blocks: of the equal ones, and of what remains."""
-        count, rest = divmod(self.num_rows, ROWS)
-        yield 0, ROWS, count
+        count = math.ceil(self.num_rows / ROWS)
+        size, rest = divmod(self.num_rows, count)
+        yield 0, size, count
         if rest:
-            yield count * ROWS, rest, 1
+            yield count * size, rest, 1
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
@@ -67,7 +68,7 @@ def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | No
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
     for num_rows in sorted(sizes - {*results[point].shape}, reverse=True):
-        if num_rows >= 2 * ROWS:
+        if num_rows > ROWS:
             found = _parts(nodes, results, num_rows)
             if found is not None:
                 return found

@@ -1,0 +1,169 @@
+"""Estimators that choose: held-out rows decide between networks and noise, and the time sets the lengths."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import pyro_bnn as pb
+from pyro_bnn.auto import choosing
+from pyro_bnn.auto.choosing import Budget, Design, UnsuitableError, fit_best
+
+from .tolerances import assert_identical
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+QUICK = {"max_iter": 20, "num_samples": 100, "random_state": 0}
+"""200 steps of each chain, after as many of warm-up."""
+
+
+def wave(num_data=90, *, slope=0.0):
+    """A sine and a straight line, with noise of a tenth."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-2, 2, (num_data, 1))
+    return x, (1 - slope) * np.sin(3 * x[:, 0]) + slope * x[:, 0] + 0.1 * random.normal(size=num_data)
+
+
+def as_tensors(x, y):
+    return torch.from_numpy(x), torch.from_numpy(y)[:, None]
+
+
+def makers():
+    """A straight line, and a network that can bend."""
+
+    def make(*sizes):
+        def model(num_rows):
+            torch.manual_seed(0)
+            net = pb.nets.mlp(sizes, activation=nn.Tanh).double()
+            return pb.BayesianModel(
+                net, prior=pb.FanInNormalPrior(2.0), likelihood=pb.GaussianLikelihood(0.1), num_data=num_rows
+            )
+
+        return model
+
+    return {"line": make(1, 1), "curve": make(1, 8, 1)}
+
+
+@pytest.mark.parametrize(("slope", "best"), [(0.0, "curve"), (1.0, "line")])
+def test_held_out_rows_choose_the_model_that_the_data_came_from(slope, best):
+    chosen = fit_best(makers(), as_tensors(*wave(slope=slope)), max_draws=20, seed=0)
+    assert chosen.name == best
+    assert chosen.scores[best] > chosen.scores["line" if best == "curve" else "curve"]
+    assert f"chosen by held-out rows among 2: {best}" in chosen.posterior.status.message
+    assert chosen.model.num_data == 90
+
+
+def test_what_held_out_rows_say_of_a_model_is_what_new_rows_say():
+    """The score of a comparison is near the log-density of rows that no fit has seen."""
+    x, y = as_tensors(*wave(400))
+    chosen = fit_best(makers(), (x[:120], y[:120]), max_draws=30, seed=0)
+    found = pb.predict(chosen.model, chosen.posterior, x[120:], y=y[120:], num_samples=80, seed=0).log_density
+    error = found.std() / 120**0.5
+    assert abs(chosen.scores["curve"] - found.mean()) < 5 * error
+    assert abs(chosen.scores["line"] - found.mean()) > 5 * error  # must fail
+
+
+def test_a_seed_repeats_a_fit_and_another_does_not():
+    x, y = wave(60)
+    first, again, other = (
+        pb.BNNRegressor((4,), likelihood="gaussian", **QUICK | {"random_state": seed}).fit(x, y).predict(x)
+        for seed in (0, 0, 1)
+    )
+    assert_identical(first, again)
+    assert (first != other).any()
+
+
+def test_settings_restrict_what_is_chosen_from():
+    def designs(**settings):
+        return pb.BNNRegressor(**settings)._designs(choosing.OF_NUMBERS, settings.get("likelihood"))
+
+    assert designs() == list(choosing.OF_NUMBERS)
+    assert {design.likelihood for design in designs(likelihood="gaussian:0.1")} == {"gaussian:0.1"}
+    assert {design.hidden for design in designs(hidden_layer_sizes=7)} == {(7,)}
+    one = {"hidden_layer_sizes": (3, 2), "activation": "relu", "prior": pb.NormalPrior(2.0), "likelihood": "gaussian"}
+    assert designs(**one) == [Design((3, 2), nn.ReLU, pb.NormalPrior(2.0), "gaussian")]
+    assert designs(method="svi") == [
+        Design((20,), nn.Tanh, pb.FanInNormalPrior(2.0), choosing.OF_NUMBERS[0].likelihood)
+    ]
+
+
+def test_the_status_says_what_was_chosen_and_how_long_it_took():
+    regressor = pb.BNNRegressor((4,), **QUICK).fit(*wave(60))
+    assert "chosen by held-out rows among" in regressor.status_
+    assert "4 " in regressor.status_
+    assert "nats a row" in regressor.status_
+    assert "400 steps of each chain in C" in regressor.status_
+    assert regressor.posterior_.path == "C"
+    assert regressor.n_iter_ == 20
+
+
+def test_without_a_compiler_the_fit_is_variational_and_says_why(monkeypatch):
+    monkeypatch.setenv("CC", "/bin/false")
+    regressor = pb.BNNRegressor((3,), **QUICK).fit(*wave(31))
+    assert isinstance(regressor.posterior_, pb.GuidePosterior)
+    assert regressor.status_.startswith("variational inference, since")
+    assert "the C compiler failed" in regressor.status_
+
+
+def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monkeypatch):
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
+    x, y = wave(30)
+    with pytest.raises(UnsuitableError, match="30 rows and 25 weights leave time for"):
+        fit_best({"curve": makers()["curve"]}, as_tensors(x, y), seed=0)
+    regressor = pb.BNNRegressor((3,), likelihood="gaussian", random_state=0).fit(x, y)
+    assert regressor.status_.startswith("variational inference, since 30 rows and")
+
+
+def test_lengths_follow_from_the_time():
+    one, two = (Budget(seconds).lengths(1.0, 1000, 500, 8) for seconds in (20.0, 40.0))
+    assert two.num_warmup == pytest.approx(2 * one.num_warmup, abs=2)
+    assert two.num_descent == pytest.approx(2 * one.num_descent, abs=2)
+    spent = 8 * (one.num_descent + 2 * one.num_steps) * Budget(20.0).gradient(1000, 500)
+    assert spent == pytest.approx(20.0, rel=0.01)
+    slow = Budget(20.0, slowness=2.0).lengths(1.0, 1000, 500, 8)
+    assert slow.num_warmup == pytest.approx(one.num_warmup / 2, abs=2)
+    assert Budget(1e9).lengths(1.0, 10, 10, 8).num_steps == 2 * Budget(1e9).most_steps
+    assert Budget.of_rows(10).seconds < Budget.of_rows(1000).seconds < Budget.of_rows(10**6).seconds
+
+
+def test_a_longer_limit_makes_longer_chains():
+    x, y = wave(60)
+    options = {"hidden_layer_sizes": (3,), "likelihood": "gaussian", "prior": pb.NormalPrior(1.0), "activation": "tanh"}
+    short, long = (
+        pb.BNNRegressor(**options, time_limit=limit, num_samples=20, random_state=0).fit(x, y).n_iter_
+        for limit in (0.2, 1.6)
+    )
+    assert long > 2 * short
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
+        ({"time_limit": 9, "method": "svi"}, '`time_limit` is for method="auto"'),
+        ({"method": "best"}, "`method` must be one of 'auto', 'svi'"),
+        ({"activation": "step"}, "`activation` must be 'relu'"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        pb.BNNRegressor(**settings).fit(*wave(30))
+
+
+def test_classes_are_chosen_by_a_linear_model_where_a_line_divides_them():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, 2))
+    y = np.where(x @ [2.0, -1.0] + 0.5 * random.normal(size=80) > 0, "yes", "no")
+    classifier = pb.BNNClassifier(**QUICK).fit(x, y)
+    assert "a linear model" in classifier.status_.split("(")[0]
+    assert classifier.score(x, y) > 0.85
+    assert (classifier.predict_distribution(x).epistemic > 0).all()
+
+
+def test_weights_of_rows_count_in_the_choice_and_the_fit():
+    x, y = wave(60)
+    y[:30] = 5.0  # rows of weight 0
+    weights = np.r_[np.zeros(30), np.full(30, 2.0)]
+    regressor = pb.BNNRegressor((3,), likelihood="gaussian", **QUICK).fit(x, y, sample_weight=weights)
+    assert regressor.model_.num_data == 30
+    assert abs(regressor.predict(x[30:])).max() < 3
