@@ -71,14 +71,20 @@ class Ridge(Gaussian):
 
 
 class Defaults(Method):
-    """BNNRegressor() as it is."""
+    """BNNRegressor with its defaults, but for the method.
 
-    name = "BNNRegressor()"
+    Args:
+        name: Row of the tables.
+        method: `method` of the estimator.
+    """
+
+    def __init__(self, name: str, method: str) -> None:
+        self.name, self._method = name, method
 
     def evaluate(self, problem: Problem, setting: Setting, budget: Budget, seed: int) -> Score:
         """See :meth:`Method.evaluate`."""
         max_iter = None if budget.steps >= Budget().steps else budget.steps
-        regressor = BNNRegressor(random_state=seed, max_iter=max_iter)
+        regressor = BNNRegressor(method=self._method, random_state=seed, max_iter=max_iter)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
             regressor.fit(problem.x.numpy(), problem.y.numpy())
@@ -94,4 +100,9 @@ class Defaults(Method):
         )
 
 
-YARDSTICKS: tuple[Method, ...] = (Defaults(), GaussianProcess(), Ridge())
+YARDSTICKS: tuple[Method, ...] = (
+    Defaults("BNNRegressor()", "auto"),
+    Defaults("BNNRegressor, svi", "svi"),
+    GaussianProcess(),
+    Ridge(),
+)

@@ -41,6 +41,10 @@ DTYPE = torch.float64
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
 """What to do about a fit without a plateau, in the estimators' arguments."""
 
+NUM_SAMPLES, MOST_STORED = 100, 800
+"""Heuristic: weight draws of a prediction unless `num_samples` says how many, and those of chains, whose draws are
+stored and hold several modes."""
+
 LARGEST_SEED = 2**31 - 1
 """Seeds are drawn below this number, as scikit-learn's are."""
 
@@ -157,8 +161,11 @@ class BNNEstimator(Settings):
         check_is_fitted(self)
         inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
         stored = self.posterior_.num_stored
-        wanted = _checks.at_least("num_samples", self.num_samples, 2)
-        num_samples = wanted if stored is None else min(wanted, stored)
+        if self.num_samples is None:
+            num_samples = NUM_SAMPLES if stored is None else min(MOST_STORED, stored)
+        else:
+            wanted = _checks.at_least("num_samples", self.num_samples, 2)
+            num_samples = wanted if stored is None else min(wanted, stored)
         options: dict[str, Any] = {"num_samples": num_samples, "keep_draws": keep_draws, "seed": self._seed}
         return predict(self.model_, self.posterior_, inputs, **options).as_kind(kind)
 

@@ -57,7 +57,7 @@ class Settings(BaseEstimator):
     early_stopping: bool = False
     validation_fraction: float = 0.1
     kl_weight: float = 1.0
-    num_samples: int = 100
+    num_samples: int | None = None
     num_members: int = 5
     num_chains: int = 2
     random_state: Any = None
