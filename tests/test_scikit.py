@@ -93,7 +93,7 @@ def blobs(num_data=120):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A variational regressor with larger steps than by default, which end sooner; there are rows enough to learn it."""
+    """A variational regressor with larger steps than by default, which end sooner, and rows enough."""
     return pb.BNNRegressor(method="svi", learning_rate=0.1, max_iter=600, random_state=0).fit(*curve(600))
 
 

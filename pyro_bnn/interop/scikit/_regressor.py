@@ -26,10 +26,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     Inputs and targets are standardised inside. The network is an MLP whose weights have a prior, and so has the scale
     of the noise. Several targets share the network; each has noise of its own.
 
-    Which `method`? ``"auto"``, the default, chooses: it holds out some rows, compares five networks with their priors
-    and noise on them, and fits the best one to all rows as ``"mclmc"`` does, for as long as `time_limit` allows. What you
-    set yourself is not chosen. With too many rows for that, or without a C compiler, it is ``"svi"``, and `status_` says
-    so. The others fit one network, by default of 20 tanh units:
+    Which `method`? ``"auto"``, the default, chooses. It holds out some rows, compares five networks with their priors
+    and noise on them, and fits the best one to all rows as ``"mclmc"`` does, for as long as `time_limit` allows. What
+    you set yourself is not chosen. With too many rows for that, or without a C compiler, it is ``"svi"``, and `status_`
+    says why. The others fit one network, by default of 20 tanh units:
 
     ``"svi"`` is one Gaussian for each weight, fast, for any number of rows. ``"nuts"`` draws from the exact posterior,
     in time that grows with the rows: for up to some thousand. ``"mclmc"`` trains `num_members` networks and lets a
@@ -40,8 +40,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     prior that you do not name, by the evidence. It takes Gaussian priors, and all likelihoods but mixtures.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer; a number is one layer. None lets ``"auto"`` choose, and
-            is 20 for the others; likewise for `likelihood`, `activation` and `prior`.
+        hidden_layer_sizes: Number of units of each hidden layer; a number is one layer. None lets ``"auto"`` choose,
+            and is 20 for the others; likewise for `likelihood`, `activation` and `prior`.
         method: How to infer: ``"auto"``, ``"svi"``, ``"nuts"``, ``"mclmc"``, ``"laplace"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
@@ -49,9 +49,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
         prior: Prior of the weights; None is a Gaussian whose variance is inverse to the number of a unit's inputs.
-        time_limit: Seconds that ``"auto"`` may take on the threads that torch has; the result then depends on how fast
-            the machine is. None takes about a minute of processor time for a thousand rows, from 20 seconds to 5 minutes,
-            by lengths that are the same on every machine.
+        time_limit: Seconds that ``"auto"`` may take on the threads that torch has, besides compiling; the result then
+            depends on how fast the machine is. None is about a minute of processor time for a thousand rows, and from
+            20 seconds to 5 minutes, by lengths that are the same on every machine.
         max_iter: Limit of epochs; None takes that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
             ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, after as many of warm-up; None is 200, for
             ``"mclmc"`` after 600 of warm-up. For ``"auto"`` it limits both numbers.
