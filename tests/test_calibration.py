@@ -122,7 +122,7 @@ def without_arviz(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("latent_noise", [False, True])
+@pytest.mark.parametrize("latent_noise", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_fit_nuts_is_calibrated(latent_noise, without_arviz):
     simulation = Simulation(latent_noise=latent_noise)
     assert min(simulation.p_values(simulation.nuts()).values()) > SMALLEST_P_VALUE

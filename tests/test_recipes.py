@@ -271,7 +271,7 @@ def with_all(root, **options):
     return sorted({f"tests/{name}.py" for recipe in RECIPES.values() for name in recipe.tests})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_new_members_get_the_generic_tests(tmp_path):
     paths = with_all(tmp_path)
     paths += ["tests/test_architecture.py", "tests/test_public_names.py", *(r.target for r in RECIPES.values())]

@@ -168,6 +168,7 @@ def test_the_gradient_is_that_of_the_potential_of_nuts(prior, jacobian):
     assert torch.allclose(moved, -gradient[0], rtol=1e-9) == jacobian
 
 
+@pytest.mark.nightly
 def test_predictions_of_a_network_are_those_of_nuts():
     torch.manual_seed(0)
     x = torch.randn(20, 4)

@@ -15,7 +15,7 @@ from .tolerances import assert_identical
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_quick_run_does_every_job_but_the_compiled_one_and_prints_what_it_measures(tmp_path):
     command = [sys.executable, "-m", "benchmarks.soak", "--quick", "--json", str(tmp_path / "trends.json")]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
