@@ -1,0 +1,152 @@
+"""The estimators' defaults on tables beside scikit-learn's estimators: `python -m benchmarks.tables`. See README.md.
+
+`classes`: five data sets, stratified splits with a fifth of the rows as test rows. `airfoil` and `bikesharing`: the
+protocol of Sommer et al. (2025): one split (`random_state=0`), several seeds, in units of the standardised target.
+Each fit leaves one line in FOLDER/tables.jsonl; what is there already is not run again.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from pyro_bnn import BNNClassifier, BNNRegressor, metrics
+
+from ._results import add_row, cell_of, line_of, read_rows
+
+CLASSIFIERS: dict[str, Callable[[int], Any]] = {
+    "BNNClassifier()": lambda seed: BNNClassifier(random_state=seed),
+    "BNNClassifier, svi": lambda seed: BNNClassifier(method="svi", random_state=seed),
+    "BNNClassifier, laplace": lambda seed: BNNClassifier(method="laplace", random_state=seed),
+    "logistic regression": lambda seed: make_pipeline(
+        StandardScaler(), LogisticRegressionCV(Cs=10, scoring="neg_log_loss", max_iter=2000)
+    ),
+    "random forest": lambda seed: RandomForestClassifier(500, random_state=seed),
+    "histogram boosting": lambda seed: HistGradientBoostingClassifier(early_stopping=True, random_state=seed),
+}
+
+CLASS_SETS = ("heart", "australian", "breast cancer", "wine", "digits")
+
+IGNORED = {"bikesharing": ["instant", "dteday", "casual", "registered"]}
+"""Columns that the published protocol leaves out."""
+
+
+def classes(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels of a data set."""
+    if name in ("heart", "australian"):
+        table = np.loadtxt(folder / "tables" / f"{name}.data")
+        labels = table[:, -1].astype(int)
+        return table[:, :-1], (labels > 0).astype(int) if name == "heart" else labels
+    return {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}[name](return_X_y=True)
+
+
+def processor_seconds() -> float:
+    """Those of this process and of the programs that it has called, such as a compiler."""
+    return sum(os.times()[:4])
+
+
+def classified(name: str, method: str, split: int, folder: Path) -> dict[str, Any]:
+    """Scores of one fit to a split."""
+    X, y = classes(name, folder)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.2, random_state=split, stratify=y)
+    begin = processor_seconds()
+    model = CLASSIFIERS[method](split).fit(X_train, y_train)
+    probs = model.predict_proba(X_test)
+    labels = torch.from_numpy(np.searchsorted(model.classes_, y_test))
+    return {
+        "nll": float(log_loss(y_test, probs, labels=model.classes_)),
+        "accuracy": float((model.classes_[probs.argmax(1)] == y_test).mean()),
+        "ece": metrics.expected_calibration_error(torch.from_numpy(probs), labels),
+        "seconds": round(processor_seconds() - begin, 1),
+        "status": getattr(model, "status_", ""),
+    }
+
+
+def regressed(name: str, seed: int, folder: Path, limit: float | None) -> dict[str, Any]:
+    """Scores of `BNNRegressor()` in the published protocol; `nll` is that of the Gaussian with the mixture's moments."""
+    frame = pd.read_csv(folder / "tables" / f"{name}.csv").drop(columns=IGNORED.get(name, []))
+    train, test = train_test_split(frame.to_numpy(), test_size=0.2, random_state=0)
+    scaler = StandardScaler().fit(train)
+    train, test = scaler.transform(train), scaler.transform(test)
+    begin, begin_cpu = time.perf_counter(), processor_seconds()
+    model = BNNRegressor(random_state=seed, time_limit=limit).fit(train[:, :-1], train[:, -1])
+    seconds, cpu = time.perf_counter() - begin, processor_seconds() - begin_cpu
+    prediction, y = model.predict_distribution(test[:, :-1]), torch.from_numpy(test[:, -1:])
+    moments = torch.distributions.Normal(prediction.mean, prediction.total.sqrt())
+    return {
+        "rmse": float((prediction.mean - y).square().mean().sqrt()),
+        "nll": -float(moments.log_prob(y).mean()),
+        "mixture nll": -float(prediction.log_prob(y).mean()),
+        "seconds": round(seconds, 1),
+        "cpu seconds": round(cpu, 1),
+        "status": model.status_,
+    }
+
+
+def table(rows: list[dict[str, Any]], columns: list[str]) -> Iterator[str]:
+    """Means over splits or seeds with their standard errors, a line for each method and data set."""
+    yield line_of(["data set", "method", "runs", *columns])
+    yield "|---|---" + "|--:" * (len(columns) + 1) + "|"
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        cells.setdefault((row["dataset"], row["method"]), []).append(row)
+    for (name, method), some in cells.items():
+        found = (cell_of([float(row[column]) for row in some], 3) for column in columns)
+        yield line_of([name, method, str(len(some)), *found])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("PYRO_BNN_DATA", "data"),
+        help="holds tables/; default $PYRO_BNN_DATA",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--datasets", nargs="+", default=[*CLASS_SETS, "airfoil", "bikesharing"], metavar="NAME")
+    parser.add_argument("--methods", nargs="+", choices=[*CLASSIFIERS], default=[*CLASSIFIERS], metavar="NAME")
+    parser.add_argument("--runs", type=int, default=10, help="splits of classes; seeds of the others are at most five")
+    parser.add_argument("--time-limit", type=float, help="of airfoil and bikesharing, in seconds")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)  # the row has the status
+    folder, file = options.data, options.out / "tables.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    for run in range(options.runs):
+        for name in options.datasets:
+            is_classes = name in CLASS_SETS
+            for method in options.methods if is_classes else ["BNNRegressor()"]:
+                done = {(row["dataset"], row["method"], row["run"]) for row in read_rows(file)}
+                if (name, method, run) in done or (not is_classes and run >= 5):
+                    continue
+                found = (
+                    classified(name, method, run, folder)
+                    if is_classes
+                    else regressed(name, run, folder, options.time_limit)
+                )
+                add_row(file, {"dataset": name, "method": method, "run": run, **found})
+                print(f"# {name} {run} {method}: {found}", flush=True)
+    rows = read_rows(file)
+    print(*table([row for row in rows if "accuracy" in row], ["nll", "accuracy", "ece", "seconds"]), sep="\n")
+    print()
+    shown = ["rmse", "nll", "mixture nll", "seconds", "cpu seconds"]
+    print(*table([row for row in rows if "rmse" in row], shown), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
