@@ -78,7 +78,7 @@ def classified(name: str, method: str, split: int, folder: Path) -> dict[str, An
 
 
 def regressed(name: str, seed: int, folder: Path, limit: float | None) -> dict[str, Any]:
-    """Scores of `BNNRegressor()` in the published protocol; `nll` is that of the Gaussian with the mixture's moments."""
+    """Scores of `BNNRegressor()` in the published protocol; `nll` is the Gaussian's with the mixture's moments."""
     frame = pd.read_csv(folder / "tables" / f"{name}.csv").drop(columns=IGNORED.get(name, []))
     train, test = train_test_split(frame.to_numpy(), test_size=0.2, random_state=0)
     scaler = StandardScaler().fit(train)

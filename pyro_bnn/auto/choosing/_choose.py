@@ -176,18 +176,17 @@ def _status(
     said += [found, f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all"]
     diverging = posterior.statistics.diverging
     is_fine = diverging is None or not bool(diverging.any())
-    return Status(is_fine, "; ".join(said) + ".", remedy=MORE_TIME if lengths.num_steps < MOST_STEPS else "")
+    is_explored = bool(posterior.status) or lengths.num_steps >= MOST_STEPS
+    return Status(is_fine, "; ".join(said) + ".", remedy="" if is_explored else MORE_TIME)
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:
-    """CPU seconds of a gradient here, in units of its nominal time; chains run on all threads of torch."""
+    """CPU seconds of a gradient here, in units of its nominal time, by a short run on all threads of torch."""
     model = make(len(data[0]))
-    lengths = Lengths(torch.get_num_threads(), 10, STEPS_PER_DRAW, 8 * STEPS_PER_DRAW)
-    _run(model, data, lengths, seed)  # compiles
-    begin = time.perf_counter()
-    _run(model, data, lengths, seed)
-    seconds = (time.perf_counter() - begin) / (lengths.num_descent + 2 * lengths.num_steps)
-    return seconds / Budget(1.0).gradient(len(data[0]), _num_weights(model))
+    lengths = Lengths(torch.get_num_threads(), 1, STEPS_PER_DRAW, 20 * STEPS_PER_DRAW)
+    seconds = _run(model, data, lengths, seed).seconds
+    assert seconds is not None
+    return seconds / (2 * lengths.num_steps) / Budget(1.0).gradient(len(data[0]), _num_weights(model))
 
 
 def _num_weights(model: BayesianModel) -> int:
