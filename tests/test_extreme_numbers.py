@@ -77,6 +77,7 @@ def test_double_precision_holds_more(prior, scale):
         ("scale", lambda s: {"init": pb.NetworkInit(scale=s)}),
         ("scale` of `net.weight` by `prior_fraction", lambda s: {"init": pb.NetworkInit(prior_fraction=s)}),
         ("max_scale", lambda s: {"scale_map": scale_maps.Capped(s)}),
+        ("smallest", lambda s: {"init": pb.NetworkInit(weight_fraction=0.1, smallest=s)}),
     ],
 )
 def test_the_first_scales_of_a_guide_fit_its_dtype(name, make, scale):
@@ -153,3 +154,86 @@ def test_a_schedule_that_is_none_is_refused(make, result):
 def test_data_sets_say_what_they_take(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+HUGE = [pytest.param(n, id=i) for i, n in (("above", 10**400), ("below", -(10**400)), ("long", 10**5000))]
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("scale", pb.NormalPrior),
+        ("scale", pb.GaussianLikelihood),
+        ("num_data", data.regression_problem),
+        ("noise", lambda value: data.regression_problem(5, noise=value)),
+        ("gap", lambda value: data.regression_problem(5, gap=value)),
+        ("seed", lambda value: data.regression_problem(5, seed=value)),
+        ("lr", pb.SGLD),
+        ("momentum", lambda value: pb.SGHMC(lr=1e-4, momentum=value)),
+        ("momentum", lambda value: pb.natural_gradient(0.1, momentum=value)),
+        ("temperature", lambda value: pb.SGLD(1e-4, temperature=value)),
+        ("max_norm", lambda value: pb.clipped(ADAM, value)),
+        ("num_epochs", lambda value: fit(make_model(), num_epochs=value)),
+        ("batch_size", lambda value: fit(make_model(), batch_size=value)),
+        ("loc", lambda value: pb.distributions.NormalMixture(torch.zeros(2), value, 1.0)),
+        ("fraction", lambda value: pb.pruning.prune(pb.MeanFieldGuide(make_model()), fraction=value)),
+    ],
+)
+def test_numbers_beyond_floating_point_are_refused_by_name(name, call, value):
+    with pytest.raises(ValueError, match=rf"`{name}` must .*, got a number (above |below -)1.8e\+308") as caught:
+        call(value)
+    assert len(str(caught.value)) < 200
+
+
+def test_weights_of_classes_beyond_floating_point_are_refused():
+    with pytest.raises(ValueError, match="`class_weights` must be one number per class"):
+        pb.CategoricalLikelihood(class_weights=[1.0, 10**400])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda n: {"prior": pb.NormalPrior(n)},
+        lambda n: {"prior": pb.ScaleMixturePrior(0.5, n, 1)},
+        lambda n: {"prior": pb.HorseshoePrior(slab_scale=n)},
+        lambda n: {"prior": pb.LearnedNormalPrior(n)},
+        lambda n: {"likelihood": pb.GaussianLikelihood(n)},
+        lambda n: {"init": pb.NetworkInit(scale=n)},
+        lambda n: {"init": pb.NetworkInit(weight_fraction=n)},
+        lambda n: {"init": pb.NormalInit(loc_scale=n)},
+        lambda n: {"init": pb.UniformInit((0, n))},
+        lambda n: {"scale_map": scale_maps.Capped(n)},
+    ],
+)
+def test_whole_numbers_are_taken_like_fractions(options):
+    """Whole numbers above 2**63 too, which torch takes for no number."""
+
+    def start(number):
+        given = options(number)
+        model = make_model(given.pop("prior", None), given.pop("likelihood", None))
+        torch.manual_seed(0)
+        return pb.MeanFieldGuide(model, **given).state_dict()
+
+    for name, value in start(2**70).items():
+        assert torch.equal(value, start(2.0**70)[name])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: pb.nets.mlp([n, n]).state_dict()["0.weight"],
+        lambda n: pb.nets.lenet5(num_classes=n).state_dict()["linear3.weight"],
+        lambda n: data.regression_problem(n)[0],
+        lambda n: data.blur(torch.linspace(0, 1, 64).reshape(8, 8), n),
+        lambda n: pb.metrics.calibration_bins([[0.9, 0.1], [0.4, 0.6]], [0, 0], num_bins=n).edges,
+        lambda n: pb.metrics.calibration_error_by_chance([[0.9, 0.1]], num_bins=n, num_samples=n),
+        lambda n: pb.predict(m := make_model(), pb.MeanFieldGuide(m), torch.zeros(4, 2).float(), batch_size=n).mean,
+            pb.predict(model := make_model(), pb.MeanFieldGuide(model), torch.zeros(4, 2).float(), batch_size=n).mean
+        ),
+        lambda n: fit(make_model(), execution=pb.Execution(num_parts=n)).median()["net.weight"],
+        lambda n: torch.tensor(pb.CyclicalSteps(num_cycles=n).stage(25, 100).factor),
+    ],
+)
+def test_a_count_may_be_a_float_that_is_whole(call):
+    assert call(3).shape == call(3.0).shape

@@ -51,7 +51,7 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         return record(hint, value, where)
     if hint is float:
-        if not _checks.is_number(value) or not math.isfinite(value):
+        if not math.isfinite(_checks.as_float(value)):
             raise ValueError(f"`{where}` must be a finite number, got {_shown(value)}.")
     elif hint is not Any and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise ValueError(f"`{where}` must be of type {hint.__name__}, got {_shown(value)}.")
@@ -68,4 +68,4 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 def _shown(value: object) -> str:
     """A number or a text itself, of other things their type."""
-    return repr(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
+    return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__

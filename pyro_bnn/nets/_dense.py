@@ -36,8 +36,7 @@ def mlp(
         got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
         raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
     _checks.kind("activation", activation(), nn.Module, "a function that makes a module, such as nn.ReLU")
-    for size in sizes:
-        _checks.at_least("sizes", size, 1)
+    sizes = [_checks.at_least("sizes", size, 1) for size in sizes]
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise(sizes):
         if layers:

@@ -224,7 +224,7 @@ def _predict(
     way: Way,
     seed: int | None,
 ) -> P:
-    _checks.at_least("batch_size", batch_size, 1)
+    batch_size = _checks.at_least("batch_size", batch_size, 1)
     if seed is None:
         with EXCLUSIVE:
             seed = int(torch.randint(2**62, ()))

@@ -209,7 +209,7 @@ class RegressionPrediction(Prediction):
             seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
         """
         components = self._kept_components()
-        _checks.at_least("num_samples", num_samples, 1)
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
         device = self.mean.device
         with seeded(seed, device):
             index = torch.randint(self.num_samples, (num_samples,), device=device)
