@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import pyro_bnn as pb
 from pyro_bnn import data, scale_maps
+from pyro_bnn.inference.svi import NonFiniteError
 from pyro_bnn.modelling.priors import PosteriorPrior
 
 ADAM = functools.partial(torch.optim.Adam, lr=1e-2)
@@ -110,6 +111,17 @@ def test_a_kl_weight_may_be_a_large_whole_number():
         ValueError, match=r"`kl_weight` 1.* times the prior's precision 1e.2. is too large for torch.float32"
     ):
         fit(make_model(pb.NormalPrior(1e-10)), kl_weight=1e25)
+
+
+@pytest.mark.parametrize("guide", [pb.MeanFieldGuide, lambda model: pb.LowRankGuide(model, rank=1), pb.auto_normal])
+def test_a_kl_weight_that_makes_the_gradient_overflow_is_named_in_the_remedy(guide):
+    model = make_model()
+    with pytest.raises(NonFiniteError, match=r"The KL weight is 1.18059e\+21: lower it") as caught:
+        fit(model, guide(model), kl_weight=2**70)
+    assert "at epoch 0, batch 0" in str(caught.value)
+    with pytest.raises(NonFiniteError) as caught:
+        fit(model, guide(model), optimizer=functools.partial(torch.optim.SGD, lr=1e30))
+    assert "KL weight" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -229,11 +241,50 @@ def test_whole_numbers_are_taken_like_fractions(options):
         lambda n: pb.metrics.calibration_bins([[0.9, 0.1], [0.4, 0.6]], [0, 0], num_bins=n).edges,
         lambda n: pb.metrics.calibration_error_by_chance([[0.9, 0.1]], num_bins=n, num_samples=n),
         lambda n: pb.predict(m := make_model(), pb.MeanFieldGuide(m), torch.zeros(4, 2).float(), batch_size=n).mean,
-            pb.predict(model := make_model(), pb.MeanFieldGuide(model), torch.zeros(4, 2).float(), batch_size=n).mean
-        ),
         lambda n: fit(make_model(), execution=pb.Execution(num_parts=n)).median()["net.weight"],
         lambda n: torch.tensor(pb.CyclicalSteps(num_cycles=n).stage(25, 100).factor),
     ],
 )
 def test_a_count_may_be_a_float_that_is_whole(call):
     assert call(3).shape == call(3.0).shape
+
+
+@pytest.mark.parametrize("count", [2**62, 2**45])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("num_samples", lambda n: predicted(num_samples=n)),
+        ("num_samples", lambda n: fit(make_model()).sample(n)),
+        ("num_samples", lambda n: pb.fit_gauss_newton(make_model(), DATA).sample(n)),
+        ("num_samples", lambda n: predicted(num_samples=2, keep_draws=True).sample(n)),
+        (
+            "num_chains",
+            lambda n: pb.fit_sgmcmc(
+                make_model(), DATA, sampler=pb.SGLD(1e-4), num_epochs=9, num_samples=2, num_chains=n
+            ),
+        ),
+        ("num_bins", lambda n: pb.metrics.calibration_bins([[0.9, 0.1]], [0], num_bins=n)),
+        ("num_bins", lambda n: pb.metrics.adaptive_calibration_error([[0.9, 0.1]], [0], num_bins=n)),
+        ("num_data", data.regression_problem),
+        ("sizes", lambda n: pb.nets.mlp([2, n, 1])),
+    ],
+)
+def test_what_needs_more_memory_than_there_is_is_refused_at_once(name, call, count):
+    message = rf"`{name}` of {count} needs [\d.e+]+ GB, and this machine has [\d.e+]+ GB of memory; (ask|choose)"
+    with pytest.raises(ValueError, match=message):
+        call(count)
+
+
+def test_kept_draws_that_need_more_memory_than_there_is_are_refused(monkeypatch):
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10_000}.get)
+    assert predicted(num_samples=150).num_samples == 150
+    with pytest.raises(ValueError, match=r"`num_samples` of 150 needs .*; ask for fewer, or leave `keep_draws` out"):
+        predicted(num_samples=150, rows=20, keep_draws=True)
+
+
+DATA = torch.zeros(4, 2).float(), torch.zeros(4, 1).float()
+
+
+def predicted(rows=4, **options):
+    model = make_model()
+    return pb.predict(model, pb.MeanFieldGuide(model), torch.zeros(rows, 2).float(), **options)

@@ -86,6 +86,16 @@ def at_least(name: str, value: int, minimum: int) -> int:
     return int(value)
 
 
+def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewer") -> None:
+    """Raise if so many things of `num_bytes` each need more than the memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if count * num_bytes > memory:
+        raise ValueError(
+            f"`{name}` of {count} needs {count * num_bytes / 1e9:.3g} GB, and this machine has {memory / 1e9:.3g} GB "
+            f"of memory; {remedy}."
+        )
+
+
 def path(name: str, value: object) -> Path:
     """Return `value` as a path if it is one."""
     if not isinstance(value, (str, os.PathLike)) or not str(value):

@@ -24,6 +24,7 @@ def regression_problem(
         ValueError: If an argument is out of range.
     """
     num_data = _checks.at_least("num_data", num_data, 1)
+    _checks.in_memory("num_data", num_data, 2 * torch.get_default_dtype().itemsize)
     noise = _checks.not_negative("noise", noise)
     generator = torch.Generator().manual_seed(_checks.seed(seed))
     if not 0 <= _checks.as_float(gap) < 1:

@@ -210,6 +210,7 @@ class RegressionPrediction(Prediction):
         """
         components = self._kept_components()
         num_samples = _checks.at_least("num_samples", num_samples, 1)
+        _checks.in_memory("num_samples", num_samples, self.mean.nbytes)
         device = self.mean.device
         with seeded(seed, device):
             index = torch.randint(self.num_samples, (num_samples,), device=device)
