@@ -2,8 +2,8 @@
 
 import copy
 import functools
-import json
 import hashlib
+import json
 import random
 
 import pytest
@@ -12,13 +12,13 @@ from safetensors.torch import save
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.app.folders import updating
 from pyro_bnn._core.files import DamagedFileError, read_state, write_state
+from pyro_bnn.app.folders import updating
 
-from .test_cli import pyro_bnn  # noqa: F401  # a fixture
-from .test_damaged_files import run, trained  # noqa: F401  # fixtures
 from .chains import quietly
 from .posteriors import make, make_model
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+from .test_damaged_files import run, trained  # noqa: F401  # fixtures
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
