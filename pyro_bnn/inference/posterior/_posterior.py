@@ -112,7 +112,7 @@ class Posterior(Shown, ABC):
         Raises:
             ValueError: If there is none, since the posterior has no median.
         """
-        return [self.median() if everywhere or self.is_linearised else None]
+        return [self.median() if _checks.flag("everywhere", everywhere) or self.is_linearised else None]
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
