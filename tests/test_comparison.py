@@ -199,7 +199,7 @@ def test_tables(result, tmp_path):
     text = str(result)
     assert "±" in text
     assert "coverage_90" in text
-    assert len({len(line) for line in text.split("\n\n")[0].splitlines()[1:]}) == 1  # columns line up
+    assert len({len(line) for line in text.split("\n\n", maxsplit=1)[0].splitlines()[1:]}) == 1  # columns line up
 
 
 def test_the_picture_of_curves(result, tmp_path):

@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import pyro_bnn as pb
 from pyro_bnn import data, scale_maps
+from pyro_bnn.inference.svi import NonFiniteError
 from pyro_bnn.modelling.priors import PosteriorPrior
 
 ADAM = functools.partial(torch.optim.Adam, lr=1e-2)
@@ -77,6 +78,7 @@ def test_double_precision_holds_more(prior, scale):
         ("scale", lambda s: {"init": pb.NetworkInit(scale=s)}),
         ("scale` of `net.weight` by `prior_fraction", lambda s: {"init": pb.NetworkInit(prior_fraction=s)}),
         ("max_scale", lambda s: {"scale_map": scale_maps.Capped(s)}),
+        ("smallest", lambda s: {"init": pb.NetworkInit(weight_fraction=0.1, smallest=s)}),
     ],
 )
 def test_the_first_scales_of_a_guide_fit_its_dtype(name, make, scale):
@@ -109,6 +111,17 @@ def test_a_kl_weight_may_be_a_large_whole_number():
         ValueError, match=r"`kl_weight` 1.* times the prior's precision 1e.2. is too large for torch.float32"
     ):
         fit(make_model(pb.NormalPrior(1e-10)), kl_weight=1e25)
+
+
+@pytest.mark.parametrize("guide", [pb.MeanFieldGuide, lambda model: pb.LowRankGuide(model, rank=1), pb.auto_normal])
+def test_a_kl_weight_that_makes_the_gradient_overflow_is_named_in_the_remedy(guide):
+    model = make_model()
+    with pytest.raises(NonFiniteError, match=r"The KL weight is 1.18059e\+21: lower it") as caught:
+        fit(model, guide(model), kl_weight=2**70)
+    assert "at epoch 0, batch 0" in str(caught.value)
+    with pytest.raises(NonFiniteError) as caught:
+        fit(model, guide(model), optimizer=functools.partial(torch.optim.SGD, lr=1e30))
+    assert "KL weight" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +166,125 @@ def test_a_schedule_that_is_none_is_refused(make, result):
 def test_data_sets_say_what_they_take(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+HUGE = [pytest.param(n, id=i) for i, n in (("above", 10**400), ("below", -(10**400)), ("long", 10**5000))]
+
+
+@pytest.mark.parametrize("value", HUGE)
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("scale", pb.NormalPrior),
+        ("scale", pb.GaussianLikelihood),
+        ("num_data", data.regression_problem),
+        ("noise", lambda value: data.regression_problem(5, noise=value)),
+        ("gap", lambda value: data.regression_problem(5, gap=value)),
+        ("seed", lambda value: data.regression_problem(5, seed=value)),
+        ("lr", pb.SGLD),
+        ("momentum", lambda value: pb.SGHMC(lr=1e-4, momentum=value)),
+        ("momentum", lambda value: pb.natural_gradient(0.1, momentum=value)),
+        ("temperature", lambda value: pb.SGLD(1e-4, temperature=value)),
+        ("max_norm", lambda value: pb.clipped(ADAM, value)),
+        ("num_epochs", lambda value: fit(make_model(), num_epochs=value)),
+        ("batch_size", lambda value: fit(make_model(), batch_size=value)),
+        ("loc", lambda value: pb.distributions.NormalMixture(torch.zeros(2), value, 1.0)),
+        ("fraction", lambda value: pb.pruning.prune(pb.MeanFieldGuide(make_model()), fraction=value)),
+    ],
+)
+def test_numbers_beyond_floating_point_are_refused_by_name(name, call, value):
+    with pytest.raises(ValueError, match=rf"`{name}` must .*, got a number (above |below -)1.8e\+308") as caught:
+        call(value)
+    assert len(str(caught.value)) < 200
+
+
+def test_weights_of_classes_beyond_floating_point_are_refused():
+    with pytest.raises(ValueError, match="`class_weights` must be one number per class"):
+        pb.CategoricalLikelihood(class_weights=[1.0, 10**400])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda n: {"prior": pb.NormalPrior(n)},
+        lambda n: {"prior": pb.ScaleMixturePrior(0.5, n, 1)},
+        lambda n: {"prior": pb.HorseshoePrior(slab_scale=n)},
+        lambda n: {"prior": pb.LearnedNormalPrior(n)},
+        lambda n: {"likelihood": pb.GaussianLikelihood(n)},
+        lambda n: {"init": pb.NetworkInit(scale=n)},
+        lambda n: {"init": pb.NetworkInit(weight_fraction=n)},
+        lambda n: {"init": pb.NormalInit(loc_scale=n)},
+        lambda n: {"init": pb.UniformInit((0, n))},
+        lambda n: {"scale_map": scale_maps.Capped(n)},
+    ],
+)
+def test_whole_numbers_are_taken_like_fractions(options):
+    """Whole numbers above 2**63 too, which torch takes for no number."""
+
+    def start(number):
+        given = options(number)
+        model = make_model(given.pop("prior", None), given.pop("likelihood", None))
+        torch.manual_seed(0)
+        return pb.MeanFieldGuide(model, **given).state_dict()
+
+    for name, value in start(2**70).items():
+        assert torch.equal(value, start(2.0**70)[name])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: pb.nets.mlp([n, n]).state_dict()["0.weight"],
+        lambda n: pb.nets.lenet5(num_classes=n).state_dict()["linear3.weight"],
+        lambda n: data.regression_problem(n)[0],
+        lambda n: data.blur(torch.linspace(0, 1, 64).reshape(8, 8), n),
+        lambda n: pb.metrics.calibration_bins([[0.9, 0.1], [0.4, 0.6]], [0, 0], num_bins=n).edges,
+        lambda n: pb.metrics.calibration_error_by_chance([[0.9, 0.1]], num_bins=n, num_samples=n),
+        lambda n: pb.predict(m := make_model(), pb.MeanFieldGuide(m), torch.zeros(4, 2).float(), batch_size=n).mean,
+        lambda n: fit(make_model(), execution=pb.Execution(num_parts=n)).median()["net.weight"],
+        lambda n: torch.tensor(pb.CyclicalSteps(num_cycles=n).stage(25, 100).factor),
+    ],
+)
+def test_a_count_may_be_a_float_that_is_whole(call):
+    assert call(3).shape == call(3.0).shape
+
+
+@pytest.mark.parametrize("count", [2**62, 2**45])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("num_samples", lambda n: predicted(num_samples=n)),
+        ("num_samples", lambda n: fit(make_model()).sample(n)),
+        ("num_samples", lambda n: pb.fit_gauss_newton(make_model(), DATA).sample(n)),
+        ("num_samples", lambda n: predicted(num_samples=2, keep_draws=True).sample(n)),
+        (
+            "num_chains",
+            lambda n: pb.fit_sgmcmc(
+                make_model(), DATA, sampler=pb.SGLD(1e-4), num_epochs=9, num_samples=2, num_chains=n
+            ),
+        ),
+        ("num_bins", lambda n: pb.metrics.calibration_bins([[0.9, 0.1]], [0], num_bins=n)),
+        ("num_bins", lambda n: pb.metrics.adaptive_calibration_error([[0.9, 0.1]], [0], num_bins=n)),
+        ("num_data", data.regression_problem),
+        ("sizes", lambda n: pb.nets.mlp([2, n, 1])),
+    ],
+)
+def test_what_needs_more_memory_than_there_is_is_refused_at_once(name, call, count):
+    message = rf"`{name}` of {count} needs [\d.e+]+ GB, and this machine has [\d.e+]+ GB of memory; (ask|choose)"
+    with pytest.raises(ValueError, match=message):
+        call(count)
+
+
+def test_kept_draws_that_need_more_memory_than_there_is_are_refused(monkeypatch):
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10_000}.get)
+    assert predicted(num_samples=150).num_samples == 150
+    with pytest.raises(ValueError, match=r"`num_samples` of 150 needs .*; ask for fewer, or leave `keep_draws` out"):
+        predicted(num_samples=150, rows=20, keep_draws=True)
+
+
+DATA = torch.zeros(4, 2).float(), torch.zeros(4, 1).float()
+
+
+def predicted(rows=4, **options):
+    model = make_model()
+    return pb.predict(model, pb.MeanFieldGuide(model), torch.zeros(rows, 2).float(), **options)

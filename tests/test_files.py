@@ -121,7 +121,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path):
 def test_a_file_whose_name_is_not_in_utf8_is_not_called_damaged(tmp_path):
     write_state(tmp_path / "file", "fit", STATE)
     path = tmp_path / os.fsdecode(b"bad\xff")
-    os.rename(tmp_path / "file", path)
+    (tmp_path / "file").rename(path)
     with pytest.raises(ValueError, match="must be in UTF-8") as error:
         read_state(path, "fit")
     assert not isinstance(error.value, DamagedFileError)

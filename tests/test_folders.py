@@ -43,7 +43,7 @@ def test_force_replaces_what_the_program_wrote_and_keeps_the_rest(good):
     make(good, force=True)
     assert content(good) == NEW
     assert content(good / "plots" / "nested") == {"config.json": "new", "result.json": "new"}
-    assert os.readlink(good / "link") == "/nowhere"
+    assert (good / "link").readlink() == Path("/nowhere")
     assert os.listdir(good.parent) == ["run"]
 
 

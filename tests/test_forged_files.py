@@ -3,6 +3,7 @@
 import copy
 import functools
 import hashlib
+import json
 import random
 
 import pytest
@@ -12,9 +13,12 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn._core.files import DamagedFileError, read_state, write_state
+from pyro_bnn.app.folders import updating
 
 from .chains import quietly
 from .posteriors import make, make_model
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+from .test_damaged_files import run, trained  # noqa: F401  # fixtures
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.01)
 
@@ -151,3 +155,34 @@ def test_forged_checkpoints_of_minibatch_chains_are_refused(tmp_path):
 
     quietly(fit, checkpoint=tmp_path / "file")
     assert refusals(tmp_path / "file", "checkpoint of a fit", lambda: fit(resume=tmp_path / "file")) > 40
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("data.json", "num_train", HUGE),
+        ("data.json", "num_train", 0),
+        ("data.json", "num_test", -1),
+        ("data.json", "input_shape", []),
+        ("data.json", "input_shape", [1, HUGE]),
+        ("data.json", "input_shape", [-1]),
+        ("data.json", "input_shape", [2**62]),
+        ("history.json", "num_data", HUGE),
+        ("history.json", "num_data", 0),
+        ("history.json", "kl", []),
+    ],
+    ids=str,
+)
+def test_wrong_values_in_files_whose_checksums_fit_are_refused(pyro_bnn, run, name, field, value):  # noqa: F811
+    content = {**json.loads((run / name).read_text()), field: value}
+    with updating(run, command="train") as folder:
+        folder.write_json(name, content)
+    code, out, err = pyro_bnn("report", run, "--out", run.parent / "page.html")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert field in err
+    assert len(err) < 400

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import pyro_bnn as pb
+from pyro_bnn.inference.gauss_newton._matrices import acts_by_layers
 
 NUM_DATA = 20
 
@@ -160,3 +161,10 @@ def test_kronecker_factors_do_not_depend_on_what_is_in_place(name):
         layer.inplace = False
     expected = pb.fit_gauss_newton(model, data, structure="kronecker")
     assert found.log_evidence == pytest.approx(expected.log_evidence, rel=1e-9)
+
+
+def test_rounding_in_single_precision_is_not_mistaken_for_another_use_of_a_weight():
+    torch.manual_seed(0)
+    layer = nn.Linear(20, 20)
+    net = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), layer, nn.Tanh(), layer).float()  # sums in another order
+    assert acts_by_layers(net, torch.randn(30, 20).float())

@@ -277,6 +277,7 @@ def wide():
 
 
 def without_compiler(monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(_native, "_compiler", lambda: None)
 
 
@@ -302,6 +303,12 @@ def regression():
 
 CLOSED = {
     "no compiler": (regression, {}, without_compiler, r"there is no C compiler \(`CC`, cc, gcc or clang\)"),
+    "a compiler that is not there": (
+        regression,
+        {},
+        lambda monkeypatch: monkeypatch.setenv("CC", "/nonexistent"),
+        "the C compiler that `CC` names, '/nonexistent', is not found; correct or unset it",
+    ),
     "a compiler that fails": (
         regression,
         {},

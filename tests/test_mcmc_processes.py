@@ -1,6 +1,7 @@
 """Chains that die with their process, and chains that several processes share."""
 
 import os
+import pathlib
 import signal
 import threading
 import time
@@ -28,7 +29,7 @@ CHAINS = {"num_samples": 8, "num_warmup": 10, "num_chains": 3, "max_tree_depth":
 
 def terminate_at_work(file):
     """Send a signal to this process once it has begun to draw."""
-    while not os.path.exists(file):
+    while not pathlib.Path(file).exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGTERM)
 

@@ -119,6 +119,14 @@ def test_bins_of_equal_mass_by_hand():
         assert float(value) == pytest.approx(expected)
 
 
+def test_the_first_of_bins_of_equal_mass_is_no_smaller_than_the_second_where_rows_do_not_divide():
+    confidence = torch.tensor([0.51, 0.61, 0.71, 0.81, 0.91])
+    probs = torch.stack([confidence, 1 - confidence], -1)
+    bins = metrics.calibration_bins(probs, torch.zeros(5, dtype=torch.long), num_bins=2, equal_mass=True)
+    assert bins.counts.tolist() == [3, 2]
+    torch.testing.assert_close(bins.edges, torch.tensor([0.51, 0.81, 0.91]))
+
+
 def test_adaptive_calibration_by_hand():
     probs = torch.tensor([0.1, 0.3, 0.6, 0.8])
     probs = torch.stack([1 - probs, probs], -1)

@@ -237,6 +237,22 @@ class BrokenLater(nn.Linear):
 
 def breaks_later(num_outputs):
     return BrokenLater(7, num_outputs)
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+class Halt(BaseException):
+    pass
+
+def mute():
+    raise Mute
+
+def halts():
+    raise Halt("now")
+
+def closes():
+    raise GeneratorExit
 """
 
 
@@ -283,6 +299,9 @@ def test_a_network_that_ends_the_program_while_it_predicts_is_an_error(pyro_bnn,
         ("leaves_later", "odd.py, line 29, `sys.exit(0)`, raised SystemExit: 0"),
         ("breaks", "odd.py, line 38, `return table[\"weights\"]`, raised KeyError: 'weights'"),
         ("breaks_later", "odd.py, line 46, `raise KeyError(\"later\")`, raised KeyError: 'later'"),
+        ("mute", "odd.py, line 60, `raise Mute`, raised Mute: its text cannot be shown (RuntimeError)"),
+        ("halts", 'odd.py, line 63, `raise Halt("now")`, raised Halt: now'),
+        ("closes", "odd.py, line 66, `raise GeneratorExit`, raised GeneratorExit"),
     ],
 )
 def test_an_error_in_a_network_is_shown_with_its_line(pyro_bnn, nets, function, message):  # noqa: F811

@@ -223,7 +223,7 @@ def test_counts_are_held_against_what_their_intervals_promise(observed, short):
     [
         (-5.0, 0.1, "good", "probabilities are better than those of a line (NLL 5.000 against 5.434 nats"),
         (-5.455, 0.03, "note", "no better than those of a line (NLL 5.455 against 5.434"),
-        (-5.455, 0.005, "problem", "A line predicts better (NLL 5.455 against 5.434 nats per row"),
+        (-5.455, 0.005, "problem", "Predictions by a line are better (NLL 5.455 against 5.434 nats per row"),
         (-5.430, 0.001, "note", "gain +0.004 ± 0.001; RMSE 2 against 1"),
     ],
 )

@@ -3,6 +3,7 @@
 import math
 import numbers
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,19 +16,38 @@ def is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def as_float(value: object) -> float:
+    """A real number as a float: infinity if it is beyond all floats, and NaN for what is no number."""
+    if not is_number(value):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]  # a number, as was just checked
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+
+
+def got(value: object) -> str:
+    """A value as a message shows it; a whole number of hundreds of digits by its size."""
+    if isinstance(value, numbers.Real) and not isinstance(value, float) and not math.isfinite(as_float(value)):
+        return f"a number {'below -' if value < 0 else 'above '}{sys.float_info.max:.2g}"
+    return repr(value)
+
+
 def positive(name: str, value: float) -> float:
     """Return `value` if it is a finite number above zero."""
-    if not (is_number(value) and math.isfinite(value) and value > 0):
-        raise ValueError(f"`{name}` must be a finite number above 0, got {value!r}.")
-    return float(value)
+    found = as_float(value)
+    if not 0 < found < math.inf:
+        raise ValueError(f"`{name}` must be a finite number above 0, got {got(value)}.")
+    return found
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
     """Raise unless a dtype can hold scales above 0 and one divided by their squares."""
     largest = torch.finfo(dtype).max
-    low, high = (value.min(), value.max()) if isinstance(value, Tensor) else (value, value)
-    if not largest**-0.5 <= float(low) <= float(high) <= largest:
-        wrong = float(high) if float(high) > largest else float(low)
+    ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
+    low, high = map(as_float, ends)
+    if not largest**-0.5 <= low <= high <= largest:
+        wrong = high if high > largest else low
         raise ValueError(
             f"`{name}` must lie between {largest**-0.5:.2g} and {largest:.2g} in {dtype}, got {wrong:g}; choose "
             "another scale, or a network in float64 (`net.double()`)."
@@ -36,31 +56,44 @@ def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
 
 def between_zero_and_one(name: str, value: float) -> float:
     """Return `value` if it lies strictly between 0 and 1."""
-    if not (is_number(value) and 0 < value < 1):
-        raise ValueError(f"`{name}` must lie strictly between 0 and 1, got {value!r}.")
-    return float(value)
+    found = as_float(value)
+    if not 0 < found < 1:
+        raise ValueError(f"`{name}` must lie strictly between 0 and 1, got {got(value)}.")
+    return found
 
 
 def not_negative(name: str, value: float) -> float:
     """Return `value` if it is a finite number of at least zero."""
-    if not (is_number(value) and math.isfinite(value) and value >= 0):
-        raise ValueError(f"`{name}` must be a finite number of at least 0, got {value!r}.")
-    return float(value)
+    found = as_float(value)
+    if not 0 <= found < math.inf:
+        raise ValueError(f"`{name}` must be a finite number of at least 0, got {got(value)}.")
+    return found
 
 
 def number(name: str, value: float) -> float:
     """Return `value` if it is a finite number."""
-    if not (is_number(value) and math.isfinite(value)):
-        raise ValueError(f"`{name}` must be a finite number, got {value!r}.")
-    return float(value)
+    found = as_float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"`{name}` must be a finite number, got {got(value)}.")
+    return found
 
 
 def at_least(name: str, value: int, minimum: int) -> int:
     """Return `value` if it is a whole number no smaller than `minimum` that a 64-bit integer can hold."""
-    if not is_number(value) or not math.isfinite(value) or int(value) != value or not minimum <= value < 2**63:
-        limit = " and below 2**63" if is_number(value) and value >= 2**63 else ""
-        raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {value!r}.")
+    if not math.isfinite(as_float(value)) or int(value) != value or not minimum <= value < 2**63:
+        limit = " and below 2**63" if as_float(value) >= 2**63 else ""
+        raise ValueError(f"`{name}` must be a whole number of at least {minimum}{limit}, got {got(value)}.")
     return int(value)
+
+
+def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewer") -> None:
+    """Raise if so many things of `num_bytes` each need more than the memory of this machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if count * num_bytes > memory:
+        raise ValueError(
+            f"`{name}` of {count} needs {count * num_bytes / 1e9:.3g} GB, and this machine has {memory / 1e9:.3g} GB "
+            f"of memory; {remedy}."
+        )
 
 
 def path(name: str, value: object) -> Path:
@@ -79,8 +112,8 @@ def flag(name: str, value: bool) -> bool:
 
 def seed(value: int) -> int:
     """Return `value` if it is a seed of torch's generators: a whole number from 0 to 2**63 - 1."""
-    if not is_number(value) or not math.isfinite(value) or int(value) != value or not 0 <= value < 2**63:
-        raise ValueError(f"`seed` must be a whole number from 0 to 2**63 - 1, or None, got {value!r}.")
+    if not math.isfinite(as_float(value)) or int(value) != value or not 0 <= value < 2**63:
+        raise ValueError(f"`seed` must be a whole number from 0 to 2**63 - 1, or None, got {got(value)}.")
     return int(value)
 
 

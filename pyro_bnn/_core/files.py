@@ -44,13 +44,13 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
     _remove_parts_of_dead_processes(target)
     part = target.with_name(_part_of(target, os.getpid(), str(threading.get_ident())))
     try:
-        with open(part, "wb") as file:
+        with part.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
-            os.chmod(part, target.stat().st_mode & 0o777)
-        os.replace(part, target)
+            part.chmod(target.stat().st_mode & 0o777)
+        part.replace(target)
     except BaseException as error:
         part.unlink(missing_ok=True)
         if (

@@ -25,8 +25,9 @@ def plain(value: Any) -> Any:
 def record(kind: type[T], values: object, where: str) -> T:
     """A dataclass from the result of :func:`plain`.
 
-    Fields may be numbers, which must be finite, truth values, texts, tensors, dataclasses, and optional ones, lists,
-    tuples and dictionaries of these. Messages name the field that is wrong, as a part of `where`.
+    Fields may be numbers, which must be finite (whole numbers: of 64 bits), truth values, texts, tensors, dataclasses,
+    and optional ones, lists, tuples and dictionaries of these. Messages name the field that is wrong, as a part of
+    `where`.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
@@ -51,10 +52,12 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         return record(hint, value, where)
     if hint is float:
-        if not _checks.is_number(value) or not math.isfinite(value):
+        if not math.isfinite(_checks.as_float(value)):
             raise ValueError(f"`{where}` must be a finite number, got {_shown(value)}.")
     elif hint is not Any and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise ValueError(f"`{where}` must be of type {hint.__name__}, got {_shown(value)}.")
+    elif hint is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"`{where}` must be a whole number of 64 bits, got {_shown(value)}.")
     return value
 
 
@@ -68,4 +71,4 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
 
 def _shown(value: object) -> str:
     """A number or a text itself, of other things their type."""
-    return repr(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__
+    return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__

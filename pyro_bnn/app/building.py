@@ -1,8 +1,11 @@
 """Models and guides of runs."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
+from .._core import checks as _checks
 from .._core.scope import seeded
 from ..inference.guides import MeanFieldGuide, auto_normal
 from ..modelling.likelihoods import Likelihood, make_likelihood
@@ -27,6 +30,7 @@ def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
     """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
+    _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
     return _build(config, facts, stand_in, facts.num_train)
 

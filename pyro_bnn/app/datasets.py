@@ -35,6 +35,19 @@ class Facts:
     table: TableEncoding | None
     arrays: ArrayEncoding | None
 
+    def __post_init__(self) -> None:
+        if self.num_train < 1 or self.num_test < 0:
+            raise ValueError(
+                f"a run must have a training row and no fewer than 0 test rows, got `num_train` {self.num_train} and "
+                f"`num_test` {self.num_test}."
+            )
+        encoded = [self.table.width] if self.table else self.arrays.shape if self.arrays else self.input_shape
+        if not self.input_shape or min(self.input_shape) < 1 or self.input_shape != encoded:
+            raise ValueError(
+                f"`input_shape` must be the shape of an encoded row{f', {encoded}' if encoded else ''}, of numbers of "
+                f"at least 1, got {self.input_shape}."
+            )
+
 
 @dataclass(frozen=True)
 class Dataset:

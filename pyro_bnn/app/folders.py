@@ -40,7 +40,7 @@ class Folder:
             synchronise(part)
             self.manifest.files[name] = checksum(part)
             self.manifest.write(self.path)
-            os.replace(part, self.path / name)
+            part.replace(self.path / name)
         except BaseException:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
@@ -219,9 +219,9 @@ def _publish(place: Place, manifest: Manifest) -> None:
             for name in earlier.others(place.real):
                 if os.path.lexists(place.part / name):
                     raise OSError(errno.EEXIST, f"pyro-bnn did not write {name} there")
-                os.rename(place.real / name, place.part / name)
+                (place.real / name).rename(place.part / name)
             _clear(place.real, earlier)
-        os.rename(place.part, place.real)
+        place.part.rename(place.real)
         synchronise(place.real.parent)
     except OSError as error:
         raise OSError(

@@ -33,7 +33,7 @@ class Place:
         shown = Path(folder)
         check_name(shown)
         if shown.is_symlink() and not shown.exists():
-            raise FileNotFoundError(f"{shown} is a link to {os.readlink(shown)}, which is not there; remove the link.")
+            raise FileNotFoundError(f"{shown} is a link to {shown.readlink()}, which is not there; remove the link.")
         return cls(shown, shown.resolve())
 
     @property

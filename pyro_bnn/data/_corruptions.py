@@ -101,7 +101,8 @@ def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
         raise ValueError(
             f"`x` must be images with values in [0, 1], got {low:g} to {high:g}; divide grey levels by 255."
         )
-    if _checks.at_least("strength", strength, 1) > len(values):
+    strength = _checks.at_least("strength", strength, 1)
+    if strength > len(values):
         raise ValueError(f"`strength` must be from 1 to {len(values)}, got {strength}.")
     return values[strength - 1]
 

@@ -23,11 +23,12 @@ def regression_problem(
     Raises:
         ValueError: If an argument is out of range.
     """
-    _checks.at_least("num_data", num_data, 1)
+    num_data = _checks.at_least("num_data", num_data, 1)
+    _checks.in_memory("num_data", num_data, 2 * torch.get_default_dtype().itemsize)
     noise = _checks.not_negative("noise", noise)
     generator = torch.Generator().manual_seed(_checks.seed(seed))
-    if not (_checks.is_number(gap) and 0 <= gap < 1):
-        raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {gap!r}.")
+    if not 0 <= _checks.as_float(gap) < 1:
+        raise ValueError(f"`gap` must lie in [0, 1), the width of the interval of the data, got {_checks.got(gap)}.")
     x = torch.linspace(-0.5, 0.5, num_data)[:, None]
     if gap:
         x = x * (1 - gap) + torch.where(x < 0, -gap / 2, gap / 2)

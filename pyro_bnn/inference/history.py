@@ -103,6 +103,16 @@ class History(Shown):
         """A history from the result of :meth:`to_dict`.
 
         Raises:
-            ValueError: If a field is missing, unknown, of another type or not finite; the message names it.
+            ValueError: If a field is missing, unknown, of another type, not finite or of another length; the message
+                names it.
         """
-        return record(cls, values, "history")
+        found = record(cls, values, "history")
+        if found.num_data is not None and found.num_data < 1:
+            raise ValueError(f"`history.num_data` must be at least 1, got {found.num_data}.")
+        for name in ("expected_log_likelihood", "kl", "kl_weight"):
+            if len(getattr(found, name)) != len(found.elbo):
+                raise ValueError(
+                    f"`history.{name}` must have a value for each of the {len(found.elbo)} steps of `elbo`, got "
+                    f"{len(getattr(found, name))}."
+                )
+        return found

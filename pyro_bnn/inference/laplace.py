@@ -181,7 +181,7 @@ def fit_laplace(
         https://arxiv.org/abs/2106.14806.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
-    _checks.at_least("max_iterations", max_iterations, 1)
+    max_iterations = _checks.at_least("max_iterations", max_iterations, 1)
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"`dtype` must be torch.float64, torch.float32 or None, got {dtype!r}.")
     check_fit(progress=progress, seed=seed)

@@ -169,7 +169,7 @@ class Capped(ScaleMap):
     max_scale: float
 
     def __post_init__(self) -> None:
-        _checks.positive("max_scale", self.max_scale)
+        object.__setattr__(self, "max_scale", _checks.positive("max_scale", self.max_scale))
 
     def __call__(self, parameter: Tensor) -> Tensor:
         """The softplus of the parameter, bent below the cap."""

@@ -263,11 +263,9 @@ def _check_open_interval(name: str, value: Tensor, upper: float) -> None:
 
 def _broadcast(**arguments: float | Tensor) -> tuple[Tensor, ...]:
     """Arguments as tensors of one shape."""
-    for name, value in arguments.items():
-        if not isinstance(value, Tensor):
-            _checks.number(name, value)
+    values = [v if isinstance(v, Tensor) else _checks.number(name, v) for name, v in arguments.items()]
     try:
-        return tuple(broadcast_all(*arguments.values()))
+        return tuple(broadcast_all(*values))
     except RuntimeError:
         names = ", ".join(f"`{name}`" for name in arguments)
         shown = [tuple(value.shape) for value in arguments.values() if isinstance(value, Tensor)]

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 
 from .._core import checks as _checks
@@ -36,8 +37,9 @@ def mlp(
         got = f"the module {activation}" if isinstance(activation, nn.Module) else _checks.described(activation)
         raise ValueError(f"`activation` must be a function that makes a module, such as nn.ReLU, got {got}.")
     _checks.kind("activation", activation(), nn.Module, "a function that makes a module, such as nn.ReLU")
-    for size in sizes:
-        _checks.at_least("sizes", size, 1)
+    sizes = [_checks.at_least("sizes", size, 1) for size in sizes]
+    for num_in, num_out in itertools.pairwise(sizes):
+        _checks.in_memory("sizes", num_out, num_in * torch.get_default_dtype().itemsize, "choose fewer")
     layers: list[nn.Module] = []
     for num_in, num_out in itertools.pairwise(sizes):
         if layers:

@@ -47,8 +47,8 @@ def lenet5(
         >>> net(torch.zeros(2, 28, 28)).shape
         torch.Size([2, 10])
     """
-    for name, value in (("num_classes", num_classes), ("in_channels", in_channels)):
-        _checks.at_least(name, value, 1)
+    num_classes = _checks.at_least("num_classes", num_classes, 1)
+    in_channels = _checks.at_least("in_channels", in_channels, 1)
     layers = OrderedDict[str, nn.Module]()
     layers.update({f"first{index}": module for index, module in enumerate(checked_modules("first", first))})
     layers["images"] = _Images(in_channels)

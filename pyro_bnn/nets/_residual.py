@@ -54,8 +54,8 @@ def resnet20(
         >>> net(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-    for name, value in (("num_classes", num_classes), ("in_channels", in_channels), ("width", width)):
-        _checks.at_least(name, value, 1)
+    num_classes = _checks.at_least("num_classes", num_classes, 1)
+    in_channels, width = _checks.at_least("in_channels", in_channels, 1), _checks.at_least("width", width, 1)
     example = "a function from a number of channels to a layer, such as nn.BatchNorm2d"
     _checks.function("norm", norm, example)
     widths = [width * 2**stage for stage in range(NUM_STAGES)]

@@ -19,7 +19,7 @@ class Pairs:
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
-        _checks.at_least("batch_size", batch_size, 1)
+        batch_size = _checks.at_least("batch_size", batch_size, 1)
         if isinstance(data, Iterator):
             raise ValueError("`data` must be run through several times, got an iterator; pass tensors or a DataLoader.")
         if not isinstance(data, Iterable) or isinstance(data, (Tensor, str, Mapping)):

@@ -64,6 +64,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise ValueError(f"{path} is no file; pass arrays in a file, such as data.npz.")
     with path.open("rb") as opened:
+        is_single = opened.read(6) == b"\x93NUMPY"
+        opened.seek(0)
+        if is_single:
+            raise ValueError(f"{path} holds a single array, as a *.npy file; write x and y by `numpy.savez`.")
         try:
             with np.load(opened, allow_pickle=False) as file:
                 names = list(file)

@@ -79,17 +79,25 @@ def own_code(spec: str, *, doing: str = "", otherwise: str = "") -> Iterator[Non
     here = Path.cwd()
     try:
         yield
-    except (OwnCodeError, MemoryError, torch.cuda.OutOfMemoryError):
+    except (OwnCodeError, MemoryError, torch.cuda.OutOfMemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # what code of the user may raise, such as `SystemExit`
         line = None if spec == "mlp" else _own_line(error)
-        said = f"{type(error).__name__}: {error}".rstrip(".: ")
+        said = f"{type(error).__name__}: {_text(error)}".rstrip(".: ")
         if line is None and not otherwise:
             raise
         what = f"{otherwise}{said}" if line is None else f"{line}, raised {said}{doing}"
         raise OwnCodeError(f"--net {spec}: {what}.") from error
     finally:
         os.chdir(here)
+
+
+def _text(error: BaseException) -> str:
+    """What an error of the user's says, whose text is code of the user too."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"its text cannot be shown ({type(other).__name__})"
 
 
 def _own_line(error: BaseException) -> str | None:

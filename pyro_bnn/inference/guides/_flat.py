@@ -225,7 +225,7 @@ class GaussianGuide(FlatGuide):
 
     def quantiles(self, quantiles: list[float]) -> dict[str, Tensor]:
         """Marginal quantiles of every latent variable at Q numbers between 0 and 1, ``{site: shape (Q, *event)}``."""
-        levels = [_checks.between_zero_and_one("quantiles", q) for q in quantiles]
+        levels = [_checks.between_zero_and_one("quantiles", q) for q in _checks.items("quantiles", quantiles, "a list")]
         locations, scales, free = self.locations(), self.scales(), {}
         for name, loc in locations.items():
             deviations = torch.special.ndtri(loc.new_tensor(levels)).reshape(-1, *[1] * loc.dim())

@@ -59,7 +59,8 @@ class UniformInit(Init):
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         like = site.unconstrained_start
-        return torch.empty_like(like).uniform_(*self.loc), torch.empty_like(like).uniform_(*self.rho)
+        loc, rho = ([float(bound) for bound in bounds] for bounds in (self.loc, self.rho))
+        return torch.empty_like(like).uniform_(*loc), torch.empty_like(like).uniform_(*rho)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class NormalInit(Init):
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         like = site.unconstrained_start
-        return self.loc_scale * torch.randn_like(like), self.rho + self.rho_scale * torch.randn_like(like)
+        loc, spread = float(self.loc_scale) * torch.randn_like(like), float(self.rho_scale) * torch.randn_like(like)
+        return loc, float(self.rho) + spread
 
 
 @dataclass(frozen=True)
@@ -140,11 +142,12 @@ class NetworkInit(Init):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         loc = site.unconstrained_start
         _checks.scale_in("scale", self.scale, loc.dtype)
-        scale = loc.new_full((), self.scale)
+        scale = loc.new_full((), float(self.scale))
         if site.transform is None and self.prior_fraction is not None:
-            scale = torch.where(site.prior.stddev.isfinite(), self.prior_fraction * site.prior.stddev, scale)
+            scale = torch.where(site.prior.stddev.isfinite(), float(self.prior_fraction) * site.prior.stddev, scale)
         if site.transform is None and self.weight_fraction is not None:
-            scale = (self.weight_fraction * loc.abs()).clamp_(min=self.smallest)
+            _checks.scale_in("smallest", self.smallest, loc.dtype)
+            scale = (float(self.weight_fraction) * loc.abs()).clamp_(min=float(self.smallest))
         used = "weight_fraction" if self.prior_fraction is None else "prior_fraction"
         _checks.scale_in(f"scale` of `{site.name}` by `{used}", scale, loc.dtype)
         return loc, Softplus().inverse(scale).expand_as(loc)

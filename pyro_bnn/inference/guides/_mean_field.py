@@ -173,6 +173,9 @@ class MeanFieldGuide(GaussianGuide):
 
         See :func:`pyro_bnn.pruning.prune`.
         """
+        names = [own.name for own in self.sites]
+        if site not in names:
+            raise ValueError(f"`site` must be one of {names}, got {site!r}.")
         mask = self.masks.get(site)
         return torch.ones_like(self.tree("loc").get_parameter(site), dtype=torch.bool) if mask is None else mask
 

@@ -141,7 +141,7 @@ class GuidePosterior(Posterior):
         """
         if model is not None:
             _checks.kind("model", model, BayesianModel, "a BayesianModel")
-        _checks.at_least("num_samples", num_samples, 2)
+        num_samples = _checks.at_least("num_samples", num_samples, 2)
         num_data = self.history.num_data if model is None else model.num_data
         if num_data is None:
             raise ValueError("`model` must be given for a posterior without a fit; call `posterior.diagnose(model)`.")

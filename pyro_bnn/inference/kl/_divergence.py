@@ -78,7 +78,7 @@ def divergence(
         >>> divergence(Normal(0.0, 1.0), Normal(1.0, 1.0)).value
         tensor(0.5000)
     """
-    _checks.at_least("num_samples", num_samples, 2)
+    num_samples = _checks.at_least("num_samples", num_samples, 2)
     _checks.flag("closed_form", closed_form)
     if seed is not None:
         _checks.seed(seed)

@@ -61,11 +61,12 @@ def as_function(weight: float | KLWeight) -> KLWeight:
 
 def check_weight(weight: float) -> float:
     """Return the KL weight if it is a number from 0 to 1e30; else raise a `ValueError`."""
-    if not _checks.is_number(weight) or not 0 <= weight < float("inf"):
-        raise ValueError(f"a KL weight must be a finite number of at least 0, got {weight!r}.")
-    if weight > LARGEST_WEIGHT:
+    found = _checks.as_float(weight)
+    if not found >= 0 or weight == float("inf"):
+        raise ValueError(f"a KL weight must be a finite number of at least 0, got {_checks.got(weight)}.")
+    if found > LARGEST_WEIGHT:
         raise ValueError(f"a KL weight must be at most {LARGEST_WEIGHT:g}; 1 is that of the ELBO, 0.1 a tenth of it.")
-    return float(weight)
+    return found
 
 
 def blundell() -> KLWeight:
@@ -95,5 +96,5 @@ def linear_warmup(num_epochs: int, weight: float = 1.0) -> KLWeight:
         >>> [linear_warmup(2)(0, batch, 2) for batch in range(2)], linear_warmup(2)(5, 0, 2)
         ([0.25, 0.5], 1.0)
     """
-    _checks.at_least("num_epochs", num_epochs, 1)
+    num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     return _Warmup(num_epochs, check_weight(weight))

@@ -7,6 +7,7 @@ CPU runs in torch.
 import ctypes
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -165,7 +166,12 @@ def _require_machine(z: Tensor) -> None:
     if os.name != "posix":
         raise UnsupportedError(f"C is compiled on Linux and macOS only, and this system is {os.name!r}")
     if _compiler() is None:
-        raise UnsupportedError("there is no C compiler (`CC`, cc, gcc or clang)")
+        named = os.environ.get("CC")
+        raise UnsupportedError(
+            f"the C compiler that `CC` names, {named!r}, is not found; correct or unset it"
+            if named
+            else "there is no C compiler (`CC`, cc, gcc or clang)"
+        )
 
 
 def _require_small(potential: Emitted) -> None:
@@ -192,10 +198,11 @@ def _require_same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
             )
 
 
-def _compiler() -> str | None:
-    """The C compiler."""
-    names = (os.environ.get("CC"), "cc", "gcc", "clang")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+def _compiler() -> list[str] | None:
+    """The command of the C compiler: that of `CC`, which may have options, where it is set."""
+    named = os.environ.get("CC")
+    commands = [shlex.split(named)] if named else [["cc"], ["gcc"], ["clang"]]
+    return next(([path, *rest] for name, *rest in commands if (path := shutil.which(name))), None)
 
 
 def _loaded(text: str) -> ctypes.CDLL:
@@ -213,7 +220,7 @@ def _compile(text: str) -> ctypes.CDLL:
         source, target = Path(folder, "sampler.c"), Path(folder, "sampler.so")
         source.write_text(text)
         for machine in (["-march=native"], []):  # some compilers do not know this option
-            command = [str(_compiler()), *FLAGS, *machine, str(source), "-o", str(target), "-lm"]
+            command = [*(_compiler() or []), *FLAGS, *machine, str(source), "-o", str(target), "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if not done.returncode:
                 return ctypes.CDLL(str(target))

@@ -112,7 +112,7 @@ class Posterior(Shown, ABC):
         Raises:
             ValueError: If there is none, since the posterior has no median.
         """
-        return [self.median() if everywhere or self.is_linearised else None]
+        return [self.median() if _checks.flag("everywhere", everywhere) or self.is_linearised else None]
 
     @abstractmethod
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
@@ -141,10 +141,13 @@ class Posterior(Shown, ABC):
         """Draws one after the other inside a context each; None is 1000, or all of a posterior that stores fewer."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
-        source, draws = self.draws(_checks.at_least("num_samples", num_samples, least), *args), []
+        num_samples = _checks.at_least("num_samples", num_samples, least)
+        source, draws = self.draws(num_samples, *args), []
         for _ in range(num_samples):
             with unit, torch.no_grad():
                 draws.append(next(source))
+            if len(draws) == 1:
+                _checks.in_memory("num_samples", num_samples, sum(value.nbytes for value in draws[0].values()))
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:

@@ -110,6 +110,7 @@ def fit_sgmcmc(
     num_epochs = _checks.at_least("num_epochs", num_epochs, 1)
     num_samples = _checks.at_least("num_samples", num_samples, 1)
     num_chains = _checks.at_least("num_chains", num_chains, 1)
+    _checks.in_memory("num_chains", num_chains, sum(model.initial_value(name).nbytes for name in model.site_names))
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     callbacks, execution = checked_callbacks(callbacks), Execution.given(execution)
     num_steps = num_epochs * _num_batches(model, data, batch_size, execution)

@@ -81,7 +81,7 @@ class CyclicalSteps(StepSizes):
     exploration: float = 0.5
 
     def __post_init__(self) -> None:
-        _checks.at_least("num_cycles", self.num_cycles, 1)
+        object.__setattr__(self, "num_cycles", _checks.at_least("num_cycles", self.num_cycles, 1))
         _fraction("exploration", self.exploration)
 
     def stage(self, step: int, num_steps: int) -> Stage:

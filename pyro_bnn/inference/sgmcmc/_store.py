@@ -99,7 +99,7 @@ class Store:
             self._make(path)
         elif self._found != (now := read_header(path)) or now.run != self.run:
             raise ValueError(f"`store` was changed by another program, got {path}; choose another path.")
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             begin = 8 + int.from_bytes(file.read(8), "little")
         content = torch.from_file(str(path), shared=True, size=path.stat().st_size, dtype=torch.uint8)
         return content[begin:].view(self._like.dtype).view(self._shape)
@@ -110,7 +110,7 @@ class Store:
         about = {"format": FORMAT, "kind": KIND, "run": self.run}
         text = json.dumps({"__metadata__": about, NAME: tensor}).encode()
         text += b" " * (-(8 + len(text)) % ALIGNMENT)
-        with open(path, "xb") as file:  # fails if another program has made it by now
+        with path.open("xb") as file:  # fails if another program has made it by now
             self._is_made = True
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + size)

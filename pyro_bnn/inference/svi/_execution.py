@@ -33,7 +33,7 @@ class Execution:
     distributed: bool = True
 
     def __post_init__(self) -> None:
-        _checks.at_least("num_parts", self.num_parts, 1)
+        object.__setattr__(self, "num_parts", _checks.at_least("num_parts", self.num_parts, 1))
         for name in ("cuda_graph", "distributed"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"`{name}` must be True or False, got {getattr(self, name)!r}.")

@@ -111,7 +111,7 @@ def gradient_noise(
         >>> plain.parameters[0].name, plain.parameters[0].noise > lrt.parameters[0].noise
         ('loc.net.weight', True)
     """
-    _checks.at_least("num_samples", num_samples, 2)
+    num_samples = _checks.at_least("num_samples", num_samples, 2)
     _checks.kind("model", model, nn.Module, "the model of the guide")
     x, y = _checks.rows("x", x), _checks.rows("y", y)
     found = guide.guide if isinstance(guide, GuidePosterior) else guide

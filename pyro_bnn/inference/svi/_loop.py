@@ -162,6 +162,7 @@ class Loop:
                     "loss or its gradient",
                     _position(self.epoch, index),
                     " (an optimizer with `fused=False`, or the CPU, names the first bad site)",
+                    weight,
                 )
             self.history.add_step(expected_log_likelihood, kl, weight)
             sizes.append(int(num_rows))

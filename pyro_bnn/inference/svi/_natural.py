@@ -83,12 +83,12 @@ def natural_gradient(
     if _checks.positive("lr", lr) > 1:
         raise ValueError(f"`lr` is a fraction of a Newton step, at most 1, got {lr!r}; 0.1 is the default.")
     for name, value in (("momentum", momentum), ("hessian_decay", hessian_decay)):
-        if not (_checks.is_number(value) and 0 <= value < 1):
-            raise ValueError(f"`{name}` must be at least 0 and below 1, got {value!r}.")
+        if not 0 <= _checks.as_float(value) < 1:
+            raise ValueError(f"`{name}` must be at least 0 and below 1, got {_checks.got(value)}.")
     for name, limit in (("initial_hessian", initial_hessian), ("clip", clip)):
         if limit is not None:
             _checks.positive(name, limit)
-    _checks.at_least("num_warmup", num_warmup, 0)
+    num_warmup = _checks.at_least("num_warmup", num_warmup, 0)
     others = functools.partial(torch.optim.Adam, lr=1e-3) if others is None else others
     _checks.function("others", others, EXAMPLE)
     settings = {
@@ -96,7 +96,7 @@ def natural_gradient(
         "momentum": momentum,
         "hessian_decay": hessian_decay,
         "initial_hessian": initial_hessian,
-        "clip": clip,
+        "clip": None if clip is None else float(clip),
         "num_warmup": num_warmup,
     }
     return functools.partial(NaturalGradient, settings=settings, others=others)

@@ -38,7 +38,7 @@ def clipped(optimizer: OptimizerMaker, max_norm: float) -> OptimizerMaker:
         >>> import functools, torch
         >>> adam = clipped(functools.partial(torch.optim.Adam, lr=1e-3), max_norm=10.0)
     """
-    _checks.positive("max_norm", max_norm)
+    max_norm = _checks.positive("max_norm", max_norm)
     _checks.function("optimizer", optimizer, EXAMPLE)
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:

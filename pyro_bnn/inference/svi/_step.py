@@ -21,19 +21,24 @@ from ._optimizers import skipping, skips_on_flag
 
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
+LARGE = 1e3
+"""Heuristic: a KL weight above it is named where a step is not finite; schedules reach the number of batches."""
+
 
 class NonFiniteError(RuntimeError):
     """A loss or gradient was not finite; the parameters are still those of the last finite step."""
 
-    def __init__(self, problem: str, where: str, more: str = "") -> None:
+    def __init__(self, problem: str, where: str, more: str = "", kl_weight: float = 1.0) -> None:
+        large = f" The KL weight is {kl_weight:g}: lower it, 1 is that of the ELBO." if kl_weight > LARGE else ""
         super().__init__(
-            f"the {problem} is not finite at {where}{more}. The parameters are those of the last finite step. {REMEDY}"
+            f"the {problem} is not finite at {where}{more}. The parameters are those of the last finite step."
+            f"{large} {REMEDY}"
         )
-        self.problem, self.where, self.more = problem, where, more
+        self.problem, self.where, self.more, self.kl_weight = problem, where, more, kl_weight
 
     def at(self, where: str) -> "NonFiniteError":
         """A copy of the error that names another step."""
-        return NonFiniteError(self.problem, where, self.more)
+        return NonFiniteError(self.problem, where, self.more, self.kl_weight)
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class GradientStep(ABC):
         checked = [loss, *(gradient.norm() for gradient in self._gradients())]
         is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
         if self.waits and not bool(is_finite):
-            self._fail(loss)
+            self._fail(loss, kl_weight)
         self._is_finite &= is_finite
         with nullcontext() if self.waits else skipping(self.optimizer, ~self._is_finite):
             self.optimizer.step()
@@ -155,13 +160,13 @@ class GradientStep(ABC):
         means = (header[:3] / header[3]).to(terms.device)
         return means[2], means[:2], header[3:].to(terms.device)
 
-    def _fail(self, loss: Tensor) -> NoReturn:
+    def _fail(self, loss: Tensor, kl_weight: float) -> NoReturn:
         if torch.isfinite(loss):
-            problem, site = "gradient", self._bad_gradient() or "unknown"
+            problem, site = "gradient", self._bad_gradient() or "unknown (its norm overflows)"
         else:
             problem, site = "loss", self._bad_site() or "unknown (every site is finite by itself)"
         self.optimizer.zero_grad()
-        raise NonFiniteError(problem, f"step {self._count - 1}", f"; the first bad site is {site}")
+        raise NonFiniteError(problem, f"step {self._count - 1}", f"; the first bad site is {site}", kl_weight)
 
     def _bad_gradient(self) -> str | None:
         for owner in (self.guide, self.model):

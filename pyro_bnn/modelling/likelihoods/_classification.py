@@ -142,8 +142,8 @@ def _checked_weights(weights: object) -> Tensor:
     """The weights of at least two classes, finite and above 0, as a vector of double precision."""
     try:
         vector = torch.as_tensor(weights, dtype=torch.float64).detach().to("cpu", copy=True)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"`class_weights` must be one number per class, got {weights!r}.") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"`class_weights` must be one number per class, got {_checks.got(weights)}.") from None
     if vector.dim() != 1 or len(vector) < 2:
         raise ValueError(f"`class_weights` must be a vector of C numbers, got shape {_checks.shape(vector)}.")
     if not bool((torch.isfinite(vector) & (vector > 0)).all()):

@@ -130,7 +130,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         """
         try:
             likelihood, weights = self._likelihood_given(values), {name: values[name] for name in self._paths}
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, IndexError):
             require_values(values, self.latent_names)
             raise
         response = self._respond(likelihood, weights, x)

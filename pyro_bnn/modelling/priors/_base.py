@@ -15,7 +15,7 @@ PRIOR_PREFIX = "prior"
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
     """A prior's scale on the device of a parameter, if its dtype can hold the scale and one divided by its square."""
     _checks.scale_in(name, scale, parameter.dtype)
-    return parameter.new_full((), scale)
+    return parameter.new_full((), float(scale))
 
 
 class WeightPrior(ABC):

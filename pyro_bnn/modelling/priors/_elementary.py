@@ -129,7 +129,7 @@ class ScaleMixturePrior(Prior):
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The two-component mixture."""
-        mixing = parameter.new_full((), self.mixing)
+        mixing = parameter.new_full((), float(self.mixing))
         smallest = torch.finfo(mixing.dtype).eps
         if not smallest <= self.mixing <= 1 - smallest:
             raise ValueError(

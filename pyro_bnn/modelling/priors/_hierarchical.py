@@ -132,7 +132,7 @@ class HorseshoePrior(HierarchicalPrior):
         of_all, of_each = self._names(name)
         scale = values[of_all] * values[of_each]
         if self.slab_scale is not None:
-            scale = scale / (1 + (scale / self.slab_scale).square()).sqrt()
+            scale = scale / (1 + (scale / float(self.slab_scale)).square()).sqrt()
         return _centred_normal(scale)
 
 

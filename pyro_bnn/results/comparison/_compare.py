@@ -63,7 +63,7 @@ def compare(
     References:
         Quenouille (1956) and Tukey (1958) for the jackknife; Efron (1979) for the bootstrap.
     """
-    _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
+    num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
     _checks.seed(seed)

@@ -130,8 +130,8 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
         size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` name the widths of one column
             (3.4) and of a page (7) of a paper.
     """
-    _checks.at_least("rows", rows, 1)
-    _checks.at_least("columns", columns, 1)
+    rows = _checks.at_least("rows", rows, 1)
+    columns = _checks.at_least("columns", columns, 1)
     sides = _checks.items("size", size, "width and height in inches")
     if len(sides) != 2:
         raise ValueError(f"`size` must be width and height in inches, got {len(sides)} numbers.")

@@ -169,10 +169,12 @@ def weight_density(
     Raises:
         ValueError: If the scale is not above 0, as for a removed weight.
     """
-    _checks.number("loc", loc)
-    if not (_checks.is_number(scale) and 0 < scale < float("inf")):
+    loc, given = _checks.number("loc", loc), scale
+    scale = _checks.as_float(given)
+    if not 0 < scale < float("inf"):
         raise ValueError(
-            f"`scale` must be a finite number above 0, got {scale!r}; if the weight was removed, it has no density."
+            f"`scale` must be a finite number above 0, got {_checks.got(given)}; if the weight was removed, it has no "
+            "density."
         )
     if prior is not None:
         _checks.kind("prior", prior, Distribution, "a distribution of one number")

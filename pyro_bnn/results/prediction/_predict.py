@@ -224,7 +224,8 @@ def _predict(
     way: Way,
     seed: int | None,
 ) -> P:
-    _checks.at_least("batch_size", batch_size, 1)
+    batch_size = _checks.at_least("batch_size", batch_size, 1)
+    _checks.in_memory("num_samples", num_samples, 2 * 32)  # of Python's whole numbers and their places in a list
     if seed is None:
         with EXCLUSIVE:
             seed = int(torch.randint(2**62, ()))
@@ -291,6 +292,9 @@ def _predict_rows(
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
+    if way.keep:  # of each row at least a number
+        remedy = "ask for fewer, or leave `keep_draws` out"
+        _checks.in_memory("num_samples", len(seeds), num_rows(x) * model.like.element_size(), remedy)
     random = {path for name, paths in model.parameter_paths.items() if name not in way.constant for path in paths}
     plan = Plan(model.network, random | {*way.carried.values()})
     rows = (slice(start, start + batch_size) for start in range(0, max(num_rows(x), 1), batch_size))

@@ -102,11 +102,11 @@ def prune(
         raise ValueError(f'`per` must be "network" or "layer", got {per!r}.')
     if (fraction is None) == (threshold is None):
         raise ValueError(f"give either `fraction` or `threshold`, got {fraction!r} and {threshold!r}.")
-    if fraction is not None and not (_checks.is_number(fraction) and 0 <= fraction <= 1):
-        raise ValueError(f"`fraction` must lie between 0 and 1, got {fraction!r}.")
-    if threshold is not None and not (_checks.is_number(threshold) and threshold >= 0):
-        raise ValueError(f"`threshold` must be at least 0, got {threshold!r}.")
-    threshold = None if threshold is None else float(threshold)
+    if fraction is not None and not 0 <= _checks.as_float(fraction) <= 1:
+        raise ValueError(f"`fraction` must lie between 0 and 1, got {_checks.got(fraction)}.")
+    if threshold is not None and not _checks.as_float(threshold) >= 0:
+        raise ValueError(f"`threshold` must be at least 0, got {_checks.got(threshold)}.")
+    threshold = None if threshold is None else _checks.as_float(threshold)
     if model is not None:
         _checks.kind("model", model, BayesianModel, "the BayesianModel of the guide")
     every = signal_to_noise(guide)

@@ -127,7 +127,7 @@ def snr_report(
     fractions = [_checks.number("fractions", fraction) for fraction in fractions]
     if not fractions:
         raise ValueError("`fractions` must name at least one share of weights to remove, got none.")
-    _checks.at_least("num_samples", num_samples, 1)
+    num_samples = _checks.at_least("num_samples", num_samples, 1)
     _checks.rows("x", x)
     _checks.rows("y", y)
     rows = []

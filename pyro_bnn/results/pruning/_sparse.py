@@ -109,8 +109,8 @@ def sparse_network(
     carried = carried_paths(model, values)
     shapes = {name: _checks.shape(model.initial_value(name)) for name in model.site_names}
     _checks.weights("values", values, shapes | {name: _checks.shape(own[path]) for name, path in carried.items()})
-    if max_density is not None and not (_checks.is_number(max_density) and 0 <= max_density <= 1):
-        raise ValueError(f"`max_density` must lie between 0 and 1, or be None, got {max_density!r}.")
+    if max_density is not None and not 0 <= _checks.as_float(max_density) <= 1:
+        raise ValueError(f"`max_density` must lie between 0 and 1, or be None, got {_checks.got(max_density)}.")
     net = copied(model.network)
     with torch.no_grad():
         copies = dict(itertools.chain(net.named_parameters(), net.named_buffers()))

@@ -102,6 +102,7 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
     """
     probs, y = class_inputs(probs, y)
     confidence, label = probs.max(-1)
+    num_bins = _num_bins(num_bins)
     index, edges = _confidence_bins(confidence, num_bins, equal_mass=equal_mass)
     counts = torch.bincount(index, minlength=num_bins).double()
     mean_confidence = torch.bincount(index, confidence, minlength=num_bins) / counts
@@ -109,9 +110,15 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
     return CalibrationBins(edges, counts, mean_confidence, mean_accuracy)
 
 
+def _num_bins(value: int) -> int:
+    """The number of bins, if each can have a count and a sum."""
+    found = _checks.at_least("num_bins", value, 1)
+    _checks.in_memory("num_bins", found, 4 * 8)
+    return found
+
+
 def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
     """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as :func:`calibration_bins` has them."""
-    _checks.at_least("num_bins", num_bins, 1)
     _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
         edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
@@ -178,7 +185,8 @@ def calibration_error_by_chance(
     """
     probs = as_tensor("probs", probs)
     probs, _ = class_inputs(probs, torch.zeros(probs.shape[:1], dtype=torch.long))
-    _checks.at_least("num_samples", num_samples, 1)
+    num_samples = _checks.at_least("num_samples", num_samples, 1)
+    num_bins = _num_bins(num_bins)
     generator = torch.Generator().manual_seed(_checks.seed(seed))
     confidence = probs.amax(-1).double().cpu()
     index, _ = _confidence_bins(confidence, num_bins, equal_mass=equal_mass)
@@ -212,7 +220,7 @@ def adaptive_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         0.2
     """
     probs, y = class_inputs(probs, y)
-    _checks.at_least("num_bins", num_bins, 1)
+    num_bins = _num_bins(num_bins)
     num_data, num_classes = probs.shape
     bins = torch.arange(num_data, device=probs.device) * num_bins // num_data
     total = 0.0

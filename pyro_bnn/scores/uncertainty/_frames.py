@@ -20,6 +20,8 @@ def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any]
     """A data frame of columns of shape (N,); raises a ValueError if there are not as many labels in the index."""
     import pandas  # late: it takes long
 
+    if index is not None and not isinstance(index, pandas.Index | pandas.Series):
+        index = _checks.items("index", index, "the labels of the rows, such as `frame.index`")
     labels = pandas.RangeIndex(num_rows) if index is None else pandas.Index(index)
     if len(labels) != num_rows:
         raise ValueError(f"`index` must have one label per row of the prediction, {num_rows}, got {len(labels)}.")

@@ -97,6 +97,8 @@ class Prediction(Shown, ABC):
         Raises:
             ValueError: If it is of another kind.
         """
+        if not isinstance(kind, type) or not issubclass(kind, Prediction):
+            raise ValueError(f"`kind` must be a class of predictions, got {_checks.described(kind)}.")
         if not isinstance(self, kind):
             raise ValueError(
                 f"a {kind.__name__} is needed, got a {type(self).__name__}; use a model with another likelihood."

@@ -209,7 +209,8 @@ class RegressionPrediction(Prediction):
             seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
         """
         components = self._kept_components()
-        _checks.at_least("num_samples", num_samples, 1)
+        num_samples = _checks.at_least("num_samples", num_samples, 1)
+        _checks.in_memory("num_samples", num_samples, self.mean.nbytes)
         device = self.mean.device
         with seeded(seed, device):
             index = torch.randint(self.num_samples, (num_samples,), device=device)
@@ -300,11 +301,11 @@ def _levels(q: object) -> Tensor:
     """Probabilities in double precision."""
     try:
         levels = torch.as_tensor(q, dtype=torch.double)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         levels = torch.zeros(0)
     levels = _checks.tensor("q", levels)
     if isinstance(q, bool) or levels.numel() == 0 or not bool(((levels > 0) & (levels < 1)).all()):
-        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else repr(q)
+        got = f"shape {_checks.shape(q)}" if isinstance(q, Tensor) and q.numel() > 9 else _checks.got(q)
         raise ValueError(f"`q` must be a probability strictly between 0 and 1, or a tensor or list of them, got {got}.")
     return levels
 

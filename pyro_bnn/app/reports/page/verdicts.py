@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ....scores.uncertainty import Prediction
-from .section import Level, Tile, Verdict, judged, sentence
+from .section import Level, Tile, Verdict, judged
 from .subject import Classified, Regressed
 
 __all__ = ["NUM_ERRORS", "WEAK", "best_of", "density_tile", "mean_and_error", "of_rival", "of_ways", "scores_of_ways"]
@@ -71,7 +71,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
         (is_tied, "note", f"no better than {name}", tied),
         (gain > 0, "good", "", f"The network's probabilities are better than those of {name} ({numbers})."),
         (is_nearer, "problem", f"probabilities worse than those of {name}", worse),
-        (True, "problem", f"beaten by {name}", f"{sentence(name)} predicts better ({numbers})."),
+        (True, "problem", f"beaten by {name}", f"Predictions by {name} are better ({numbers})."),
     )
 
 
