@@ -42,7 +42,7 @@ def refresh_batch_norm(
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
 
-    which replace those of the model, for all predictions to come. Nothing else changes. Dropout is off. Where draws
+    which replace the model's own, for all predictions to come. Nothing else changes. Dropout is off. Where draws
     differ so much that none is served by a mean, take a :class:`RefreshedPosterior`.
 
     Args:
@@ -91,7 +91,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
+    """A posterior with the draws of another one and values of the network's own parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -233,10 +233,10 @@ class PinnedPosterior(CarryingPosterior):
     Args:
         model: The model of the posterior.
         posterior: The draws, of any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None takes those of the network.
+        values: Learned parameters and buffers, as in :attr:`values`; None takes the network's own.
 
     Raises:
-        ValueError: If the values have other names than those of the network.
+        ValueError: If the values have other names than the network's.
     """
 
     def __init__(

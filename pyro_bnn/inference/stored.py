@@ -32,7 +32,7 @@ class StoredPosterior(Posterior):
     """Draws that are kept, with the values of a network's own parameters and buffers that go with them.
 
     :meth:`of` makes it of any posterior. Predictions then take the same draws each time, and make none. It is for draws
-    that cost much, as those of a :class:`~pyro_bnn.RefreshedPosterior`; a file of it needs no training data.
+    that cost much, such as a :class:`~pyro_bnn.RefreshedPosterior`'s; a file of it needs no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.

@@ -77,7 +77,7 @@ class Call:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """The result, if the arguments are of the same kind as those of the recorded call."""
+        """The result, if the arguments are of the same kind as in the recorded call."""
         if described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
         return rebuilt(self._result, Output.given, (Output,))

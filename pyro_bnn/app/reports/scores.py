@@ -137,7 +137,7 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
 
 
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predictions of simple methods on the test rows, in the form of those of a network, with log-densities.
+    """Predictions of the test rows by simple methods, of the same type as a network's, with log-densities.
 
     A linear method is fitted to the first of the training rows, in random order, if there are too many numbers.
     """

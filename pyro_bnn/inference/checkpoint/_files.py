@@ -62,7 +62,7 @@ def load_posterior(
 ) -> Posterior:
     """Read a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
 
-    Draws with the same seed are the same as before, to the bit. Everything is checked first: after an error, model and
+    Draws with the same seed are bit for bit the same as before. Everything is checked first: after an error, model and
     guide are exactly as they were.
 
     Args:
@@ -70,7 +70,7 @@ def load_posterior(
         model: Model built like the one that was saved; it receives the saved parameters and buffers, and stays on its
             device. None for a posterior that was saved without a model.
         guide: Guide that receives the saved state; for an ensemble, one guide for each member that is a guide, in
-            their order. By default guides are made from the file, which works for those of this package and for Pyro's
+            their order. By default guides are made from the file, which works for this package's guides and for Pyro's
             `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass other guides, such as
             modules of your own.
 

@@ -204,7 +204,7 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Make the update, piece by piece; settings are those of :func:`natural_gradient`.
+        """Make the update, piece by piece; for the settings see :func:`natural_gradient`.
 
         The flag `is_bad`, on the device, is above 0 if the update must do nothing.
         """

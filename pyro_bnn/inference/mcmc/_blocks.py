@@ -16,7 +16,7 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 256
-"""Rows of a block; heuristic: with 50 units its results take 100 kB each. Fewer than two blocks are written whole."""
+"""Heuristic: rows of a block. With 50 units each of its results takes 100 kB. Fewer than two blocks: written whole."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),

@@ -87,8 +87,8 @@ def fit_mcmc(
         checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
             end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
         resume: File that a run with the same arguments wrote, from which this run continues. The draws are bit for bit
-            those of a run that was not interrupted. A finished run can be continued with a larger `num_samples`: the
-            draws that it has stay, and those that follow have other random numbers than one longer run.
+            the same as without interruption. A finished run can be continued with a larger `num_samples`: the draws
+            that it has stay, and the draws that follow have other random numbers than one longer run.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.
 

@@ -121,8 +121,8 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
-        Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
-        function, so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
+        Look at the predictions. To permute hidden units, or flip their signs, changes the weights and not the function,
+        so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
 
         Args:
             model: The model that was sampled.

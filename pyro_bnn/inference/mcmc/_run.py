@@ -225,7 +225,7 @@ def settings_of(plan: Plan, potential: Potential, data: object, **more: Any) -> 
 
 
 def digest(value: object) -> str:
-    """Dtype, shape and SHA-256 of a tensor's content, as text; or those of all that a list or dictionary holds."""
+    """Dtype, shape and SHA-256 of a tensor's content, as text; of a list or dictionary, for each of its entries."""
     if isinstance(value, Mapping):
         return str({name: digest(part) for name, part in value.items()})
     if isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ class Tree(NamedTuple):
     initial_energy: Tensor  # (K,)
     size: Tensor  # (K,), number of points
     accept_sum: Tensor  # (K,), sum of min(1, exp(initial energy - energy)) over the steps
-    num_steps: Tensor  # (K,), those of subtrees that were not added included
+    num_steps: Tensor  # (K,), including steps of subtrees that were not added
     step: Tensor  # (K, 1), step size of the growing subtree, negative if it grows to the left
     finished: Tensor  # (K,), whether the trajectory has ended, so that the proposal is the next draw
 

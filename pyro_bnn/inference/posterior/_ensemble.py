@@ -36,10 +36,9 @@ class EnsemblePosterior(Posterior):
     otherwise some have one draw more.
 
     The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
-    buffers are those of the model given to `predict`. So each member of networks with batch normalisation, or with
-    parameters that are not random, should be a
-    :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned noise scale is always that
-    of the model: noise should be fixed, latent, or an output of the network
+    buffers are taken from the model given to `predict`. So each member of networks with batch normalisation, or with
+    parameters that are not random, should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned noise
+    scale is always taken from the model: noise should be fixed, latent, or an output of the network
     (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
@@ -72,7 +71,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """See :attr:`Posterior.carried`; those of all members must carry the same."""
+        """See :attr:`Posterior.carried`; all members must carry the same."""
         return self.members[0].carried
 
     @property

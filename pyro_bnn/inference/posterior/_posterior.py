@@ -118,7 +118,7 @@ class Posterior(Shown, ABC):
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
 
-        A draw has tensors of its own: those of the draws before it may still be in use.
+        A draw has tensors of its own, since earlier draws may still be in use.
 
         Args:
             num_samples: Number of draws.
