@@ -17,7 +17,7 @@ from .._core.saved_tensors import check_numbers, check_state
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
 from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
 from .guides import GuidePosterior
-from .posterior import Draw, Posterior, Saved, Target, restored, saved
+from .posterior import Destination, Draw, Posterior, Saved, restored, saved
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
 
@@ -210,10 +210,10 @@ class RefreshedPosterior(CarryingPosterior):
         return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "RefreshedPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "RefreshedPosterior":
         """See :meth:`Posterior.from_record`."""
-        found, model = record(RefreshedRecord, values, "posterior"), target.model_for("a RefreshedPosterior")
-        return cls(model, restored(found.inner, target), found.x, batch_size=found.batch_size)
+        found, model = record(RefreshedRecord, values, "posterior"), destination.model_for("a RefreshedPosterior")
+        return cls(model, restored(found.inner, destination), found.x, batch_size=found.batch_size)
 
 
 @dataclass(frozen=True)
@@ -277,15 +277,15 @@ class PinnedPosterior(CarryingPosterior):
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "PinnedPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "PinnedPosterior":
         """See :meth:`Posterior.from_record`."""
-        found, model = record(PinnedRecord, values, "posterior"), target.model_for("a PinnedPosterior")
+        found, model = record(PinnedRecord, values, "posterior"), destination.model_for("a PinnedPosterior")
         own, owner = network_values(model), "the pinned network"
         check_state(owner, found.values, own)
         constants = {f"{SITE_PREFIX}.{name}" for name, _ in model.network.named_buffers()}
         check_numbers(owner, found.values, own, constants)
         pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
-        return cls(model, restored(found.inner, target), values=pinned)
+        return cls(model, restored(found.inner, destination), values=pinned)
 
 
 def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..._core import processes as _processes
 from ..._core.checkpointing import Checkpoint
+from ..._core.processes import Processes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Processes(_processes.Processes):
+class ChainProcesses(Processes):
     """This process and those that it shares the chains with."""
 
     def share(self, num_chains: int) -> int:

@@ -12,11 +12,11 @@ from torch import nn
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.scope import outer_stacklevel
+from ._destination import Destination
 from ._draws import Draw
 from ._posterior import Posterior
 from ._saving import Saved, restored, saved
 from ._status import Status
-from ._target import Target
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,10 @@ class EnsemblePosterior(Posterior):
         return plain(EnsembleRecord([saved(member) for member in self.members]))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "EnsemblePosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "EnsemblePosterior":
         """See :meth:`Posterior.from_record`."""
         members = record(EnsembleRecord, values, "posterior").members
-        return cls([restored(member, target) for member in members])
+        return cls([restored(member, destination) for member in members])
 
 
 def _combined(statuses: list[Status]) -> Status:

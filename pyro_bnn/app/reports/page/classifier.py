@@ -13,7 +13,7 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..evaluation import Report
+from ..evaluation import ClassifierScores
 from .drawing import drawn, panel, pixels
 from .section import Level, Section, Tile, Verdict, judged, percent, plural, wilson
 from .subject import Classified, Subject
@@ -111,7 +111,7 @@ def accuracy_section(subject: Subject) -> Section | None:
     )
 
 
-def _of_one_draw(report: Report) -> dict[str, Any]:
+def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
     """Mean scores of single weight draws."""
     draws = [row for row in report.rows if row["name"].startswith("component")]
     return {
