@@ -143,7 +143,7 @@ def evaluate(
     num_samples: int,
     seed: int,
 ) -> dict[str, float]:
-    """Errors, calibration and detection of the unknown, all of one posterior; of a point, those of its weights."""
+    """Errors, calibration and detection of the unknown, all of one posterior; a point has only its weights' scores."""
     x, y = images.x_test.to(model.device), images.y_test.to(model.device)
     parts = x, unknown.to(model.device)
     center, foreign = (_classes(pb.predict_point(model, pb.GuidePosterior(guide).median(), part)) for part in parts)

@@ -15,6 +15,7 @@ import pyro_bnn as pb
 from pyro_bnn import nets
 from pyro_bnn.data import Regression
 from pyro_bnn.inference.mcmc import Convergence, convergence
+from pyro_bnn.inference.svi import NonFiniteError
 
 NUM_HIDDEN = 50
 NOISE = dist.LogNormal(-2.0, 1.0)
@@ -229,7 +230,7 @@ def timed(method: Method, problem: Problem, setting: Setting, budget: Budget, se
     begin = _processor_seconds()
     try:
         result: Score | None = method.evaluate(problem, setting, budget, seed)
-    except pb.NonFiniteError:
+    except NonFiniteError:
         result = None
     if result is not None and not math.isfinite(result.log_likelihood + result.rmse):
         result = None

@@ -121,7 +121,7 @@ def _seen(setting: Setting, images: Pictures, seed: int) -> Tensor:
 def statistics(
     posterior: pb.Posterior, setting: Setting, problem: Problem, images: Pictures, num_samples: int, seed: int
 ) -> dict[str, dict[str, float]]:
-    """Scores with the statistics of the fit, those at the mean weights, means over draws, and those of each draw."""
+    """Scores with statistics of the fit, at the mean weights, averaged over draws, and of each draw."""
     rows = spread(len(images.x_test), NUM_COMPARED)
     x, y = images.x_test[rows], images.y_test[rows]
     model = problem.model

@@ -40,14 +40,14 @@ class Setting:
         lr: Learning rate.
         is_decayed: The rate on a cosine, anew for each task; else constant.
         hessian_decay: Of natural gradients.
-        initial_hessian: Likewise; the new task's first precisions are those of the prior plus this times the images.
+        initial_hessian: Likewise; the new task's first precisions are the prior's plus this times the number of images.
         num_warmup: Likewise; first steps of each task over which the rate rises.
         first_scale: First standard deviation of weights.
         epochs: Passes over the images of a task.
         batch_size: Images in a step; None is all.
         first_epochs: Epochs of maximum likelihood before the first task, at whose end its means start.
         coreset: Number of images of each task that are kept back, chosen at random. Before a prediction for a task,
-            the posterior goes on to learn from those of this task.
+            the posterior goes on to learn from the images kept of this task.
     """
 
     is_bayesian: bool = True

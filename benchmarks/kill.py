@@ -107,7 +107,7 @@ def main() -> None:
             kills, same = killed_and_resumed(case, Path(folder), seed=run, num_kills=1 + run % 3)
         num_same += same
         print(f"{case:10s} killed {kills} times, resumed: {'identical' if same else 'DIFFERENT'}", flush=True)
-    print(f"{num_same} of {arguments.runs} runs are identical to the bit")
+    print(f"{num_same} of {arguments.runs} runs are bit for bit identical")
     sys.exit(num_same != arguments.runs)
 
 

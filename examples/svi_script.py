@@ -65,7 +65,7 @@ WAYS: dict[str, Callable[..., float]] = {
 
 
 def accuracy(model: BayesianModel, guide: MeanFieldGuide, x: Tensor, y: Tensor) -> float:
-    """Of the majority vote over predictive draws, with Pyro's own tool."""
+    """Accuracy of the majority vote over predictive draws, with Pyro's own tool."""
     votes = Predictive(model, guide=guide, num_samples=50, parallel=True)(x)["obs"]  # (S, N)
     return float((votes.mode(0).values == y).float().mean())
 

@@ -8,7 +8,7 @@ import threading
 import lazy_loader
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_one_at_a_time = threading.RLock()  # threads that import modules of a circle at once see halves of them (Pyro has one)
+_one_at_a_time = threading.RLock()  # Pyro's imports are circular: two threads at once would see half-loaded modules
 
 
 def __getattr__(name: str) -> object:

@@ -19,7 +19,6 @@ from .inference.guides import LowRankGuide as LowRankGuide
 from .inference.guides import MeanFieldGuide as MeanFieldGuide
 from .inference.guides import NetworkInit as NetworkInit
 from .inference.guides import NormalInit as NormalInit
-from .inference.guides import UniformInit as UniformInit
 from .inference.guides import auto_delta as auto_delta
 from .inference.guides import auto_low_rank_multivariate_normal as auto_low_rank_multivariate_normal
 from .inference.guides import auto_multivariate_normal as auto_multivariate_normal
@@ -42,7 +41,6 @@ from .inference.sgmcmc import CyclicalSteps as CyclicalSteps
 from .inference.sgmcmc import fit_sgmcmc as fit_sgmcmc
 from .inference.stored import StoredPosterior as StoredPosterior
 from .inference.svi import Execution as Execution
-from .inference.svi import NonFiniteError as NonFiniteError
 from .inference.svi import PosteriorWarning as PosteriorWarning
 from .inference.svi import clipped as clipped
 from .inference.svi import fit_svi as fit_svi

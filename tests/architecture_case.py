@@ -94,7 +94,7 @@ class Case:
         return sum(dist.Normal(0.0, PRIOR_SCALE).log_prob(value).sum() for value in values.values())
 
     def assert_unchanged(self) -> None:
-        """The caller's network is as it was, to the bit."""
+        """The caller's network is bit for bit as it was."""
         state = self.net.state_dict()
         assert list(state) == list(self._before)
         assert all(torch.equal(value, self._before[name]) for name, value in state.items())

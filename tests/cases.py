@@ -12,6 +12,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import pruning, scale_maps
+from pyro_bnn.inference.guides import UniformInit
 
 FIXED_PRIORS = {
     "normal": pb.NormalPrior(0.7),
@@ -94,7 +95,7 @@ SCALE_MAPS = {
 }
 
 GUIDES = {
-    "uniform": lambda model: pb.MeanFieldGuide(model, init=pb.UniformInit()),
+    "uniform": lambda model: pb.MeanFieldGuide(model, init=UniformInit()),
     "normal": lambda model: pb.MeanFieldGuide(model, init=pb.NormalInit(rho_scale=0.1)),
     "network": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.05)),
     "prior-fraction": lambda model: pb.MeanFieldGuide(model, init=pb.NetworkInit(prior_fraction=0.1)),

@@ -85,7 +85,7 @@ def writings(path: Path) -> Iterator[bool]:
 
 
 def equal(one: pb.MCMCPosterior, other: pb.MCMCPosterior) -> bool:
-    """Whether draws, statistics, steps and masses are the same to the bit."""
+    """Whether draws, statistics, steps and masses are bit for bit the same."""
     names = ("log_density", "energy", "accept", "diverging", "num_steps", "step_size", "inverse_mass")
     pairs = [(one.samples[name], other.samples[name]) for name in one.samples]
     pairs += [(getattr(one.statistics, name), getattr(other.statistics, name)) for name in names]
@@ -100,7 +100,7 @@ def main(num_kills: int) -> None:
             path = Path(folder) / "chains"
             count = killed(sampler, path, num_kills, seed=0)
             same = equal(sample(sampler, path), sample(sampler, None))
-            print(f"{sampler}: {count} of {num_kills} killed at work, then equal to the bit: {same}")
+            print(f"{sampler}: {count} of {num_kills} killed at work, then bit for bit equal: {same}")
 
 
 if __name__ == "__main__":

@@ -78,21 +78,23 @@ def test_a_step_uses_second_derivatives_of_the_noise_scale(likelihood, options, 
             return flat(guide.scales()) ** -2, expected
 
     torch.testing.assert_close(*after_a_step(), rtol=1e-9, atol=1e-11)
-    monkeypatch.setattr(_natural_state, "curvatures", lambda joint: [])
+    monkeypatch.setattr(_natural_state, "diagonal_hessians", lambda joint: [])
     assert not torch.allclose(*after_a_step(), rtol=1e-3)
 
 
 def test_large_variables_and_those_that_the_loss_does_not_use_have_no_second_derivatives():
     model, _, _ = small_model(likelihood="gaussian-latent-vector", num_data=6)
-    assert [found.name for found in _natural_state.curvatures(precise(model).joint(model))] == ["likelihood.scale"]
+    assert [found.name for found in _natural_state.diagonal_hessians(precise(model).joint(model))] == [
+        "likelihood.scale"
+    ]
     prior = dist.LogNormal(torch.zeros(17), 1.0).to_event(1)
     wide = pb.BayesianModel(
         nn.Linear(2, 17), prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(prior), num_data=6
     )
-    assert _natural_state.curvatures(precise(wide).joint(wide)) == []
+    assert _natural_state.diagonal_hessians(precise(wide).joint(wide)) == []
     model, _, _ = small_model(num_data=6)
-    assert _natural_state.curvatures(precise(model).joint(model)) == []
-    unused = _natural_state.Curvature("scale", slice(3, 5))
+    assert _natural_state.diagonal_hessians(precise(model).joint(model)) == []
+    unused = _natural_state.DiagonalHessian("scale", slice(3, 5))
     leaf = torch.zeros(2, requires_grad=True)
     unused.begin({"scale": leaf})
     unused.add(torch.ones(2, requires_grad=True).sum())
@@ -105,7 +107,7 @@ def test_large_variables_and_those_that_the_loss_does_not_use_have_no_second_der
 
 def test_second_derivatives_go_to_their_place_in_any_part():
     """Of x^2 y^2 in x and y, each by itself, and divided by the precisions."""
-    found = _natural_state.Curvature("scale", slice(3, 5))
+    found = _natural_state.DiagonalHessian("scale", slice(3, 5))
     leaf = torch.tensor([2.0, 3.0], requires_grad=True)
     found.begin({"scale": leaf})
     for _ in range(2):
@@ -149,7 +151,7 @@ def test_a_noise_scale_is_found_from_afar_and_its_width_is_that_of_its_informati
     scale, precision = fitted()
     assert 0.1 < scale < 0.3
     assert precision == pytest.approx(2 * len(x), rel=0.1)
-    monkeypatch.setattr(_natural_state, "curvatures", lambda joint: [])
+    monkeypatch.setattr(_natural_state, "diagonal_hessians", lambda joint: [])
     scale, precision = fitted()
     assert scale < 0.05
     assert precision > 100 * 2 * len(x)

@@ -10,7 +10,7 @@ from pyro.infer.autoguide import AutoDelta
 from pyro.infer.autoguide.initialization import init_to_value
 
 import pyro_bnn as pb
-from pyro_bnn.inference.guides import Noise
+from pyro_bnn.inference.guides import Noise, UniformInit
 
 from .cases import LIKELIHOODS
 from .fits import ADAM, ELBOS, MORE_PRIORS, assert_same, fit, fit_both, problem, whole
@@ -89,7 +89,7 @@ def test_the_parameters_are_in_unconstrained_space():
 
 def test_every_draw_is_the_point():
     model, x, _ = whole("gaussian-latent")
-    guide = pb.auto_delta(model, init=pb.UniformInit())
+    guide = pb.auto_delta(model, init=UniformInit())
     median = guide.median()
     for draw in (guide(), guide(x), *guide.draws(2), *pb.GuidePosterior(guide).draws(2, x)):
         assert list(draw) == list(median)

@@ -11,6 +11,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import kl, nets, pruning
+from pyro_bnn.inference.guides import UniformInit
 
 from .cases import HIERARCHICAL_PRIORS, LEARNED_PRIORS, small_model
 from .fits import MORE_PRIORS, JointPrior, PerWeightPrior, whole
@@ -103,7 +104,7 @@ def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
         ({"prior": pb.HierarchicalNormalPrior()}, {"steps": 150}),
         ({}, {"kl_weight": kl.linear_warmup(100)}),
         ({}, {"kl_weight": 0.001}),
-        ({}, {"init": pb.UniformInit(), "steps": 100}),
+        ({}, {"init": UniformInit(), "steps": 100}),
         ({}, {"estimator": pb.LocalReparameterization(), "elbo": TraceMeanField_ELBO()}),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import pyro_bnn as pb
-from pyro_bnn.inference.svi import _graph
+from pyro_bnn.inference.svi import NonFiniteError, _graph
 from pyro_bnn.inference.svi._step import GradientStep
 
 from .cases import small_model
@@ -68,7 +68,7 @@ def test_after_a_step_that_is_not_finite_none_has_an_effect(monkeypatch, path):
                     pb.fit_svi(model, guide, loader, optimizer=FUSED, num_epochs=1, seed=1)
             else:
                 without_waiting(patch)
-                with pytest.raises(pb.NonFiniteError, match="epoch 0, batch 3"):
+                with pytest.raises(NonFiniteError, match="epoch 0, batch 3"):
                     pb.fit_svi(model, guide, loader, optimizer=FUSED, num_epochs=1, seed=1)
         found.append(torch.cat([p.detach().flatten() for p in guide.parameters()]))
     assert torch.equal(*found)

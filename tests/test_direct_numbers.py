@@ -14,6 +14,7 @@ from torch import nn
 import pyro_bnn as pb
 from pyro_bnn.inference.guides import FlatGuide
 from pyro_bnn.inference.joint import _joint, density_of, find_sites
+from pyro_bnn.inference.svi import NonFiniteError
 
 from .cases import GUIDES, LIKELIHOODS, small_model
 from .fits import (
@@ -322,7 +323,7 @@ def test_the_first_bad_site_is_the_one_that_pyro_finds(monkeypatch, where):
         with monkeypatch.context() as patch:
             if path == "pyro":
                 forbid_direct(patch)
-            with pytest.raises(pb.NonFiniteError) as error:
+            with pytest.raises(NonFiniteError) as error:
                 pb.fit_svi(model, guide, (x, y), optimizer=FUSED, num_epochs=1, seed=0)
         messages.append(str(error.value))
     assert messages[0] == messages[1]

@@ -10,6 +10,7 @@ from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 
 import pyro_bnn as pb
 from pyro_bnn.inference.estimators import Applied
+from pyro_bnn.inference.svi import NonFiniteError
 
 from .cases import ESTIMATORS, PRIORS, small_model
 from .fits import ELBOS, fit
@@ -174,7 +175,7 @@ def test_a_loss_that_is_not_finite_is_reported(estimator, path):
     guide = pb.MeanFieldGuide(model)
     with torch.no_grad():
         guide.loc.net.get_parameter("2.bias").fill_(float("nan"))
-    with pytest.raises(pb.NonFiniteError, match=r"net\.2\.bias"):
+    with pytest.raises(NonFiniteError, match=r"net\.2\.bias"):
         fit(model, guide, x, y, elbo=TraceMeanField_ELBO(), estimator=ESTIMATORS[estimator])
 
 

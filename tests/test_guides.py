@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributions import kl_divergence
 
 import pyro_bnn as pb
+from pyro_bnn.inference.guides import UniformInit
 
 from .cases import GUIDES, LIKELIHOODS, PRIORS, pairs, small_model
 from .tolerances import STANDARD_ERRORS, agrees_in_mean, assert_identical
@@ -190,7 +191,7 @@ def big_model():
 
 
 def test_uniform_init_has_the_articles_ranges():
-    guide = pb.MeanFieldGuide(big_model(), init=pb.UniformInit())
+    guide = pb.MeanFieldGuide(big_model(), init=UniformInit())
     loc, rho = guide.loc.net.weight.detach(), guide.rho.net.weight.detach()
     for value, low, high in ((loc, -0.2, 0.2), (rho, -5.0, -4.0)):
         assert low <= float(value.min()) < low + 0.001
@@ -285,7 +286,7 @@ def low_rank(model, **kwargs):
 
 
 INITS = [
-    pb.UniformInit(),
+    UniformInit(),
     pb.NormalInit(rho_scale=0.1),
     pb.NetworkInit(scale=0.02),
     pb.NetworkInit(prior_fraction=0.1),

@@ -63,7 +63,7 @@ def problem_fit(sampler, problem=None, **options):
 
 
 def assert_same(one, other):
-    """Two posteriors to the bit, but for the time that they took."""
+    """Two posteriors are bit for bit equal, but for the time that they took."""
     assert one.samples.keys() == other.samples.keys()
     for name, value in one.samples.items():
         assert torch.equal(value, other.samples[name])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyro_bnn.inference.mcmc._tree import Setting, Tree, begin, checkpoint_tables, empty, ended, grow, merge, turn
+from pyro_bnn.inference.mcmc._tree import Tree, TreeConstants, begin, checkpoint_tables, empty, ended, grow, merge, turn
 
 from .tolerances import assert_identical
 
@@ -24,35 +24,35 @@ class Points(NamedTuple):
     gradient: Tensor
     potential: Tensor  # (K, n)
 
-    def energy(self, setting):
-        return self.potential + 0.5 * (self.r.square() * setting.inverse_mass[:, None]).sum(-1)
+    def energy(self, constants):
+        return self.potential + 0.5 * (self.r.square() * constants.inverse_mass[:, None]).sum(-1)
 
-    def log_weight(self, setting, initial_energy):
-        return (initial_energy[:, None] - self.energy(setting)).logsumexp(1)
+    def log_weight(self, constants, initial_energy):
+        return (initial_energy[:, None] - self.energy(constants)).logsumexp(1)
 
-    def turns(self, setting):
+    def turns(self, constants):
         """Whether the left end turns, and whether the right one does, by the definition, both of shape (K,)."""
         rho = self.r.sum(1) - 0.5 * (self.r[:, 0] + self.r[:, -1])
-        return [(self.r[:, end] * setting.inverse_mass * rho).sum(-1) <= 0 for end in (0, -1)]
+        return [(self.r[:, end] * constants.inverse_mass * rho).sum(-1) <= 0 for end in (0, -1)]
 
 
 def random_points(count):
     return Points(*torch.randn(3, K, count, P), torch.randn(K, count))
 
 
-def random_setting():
+def random_constants():
     tables = checkpoint_tables(MAX_DEPTH, torch.device("cpu"))
-    return Setting(0.1 + 0.5 * torch.rand(K), 0.5 + torch.rand(K, P), *tables)
+    return TreeConstants(0.1 + 0.5 * torch.rand(K), 0.5 + torch.rand(K, P), *tables)
 
 
-def fresh(setting):
+def fresh(constants):
     """A tree and a subtree whose contents do not matter."""
-    return empty(torch.randn(K, P), torch.randn(K), torch.randn(K, P), setting.stores_at.shape[1])
+    return empty(torch.randn(K, P), torch.randn(K), torch.randn(K, P), constants.stores_at.shape[1])
 
 
-def a_tree(points, setting, initial_energy):
+def a_tree(points, constants, initial_energy):
     """The tree of these points, with the first one as its proposal."""
-    old, _ = fresh(setting)
+    old, _ = fresh(constants)
     side = torch.where(torch.rand(K) < 0.5, 1, -1)
     return old._replace(
         left_z=points.z[:, 0],
@@ -64,21 +64,21 @@ def a_tree(points, setting, initial_energy):
         proposal=points.z[:, 0],
         proposal_gradient=points.gradient[:, 0],
         proposal_potential=points.potential[:, 0],
-        proposal_energy=points.energy(setting)[:, 0],
-        log_weight=points.log_weight(setting, initial_energy),
+        proposal_energy=points.energy(constants)[:, 0],
+        log_weight=points.log_weight(constants, initial_energy),
         momentum_sum=points.r.sum(1),
         initial_energy=initial_energy,
         size=torch.full((K,), points.z.shape[1]),
         accept_sum=torch.rand(K),
         num_steps=torch.randint(1, 9, (K,)),
-        step=(side * setting.step_size)[:, None],
+        step=(side * constants.step_size)[:, None],
         finished=torch.zeros(K, dtype=torch.bool),
     )
 
 
-def a_subtree(points, setting, initial_energy):
+def a_subtree(points, constants, initial_energy):
     """The subtree of points in the order in which it grew, with the second one as its proposal."""
-    _, old = fresh(setting)
+    _, old = fresh(constants)
     return old._replace(
         z=points.z[:, -1],
         r=points.r[:, -1],
@@ -86,8 +86,8 @@ def a_subtree(points, setting, initial_energy):
         proposal=points.z[:, 1],
         proposal_gradient=points.gradient[:, 1],
         proposal_potential=points.potential[:, 1],
-        proposal_energy=points.energy(setting)[:, 1],
-        log_weight=points.log_weight(setting, initial_energy),
+        proposal_energy=points.energy(constants)[:, 1],
+        log_weight=points.log_weight(constants, initial_energy),
         momentum_sum=points.r.sum(1),
         accept_sum=torch.rand(K),
         leaf=torch.full((K,), points.z.shape[1]),
@@ -100,10 +100,10 @@ class Merger:
     """Trees of four points and subtrees of three others, with what they are made of."""
 
     def __init__(self):
-        self.setting, inside, self.outside = random_setting(), random_points(4), random_points(3)
-        initial_energy = inside.energy(self.setting)[:, 2]
-        self.tree = a_tree(inside, self.setting, initial_energy)
-        self.subtree = a_subtree(self.outside, self.setting, initial_energy)
+        self.constants, inside, self.outside = random_constants(), random_points(4), random_points(3)
+        initial_energy = inside.energy(self.constants)[:, 2]
+        self.tree = a_tree(inside, self.constants, initial_energy)
+        self.subtree = a_subtree(self.outside, self.constants, initial_energy)
         to_the_right = self.tree.step[:, 0] > 0
         assert 0 < to_the_right.sum() < K
         self.union = Points(
@@ -114,13 +114,13 @@ class Merger:
                 for a, b in zip(inside, self.outside, strict=True)
             )
         )
-        self.expected = a_tree(self.union, self.setting, initial_energy)
+        self.expected = a_tree(self.union, self.constants, initial_energy)
         self.log_odds = self.subtree.log_weight - self.tree.log_weight
 
     def __call__(self, *, chains=None, subtree=None, max_size=2**MAX_DEPTH, log_uniform=None):
         chains = torch.ones(K, dtype=torch.bool) if chains is None else chains
         log_uniform = torch.rand(K).log() if log_uniform is None else log_uniform
-        return merge(chains, self.tree, subtree or self.subtree, self.setting, max_size, log_uniform)
+        return merge(chains, self.tree, subtree or self.subtree, self.constants, max_size, log_uniform)
 
 
 def assert_same_fields(a, b, names):
@@ -155,7 +155,7 @@ def test_a_subtrees_proposal_is_taken_with_the_ratio_of_weights():
 
 def test_a_trajectory_ends_where_either_end_turns_or_it_is_full():
     merger = Merger()
-    left, right = merger.union.turns(merger.setting)
+    left, right = merger.union.turns(merger.constants)
     for pattern in (left & ~right, right & ~left, left & right, ~left & ~right):
         assert pattern.any()
     assert torch.equal(merger().finished, left | right)
@@ -180,8 +180,8 @@ def test_what_merges_begins_or_turns_leaves_the_other_chains_alone():
     merger = Merger()
     chains = torch.rand(K) < 0.5
     merged = merger(chains=chains)
-    begun, seeded = begin(chains, merger.tree, merger.subtree, merger.setting, torch.randn(K, P))
-    turned, turned_subtree = turn(chains, merger.tree, merger.subtree, merger.setting, torch.rand(K).log())
+    begun, seeded = begin(chains, merger.tree, merger.subtree, merger.constants, torch.randn(K, P))
+    turned, turned_subtree = turn(chains, merger.tree, merger.subtree, merger.constants, torch.rand(K).log())
     for new in (merged, begun, turned):
         for name in Tree._fields:
             assert_identical(getattr(new, name)[~chains], getattr(merger.tree, name)[~chains])
@@ -196,8 +196,8 @@ def test_either_end_is_chosen_with_probability_one_half():
     uniform = torch.linspace(0, 1, K + 1)[1:] - 0.5 / K  # K numbers, one in the middle of each of K equal parts
     right = uniform < 0.5
     assert right.sum() == K // 2
-    tree, subtree = turn(torch.ones(K, dtype=torch.bool), merger.tree, merger.subtree, merger.setting, uniform.log())
-    assert_identical(tree.step[:, 0], torch.where(right, 1, -1) * merger.setting.step_size)
+    tree, subtree = turn(torch.ones(K, dtype=torch.bool), merger.tree, merger.subtree, merger.constants, uniform.log())
+    assert_identical(tree.step[:, 0], torch.where(right, 1, -1) * merger.constants.step_size)
     for name in ("z", "r", "gradient"):
         ends = getattr(merger.tree, f"right_{name}"), getattr(merger.tree, f"left_{name}")
         assert_identical(getattr(subtree, name), torch.where(right[:, None], *ends))
@@ -213,13 +213,13 @@ def assert_is_seed(subtree):
 
 def test_a_trajectory_begins_at_the_proposal_with_a_momentum_of_the_right_scale():
     merger = Merger()
-    old, setting, normal = merger.tree, merger.setting, torch.randn(K, P)
-    tree, subtree = begin(torch.ones(K, dtype=torch.bool), old, merger.subtree, setting, normal)
-    r = normal / setting.inverse_mass.sqrt()
+    old, constants, normal = merger.tree, merger.constants, torch.randn(K, P)
+    tree, subtree = begin(torch.ones(K, dtype=torch.bool), old, merger.subtree, constants, normal)
+    r = normal / constants.inverse_mass.sqrt()
     start = Points(old.proposal[:, None], r[:, None], old.proposal_gradient[:, None], old.proposal_potential[:, None])
-    expected = a_tree(start, setting, start.energy(setting)[:, 0])
+    expected = a_tree(start, constants, start.energy(constants)[:, 0])
     expected = expected._replace(
-        accept_sum=torch.zeros(K), num_steps=torch.zeros(K, dtype=torch.long), step=setting.step_size[:, None]
+        accept_sum=torch.zeros(K), num_steps=torch.zeros(K, dtype=torch.long), step=constants.step_size[:, None]
     )
     assert_same_fields(tree, expected, Tree._fields)
     assert_identical(subtree.z, old.proposal)
@@ -255,22 +255,22 @@ class Growth:
     """Subtrees as they grow to the largest size, in both directions, beside the textbook's trajectory."""
 
     def __init__(self):
-        self.setting = random_setting()
+        self.constants = random_constants()
         z = torch.randn(K, P)
-        tree, subtree = empty(z, *valley(z), self.setting.stores_at.shape[1])
-        tree, subtree = begin(tree.finished, tree, subtree, self.setting, torch.randn(K, P))
+        tree, subtree = empty(z, *valley(z), self.constants.stores_at.shape[1])
+        tree, subtree = begin(tree.finished, tree, subtree, self.constants, torch.randn(K, P))
         step = torch.where(torch.rand(K, 1) < 0.5, 1, -1) * tree.step
         self.tree, self.seed = tree._replace(step=step), subtree
         count = 2 ** (MAX_DEPTH - 1)
-        points = textbook_trajectory(z, subtree.r, step, self.setting.inverse_mass, count)
+        points = textbook_trajectory(z, subtree.r, step, self.constants.inverse_mass, count)
         self.points = Points(*(part[:, 1:] for part in points))
-        self.gain = tree.initial_energy[:, None] - self.points.energy(self.setting)  # (K, n)
+        self.gain = tree.initial_energy[:, None] - self.points.energy(self.constants)  # (K, n)
 
     def grown(self, log_uniform):
         """(number of points, subtree) after each step; `log_uniform` is a function of the index of the next point."""
         subtree = self.seed
         for index in range(self.gain.shape[1]):
-            subtree = grow(valley, self.tree, self.setting, subtree, log_uniform(index))
+            subtree = grow(valley, self.tree, self.constants, subtree, log_uniform(index))
             yield index + 1, subtree
 
 
@@ -297,7 +297,7 @@ def test_a_subtree_turns_where_a_balanced_subtree_that_it_completes_does():
         for size in (2, 4, 8, 16):
             if count % size == 0:
                 piece = Points(*(part[:, count - size : count] for part in growth.points))
-                expected |= torch.stack(piece.turns(growth.setting)).any(0)
+                expected |= torch.stack(piece.turns(growth.constants)).any(0)
         assert torch.equal(subtree.turning, expected)
         assert torch.equal(
             ended(growth.tree._replace(size=torch.full((K,), 99)), subtree), expected | subtree.diverging
@@ -321,7 +321,7 @@ def test_each_point_of_a_subtree_is_proposed_with_its_share_of_the_weight():
         assert_identical(subtree.proposal, growth.points.z[rows, chosen])
         assert_identical(subtree.proposal_gradient, growth.points.gradient[rows, chosen])
         assert_identical(subtree.proposal_potential, growth.points.potential[rows, chosen])
-        assert_identical(subtree.proposal_energy, growth.points.energy(growth.setting)[rows, chosen])
+        assert_identical(subtree.proposal_energy, growth.points.energy(growth.constants)[rows, chosen])
 
 
 @pytest.mark.parametrize(("loss", "diverges"), [(999.0, False), (1001.0, True)])
@@ -334,7 +334,7 @@ def test_a_step_that_loses_more_than_a_thousand_nats_diverges(loss, diverges):
         return growth.tree.initial_energy + loss - kinetic, torch.zeros_like(z)
 
     seed = growth.seed._replace(gradient=torch.zeros(K, P))
-    subtree = grow(cliff, growth.tree, growth.setting, seed, torch.zeros(K))
+    subtree = grow(cliff, growth.tree, growth.constants, seed, torch.zeros(K))
     assert (subtree.diverging == diverges).all()
     assert (ended(growth.tree._replace(size=torch.full((K,), 99)), subtree) == (subtree.turning | diverges)).all()
 
@@ -343,7 +343,7 @@ def test_an_infinite_or_undefined_energy_is_a_divergence_of_no_weight():
     growth = Growth()
     for bad in (math.inf, math.nan):
         subtree = grow(
-            lambda z, bad=bad: (torch.full((K,), bad), z), growth.tree, growth.setting, growth.seed, torch.zeros(K)
+            lambda z, bad=bad: (torch.full((K,), bad), z), growth.tree, growth.constants, growth.seed, torch.zeros(K)
         )
         assert subtree.diverging.all()
         assert (subtree.log_weight == -math.inf).all()

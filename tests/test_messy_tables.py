@@ -34,7 +34,7 @@ def kinds_in(data):
 
 
 def test_rows_are_encoded_from_the_file_of_a_run_as_in_training(tmp_path):
-    """The file holds numbers and names, no code, and gives the same inputs to the bit."""
+    """The file holds numbers and names, no code, and gives bit for bit the same inputs."""
     days = pd.date_range("2024-01-01", periods=220, freq="7h").strftime("%d.%m.%Y %H:%M")
     columns = {
         "b": [None if i % 4 == 0 else i % 7 for i in range(220)],

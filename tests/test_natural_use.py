@@ -9,6 +9,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.scale_maps import Precision
+from pyro_bnn.inference.svi import NonFiniteError
 from pyro_bnn.modelling.priors import PosteriorPrior
 
 from .cases import FIXED_PRIORS, LIKELIHOODS, small_model, small_net
@@ -175,7 +176,7 @@ def test_a_bad_batch_leaves_the_parameters_of_the_last_good_step():
     with pb.svi_step(model, guide, pb.natural_gradient()) as step:
         step(x, y)
         before = {name: value.clone() for name, value in guide.state_dict().items()}
-        with pytest.raises(pb.NonFiniteError, match="the last finite step"):
+        with pytest.raises(NonFiniteError, match="the last finite step"):
             step(x, y + 1e200)
         assert all(torch.equal(value, before[name]) for name, value in guide.state_dict().items())
 

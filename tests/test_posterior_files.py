@@ -1,4 +1,4 @@
-"""Every posterior goes into one file and comes back to the bit; a file that does not fit changes nothing."""
+"""Every posterior goes into one file and comes back bit for bit; a file that does not fit changes nothing."""
 
 import copy
 

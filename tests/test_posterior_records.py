@@ -60,8 +60,8 @@ class Shrunk(pb.Posterior):
         return {"inner": self.inner.to_record(), "factor": self.factor}
 
     @classmethod
-    def from_record(cls, values, target):
-        return cls(pb.GuidePosterior.from_record(values["inner"], target), values["factor"])
+    def from_record(cls, values, destination):
+        return cls(pb.GuidePosterior.from_record(values["inner"], destination), values["factor"])
 
 
 def test_a_class_of_ones_own_is_saved_by_its_two_methods(tmp_path):

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn.inference.guides import UniformInit
 from pyro_bnn.scores.uncertainty import ClassificationPrediction, RegressionPrediction
 
 from .cases import GUIDES, LIKELIHOODS, small_model, small_net
@@ -346,7 +347,7 @@ def test_a_users_own_likelihood_predicts_and_keeps_draws():
         (lambda m, x: pb.MeanFieldGuide(m, init="uniform"), "`init` must be an Init.*got str"),
         (lambda m, x: pb.predict(m, wide_guide(m), x, num_samples="ten"), "`num_samples` must be a whole number"),
         (lambda m, x: pb.NormalPrior("1"), "`scale` must be a finite number above 0, got '1'"),
-        (lambda m, x: pb.UniformInit(rho=(0, -3)), "`rho` must be a range"),
+        (lambda m, x: UniformInit(rho=(0, -3)), "`rho` must be a range"),
         (lambda m, x: pb.NormalInit(loc_scale=-1), "`loc_scale` must be a finite number of at least 0"),
         (lambda m, x: pb.load_posterior("/nowhere.pt", m), "there is no file /nowhere.pt"),
     ],

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pyro_bnn.app.reports.evaluation import Evaluation, Report
+from pyro_bnn.app.reports.evaluation import ClassifierScores, Evaluation
 from pyro_bnn.app.reports.page import page_of
 from pyro_bnn.app.reports.page.classifier import accuracy_section, calibration_of, examples_section, of_calibration
 from pyro_bnn.app.reports.page.subject import Classified
@@ -35,7 +35,7 @@ def classes(probs, y):
 
 def classifier(probs, y, rival):
     network = classes(probs, y)
-    report = Report([ONE_DRAW], {}, len(y), 0)
+    report = ClassifierScores([ONE_DRAW], {}, len(y), 0)
     evaluation = Evaluation(report, network, network, None, {})
     names = tuple("abcdefgh"[: probs.shape[-1]])
     rivals = {"logistic regression": classes(rival, y)}
@@ -135,7 +135,7 @@ def test_of_many_classes_those_of_the_lowest_recall_are_listed():
     probs[y == 7] = probs[y == 8]
     names = tuple(f"class {i}" for i in range(25))
     network = classes(probs, y)
-    evaluation = Evaluation(Report([ONE_DRAW], {}, 100, 0), network, network, None, {})
+    evaluation = Evaluation(ClassifierScores([ONE_DRAW], {}, 100, 0), network, network, None, {})
     found = Classified(y, names, "row", "test rows", evaluation, {"logistic regression": network})
     values = accuracy_section(Measured(classified=found)).values
     assert values["classes"][0]["name"] == "class 7"

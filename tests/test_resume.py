@@ -1,4 +1,4 @@
-"""A fit that was ended after any step goes on to the bit as if it had not been."""
+"""A fit that was ended after any step continues bit for bit as if it had not been."""
 
 import functools
 import os

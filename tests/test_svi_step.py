@@ -10,6 +10,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.scale_maps import LogVariance
+from pyro_bnn.inference.svi import NonFiniteError
 
 from .fits import ADAM, fit, whole
 from .tolerances import assert_identical
@@ -203,7 +204,7 @@ def test_an_error_in_the_context_gives_the_parameters_back(name):
     with pytest.raises(ValueError, match="rows"):
         fail((x, y[:3]))
     assert_own_memory(guide)
-    with pytest.raises(pb.NonFiniteError):
+    with pytest.raises(NonFiniteError):
         fail((x * math.nan, y))
     assert_own_memory(guide)
     with pb.svi_step(model, guide, ADAM) as step:  # and all can go on
@@ -227,7 +228,7 @@ def test_a_bad_step_is_named_by_its_number(path):
         step(x, y)
         step(x, y)
         before = [parameter.detach().clone() for parameter in guide.parameters()]
-        with pytest.raises(pb.NonFiniteError, match=r"the loss is not finite at step 2; the first bad site is `obs`"):
+        with pytest.raises(NonFiniteError, match=r"the loss is not finite at step 2; the first bad site is `obs`"):
             step(x * math.nan, y)
         assert all(map(torch.equal, guide.parameters(), before))
         assert bool(step(x, y).is_finite)  # the next one may be a good one

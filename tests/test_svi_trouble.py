@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pyro_bnn as pb
+from pyro_bnn.inference.svi import NonFiniteError
 
 from .cases import small_model
 from .fits import ADAM, fit, whole
@@ -23,9 +24,7 @@ from .fits import ADAM, fit, whole
 def test_a_loss_that_explodes_stops_with_the_last_finite_parameters(path):
     model, x, y = whole("poisson")
     guide = pb.MeanFieldGuide(model)
-    with pytest.raises(
-        pb.NonFiniteError, match=r"not finite at epoch \d+, batch 0; the first bad site is `.*Try a lower"
-    ):
+    with pytest.raises(NonFiniteError, match=r"not finite at epoch \d+, batch 0; the first bad site is `.*Try a lower"):
         fit(model, guide, x, y, optimizer=functools.partial(torch.optim.SGD, lr=1e6), num_epochs=50)
     assert all(torch.isfinite(p).all() for p in guide.parameters())
 
@@ -51,9 +50,7 @@ def test_a_gradient_that_is_not_finite_is_named(path):
     model, x, y = whole(net=Net())
     guide = pb.MeanFieldGuide(model)
     before = [p.detach().clone() for p in guide.parameters()]
-    with pytest.raises(
-        pb.NonFiniteError, match=r"the gradient is not finite at epoch 0, batch 0.*`loc.net.layer.weight`"
-    ):
+    with pytest.raises(NonFiniteError, match=r"the gradient is not finite at epoch 0, batch 0.*`loc.net.layer.weight`"):
         fit(model, guide, x, y)
     assert all(torch.equal(a, b) for a, b in zip(guide.parameters(), before, strict=True))
 

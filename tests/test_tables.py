@@ -63,7 +63,7 @@ def test_a_table_is_trained_on_and_measured_on_rows_that_were_set_aside(pyro_bnn
 
 
 def test_scores_are_in_the_units_of_the_target(pyro_bnn, tmp_path):  # noqa: F811
-    """In other units the fit is the same to the bit, errors are as many times larger, and log-densities lose a log."""
+    """In other units the fit is bit for bit the same, errors are as many times larger, and log-densities lose a log."""
     factor = 1024.0
     scores = []
     for name, unit in (("one", 1.0), ("other", factor)):
@@ -331,7 +331,7 @@ def test_arrays_are_trained_on(pyro_bnn, tmp_path, kind):  # noqa: F811
     assert f"y of {20 if 'test' in kind else 12} test rows" in said
     code, _, err = pyro_bnn("predict", run, path, "--out", out, "--num-samples", 5)
     assert code == 0, err
-    assert ("Predicted are the rows of `x`, not those of `x_test`." in err) == (kind == "test rows beside x")
+    assert ("Rows of `x` are predicted, not those of `x_test`." in err) == (kind == "test rows beside x")
     names = predictions_in(out)[0].keys()
     assert ("mean_1" in names) == (kind == "targets")
     assert ("p(up)" in names) == (kind in ("vectors", "images"))

@@ -20,6 +20,7 @@ from benchmarks._regression_methods import Linearised, Map, MeanField, Nuts
 from benchmarks._uci_tables import NAMES, PUBLISHED, leads, table
 from benchmarks._yardsticks import GaussianProcess, Ridge
 from pyro_bnn.data import Regression, load_uci
+from pyro_bnn.inference.svi import NonFiniteError
 from tests.test_data import write_uci
 from tests.tolerances import IDENTITY, STANDARD_ERRORS
 
@@ -283,7 +284,7 @@ def test_chains_that_disagree_on_one_split_are_never_named_best_and_have_a_star(
 def test_a_fit_whose_numbers_leave_the_range_is_a_failure_and_no_score():
     class Failing(Map):
         def fit(self, problem, setting, budget, seed):
-            raise pb.NonFiniteError("loss", "here", "")
+            raise NonFiniteError("loss", "here", "")
 
     result, seconds = timed(Failing(), Problem.of(small_data()), Setting(), TINY, 0)
     assert result is None

@@ -1,10 +1,15 @@
 """One vocabulary: every way to infer is called alike, and a thing has one name in all signatures."""
 
+import ast
 import inspect
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import pyro_bnn as pb
+
+PACKAGE = Path(pb.__file__).parent
 
 FITS = ["fit", "fit_svi", "fit_nuts", "fit_mcmc", "fit_sgmcmc", "fit_laplace", "fit_gauss_newton"]
 LEADING = {name: ["model", "data"] for name in FITS} | {"fit_svi": ["model", "guide", "data"]}  # as Pyro's SVI
@@ -52,3 +57,14 @@ def test_a_seed_is_none_unless_it_is_given(name):
 def test_every_fit_can_be_seeded_started_and_watched(name):
     assert "seed" in parameters(name)
     assert name in ("fit", "fit_svi") or "init" in parameters(name)  # a guide has its own start
+
+
+def test_no_two_classes_have_one_name():
+    trees = (ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py"))
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert len(names) > 300
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_few_names_are_at_the_top():
+    assert len(pb.__all__) <= 80

@@ -145,7 +145,7 @@ plt.show()
 
 # %%
 # The grey stripes are where the data lie. The exact posterior dips sharply there and rises between and outside. The
-# mean-field curve is flatter: **too uncertain where there are data, too certain where there are none**. It has one
+# mean-field curve is flatter: **too uncertain where there are data, too certain elsewhere**. It has one
 # standard deviation for each weight and no correlations, so it cannot say "these two weights may vary, but only
 # together". No number of epochs changes that, and neither status nor ``diagnose`` can see it.
 #

@@ -117,9 +117,10 @@ def has_hooks_of_others(layer: nn.Module) -> bool:
 
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which random parameters, which are buffers, are given tensors as parameters.
+    """A context in which the network's random parameters, otherwise buffers, are the given tensors.
 
-    So they are also found by `next(net.parameters())`. Other parameters and buffers may be given tensors too.
+    In it they count as parameters, so `next(net.parameters())` finds them too. Other parameters and buffers may be
+    given tensors as well.
     """
     owners = [_owner(net, path) for path in tensors]
     with EXCLUSIVE:  # the network may be shared by threads
@@ -204,7 +205,7 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
     """A function that runs a network for many weight draws at once, with gradients: the fastest one that is right.
 
     A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
-    works. Either is used only if its outputs and gradients agree with those of a plain loop, which is the last resort.
+    works. Either is used only if its outputs and gradients agree with a plain loop's; that loop is the last resort.
     The example has at least two draws of all random weights.
     """
     paths = set(example)

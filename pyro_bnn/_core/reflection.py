@@ -1,7 +1,7 @@
 """Functions that look inside objects.
 
-Of distributions: their tensors, single elements, and copies on another device or dtype. Of modules: whether a call does
-more than the class says.
+For distributions: their tensors, single elements, and copies on another device or dtype. For modules: whether a call
+does more than the class says.
 """
 
 import copy

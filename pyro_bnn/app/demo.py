@@ -19,14 +19,16 @@ from ..scores.uncertainty import RegressionPrediction
 from .folders import Folder
 from .images import load_data
 from .recipes import find_recipe
-from .reports.evaluation import Report, report_evaluation
+from .reports.evaluation import ClassifierScores, report_evaluation
 from .reports.pictures import save_picture
 from .runs import fit
 
 __all__ = ["digits_demo", "regression_demo"]
 
 
-def digits_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png", progress: bool = False) -> Report:
+def digits_demo(
+    folder: Folder, *, seed: int = 0, picture_format: str = "png", progress: bool = False
+) -> ClassifierScores:
     """Train on the digits 0 to 6, and measure whether 7, 8 and 9 are noticed as unknown."""
     config = replace(find_recipe("digits", "default"), seed=seed)
     images, unknown = load_data(config, root=None)

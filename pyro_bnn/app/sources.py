@@ -275,7 +275,7 @@ def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
     if target is not None and len(target) != len(x):
         raise ValueError(f"`x` and `y` in {shown} must have as many rows, got {len(x)} and {len(target)}.")
     y = None if target is None else _array_targets(facts.target, target, shown)
-    notes = ("Predicted are the rows of `x`, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
+    notes = ("Rows of `x` are predicted, not those of `x_test`.",) if {"x", "x_test"} <= arrays.keys() else ()
     return Sample(x, y, [*range(1, len(x) + 1)], {}, notes)
 
 

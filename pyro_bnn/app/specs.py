@@ -94,7 +94,9 @@ def make_init(spec: str) -> Init:
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
-        return pb.UniformInit()
+        from ..inference.guides import UniformInit  # here, as `pb` loads it, when a specification is read
+
+        return UniformInit()
     if spec == "normal":
         return pb.NormalInit()
     if name != "network":

@@ -1,4 +1,4 @@
-"""Settings of new runs: those of a recipe, or those that suit data of one's own, and what the user gave."""
+"""Settings of new runs: from a recipe, or chosen for one's own data, with what the user gave in their place."""
 
 import math
 from collections.abc import Mapping

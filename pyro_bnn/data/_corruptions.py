@@ -26,7 +26,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
         seed: Seed of the noise.
 
     Raises:
-        ValueError: If the images or the strength are none.
+        ValueError: If `x` holds no images in [0, 1], or `strength` is not from 1 to 5.
 
     References:
         Hendrycks and Dietterich (2019), Benchmarking Neural Network Robustness to Common Corruptions and Perturbations,
@@ -51,7 +51,7 @@ def blur(x: Tensor, strength: int) -> Tensor:
         strength: Strength from 1 to 5; the Gaussian has a standard deviation of 0.4, 0.6, 0.7, 0.8 or 1.0 pixels.
 
     Raises:
-        ValueError: If the images or the strength are none.
+        ValueError: If `x` holds no images in [0, 1], or `strength` is not from 1 to 5.
 
     References:
         As for :func:`add_noise`.
@@ -77,7 +77,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
         strength: Strength from 1 to 5; distances from the mean are multiplied by 0.75, 0.5, 0.4, 0.3 or 0.15.
 
     Raises:
-        ValueError: If the images or the strength are none.
+        ValueError: If `x` holds no images in [0, 1], or `strength` is not from 1 to 5.
 
     References:
         As for :func:`add_noise`.

@@ -67,7 +67,7 @@ def load_images(name: str, *, root: str | Path | None = None, download: bool = F
     """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
 
     CIFAR-10 is published as pickles, which can hold code. Torchvision reads them (the extra ``vision``), and only if
-    their checksums are those of the published files.
+    their checksums match the published files.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, ``cifar10`` or ``digits`` (which needs no files; a fixed quarter is the test

@@ -17,7 +17,7 @@ from .._core.saved_tensors import check_numbers, check_state
 from .._core.scope import EXCLUSIVE, Stream, eval_mode
 from ..modelling.model import SITE_PREFIX, BayesianModel, network_values
 from .guides import GuidePosterior
-from .posterior import Draw, Posterior, Saved, Target, restored, saved
+from .posterior import Destination, Draw, Posterior, Saved, restored, saved
 
 __all__ = ["PinnedPosterior", "RefreshedPosterior", "refresh_batch_norm"]
 
@@ -42,7 +42,7 @@ def refresh_batch_norm(
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
 
-    which replace those of the model, for all predictions to come. Nothing else changes. Dropout is off. Where draws
+    which replace the model's own, for all predictions to come. Nothing else changes. Dropout is off. Where draws
     differ so much that none is served by a mean, take a :class:`RefreshedPosterior`.
 
     Args:
@@ -91,7 +91,7 @@ def _of_inner(name: str) -> Any:
 
 
 class CarryingPosterior(Posterior):
-    """A posterior whose draws are those of another one, with values of the network's own parameters and buffers."""
+    """A posterior with the draws of another one and values of the network's own parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -210,10 +210,10 @@ class RefreshedPosterior(CarryingPosterior):
         return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "RefreshedPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "RefreshedPosterior":
         """See :meth:`Posterior.from_record`."""
-        found, model = record(RefreshedRecord, values, "posterior"), target.model_for("a RefreshedPosterior")
-        return cls(model, restored(found.inner, target), found.x, batch_size=found.batch_size)
+        found, model = record(RefreshedRecord, values, "posterior"), destination.model_for("a RefreshedPosterior")
+        return cls(model, restored(found.inner, destination), found.x, batch_size=found.batch_size)
 
 
 @dataclass(frozen=True)
@@ -233,10 +233,10 @@ class PinnedPosterior(CarryingPosterior):
     Args:
         model: The model of the posterior.
         posterior: The draws, of any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None takes those of the network.
+        values: Learned parameters and buffers, as in :attr:`values`; None takes the network's own.
 
     Raises:
-        ValueError: If the values have other names than those of the network.
+        ValueError: If the values have other names than the network's.
     """
 
     def __init__(
@@ -277,15 +277,15 @@ class PinnedPosterior(CarryingPosterior):
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "PinnedPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "PinnedPosterior":
         """See :meth:`Posterior.from_record`."""
-        found, model = record(PinnedRecord, values, "posterior"), target.model_for("a PinnedPosterior")
+        found, model = record(PinnedRecord, values, "posterior"), destination.model_for("a PinnedPosterior")
         own, owner = network_values(model), "the pinned network"
         check_state(owner, found.values, own)
         constants = {f"{SITE_PREFIX}.{name}" for name, _ in model.network.named_buffers()}
         check_numbers(owner, found.values, own, constants)
         pinned = {name: value.to(own[name].device) for name, value in found.values.items()}
-        return cls(model, restored(found.inner, target), values=pinned)
+        return cls(model, restored(found.inner, destination), values=pinned)
 
 
 def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:

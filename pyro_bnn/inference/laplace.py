@@ -18,7 +18,7 @@ from .._core.saved_tensors import check_tensors
 from .._core.scope import EXCLUSIVE, restored, seeded
 from ..modelling.model import BayesianModel
 from .joint import Coordinates, NetworkPotential, Potential, coordinates_of, network_potential
-from .posterior import Draw, Posterior, Status, Target
+from .posterior import Destination, Draw, Posterior, Status
 
 __all__ = ["LaplacePosterior", "fit_laplace"]
 
@@ -115,9 +115,12 @@ class LaplacePosterior(Posterior):
         return plain(LaplaceRecord(self.location, self.precision, self.peak, self.status, self.seconds))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "LaplacePosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "LaplacePosterior":
         """See :meth:`Posterior.from_record`."""
-        saved, model = record(LaplaceRecord, values, "posterior"), target.model_for("a posterior of Laplace's method")
+        saved, model = (
+            record(LaplaceRecord, values, "posterior"),
+            destination.model_for("a posterior of Laplace's method"),
+        )
         dtype = saved.location.dtype
         if dtype not in (torch.float32, torch.float64):
             raise ValueError(f"`location` must be torch.float32 or torch.float64, got {dtype}.")

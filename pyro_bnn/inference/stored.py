@@ -12,7 +12,7 @@ from .._core.records import plain, record
 from .._core.saved_tensors import check_tensors
 from ..modelling.model import network_values
 from .guides import GuidePosterior
-from .posterior import Draw, Posterior, Status, Target, check_samples, spaced
+from .posterior import Destination, Draw, Posterior, Status, check_samples, spaced
 
 __all__ = ["StoredPosterior"]
 
@@ -32,7 +32,7 @@ class StoredPosterior(Posterior):
     """Draws that are kept, with the values of a network's own parameters and buffers that go with them.
 
     :meth:`of` makes it of any posterior. Predictions then take the same draws each time, and make none. It is for draws
-    that cost much, as those of a :class:`~pyro_bnn.RefreshedPosterior`; a file of it needs no training data.
+    that cost much, such as a :class:`~pyro_bnn.RefreshedPosterior`'s; a file of it needs no training data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
@@ -137,12 +137,14 @@ class StoredPosterior(Posterior):
         return plain(StoredRecord(self.samples, self.values, self.method, self.status, self.seconds))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "StoredPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "StoredPosterior":
         """See :meth:`Posterior.from_record`."""
         saved = record(StoredRecord, values, "posterior")
-        check_samples({name: value[None] for name, value in saved.samples.items()}, target.sites, target.dtype)
-        own = {} if target.model is None else network_values(target.model)
-        if target.model is None and saved.values:
+        check_samples(
+            {name: value[None] for name, value in saved.samples.items()}, destination.sites, destination.dtype
+        )
+        own = {} if destination.model is None else network_values(destination.model)
+        if destination.model is None and saved.values:
             raise ValueError(
                 "draws with values of a network's own parameters and buffers need its model; pass `model`."
             )
@@ -155,7 +157,7 @@ class StoredPosterior(Posterior):
         check_tensors(
             "the draws", saved.values, {name: own[name].expand(count, *own[name].shape) for name in saved.values}
         )
-        samples, carried = ({n: v.to(target.device) for n, v in d.items()} for d in (saved.samples, saved.values))
+        samples, carried = ({n: v.to(destination.device) for n, v in d.items()} for d in (saved.samples, saved.values))
         return cls(samples, carried, method=saved.method, status=saved.status, seconds=saved.seconds)
 
 

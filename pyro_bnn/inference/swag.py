@@ -30,9 +30,9 @@ class SWAG:
     with :math:`\bar z_k` the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`, otherwise
     :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)` over the last r deviations.
 
-    The path should be that of SGD with a constant, rather large learning rate, after the loss has stopped falling: its
+    The path should come from SGD with a constant, rather large learning rate, after the loss has stopped falling: its
     spread, and so the width of the posterior, grows with the learning rate. Running statistics of batch normalisation
-    stay those of the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` finds those of each draw.
+    stay as at the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
 
     Args:
         guide: The point estimate that is fitted, made by :func:`auto_delta`.

@@ -67,7 +67,7 @@ def lenet5(
 
 
 class _Images(nn.Module):
-    """Gives grey images their axis of colours, and lets no others than those of 28 x 28 pixels pass."""
+    """Gives grey images their axis of colours; raises unless images have 28 x 28 pixels."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()

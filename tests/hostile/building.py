@@ -6,6 +6,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn import distributions, kl, nets, scale_maps
+from pyro_bnn.inference.guides import UniformInit
 
 from .table import (
     NAN_ROWS,
@@ -203,8 +204,8 @@ NETS = [
 ]
 
 INITS = [
-    *bad("UniformInit", plain(pb.UniformInit), "loc", NOT_A_RANGE, "`loc` must be a"),
-    *bad("UniformInit", plain(pb.UniformInit), "rho", NOT_A_RANGE, "`rho` must be a"),
+    *bad("UniformInit", plain(UniformInit), "loc", NOT_A_RANGE, "`loc` must be a"),
+    *bad("UniformInit", plain(UniformInit), "rho", NOT_A_RANGE, "`rho` must be a"),
     *bad(
         "NormalInit",
         plain(pb.NormalInit),

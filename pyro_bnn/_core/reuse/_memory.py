@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from ..functional import has_hooks_of_others
-from ._recording import Call, Forward, Output, Recorder
+from ._recording import Call, Forward, RecordedOutput, Recorder
 from ._state import State
 
 
@@ -111,7 +111,7 @@ class Memory:
         for output, value in zip(outputs, values, strict=True):
             output.value = value
 
-    def _outputs(self) -> Iterator[Output]:
+    def _outputs(self) -> Iterator[RecordedOutput]:
         return (output for calls in self._calls.values() for call in calls.values() for output in call.outputs)
 
     def forget(self) -> None:

@@ -37,7 +37,7 @@ class Absent(Tensor):
         raise Diverged(f"{func} needs a tensor that was not kept")
 
 
-class Output:
+class RecordedOutput:
     """A tensor that a recorded call returned. It is kept only if something takes it that is not remembered itself.
 
     It is the call's own if its memory was made there.
@@ -71,16 +71,16 @@ class Output:
 
 
 class Call:
-    """A recorded call of a module: its arguments, described, and its result with an :class:`Output` for each tensor."""
+    """A recorded call of a module: its described arguments and its result, with a `RecordedOutput` for each tensor."""
 
-    def __init__(self, inputs: Any, result: Any, outputs: list[Output]) -> None:
+    def __init__(self, inputs: Any, result: Any, outputs: list[RecordedOutput]) -> None:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """The result, if the arguments are of the same kind as those of the recorded call."""
+        """The result, if the arguments are of the same kind as in the recorded call."""
         if described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
-        return rebuilt(self._result, Output.given, (Output,))
+        return rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
 
 
 class _Frame:
@@ -106,7 +106,7 @@ class Recorder(TorchDispatchMode):
         self.refused = set(refused)
         self.calls: dict[tuple[nn.Module, int], Call] = {}
         self._counts: dict[nn.Module, int] = {}
-        self._by_storage: dict[StorageWeakRef | None, list[tuple[Output, nn.Module]]] = {}
+        self._by_storage: dict[StorageWeakRef | None, list[tuple[RecordedOutput, nn.Module]]] = {}
         self._frame: _Frame | None = None
         self._is_open = True
         self._of_others = generators_of_others()
@@ -159,10 +159,10 @@ class Recorder(TorchDispatchMode):
             tensors = {id(tensor): tensor for tensor in tensors_in(result)}
         except OpaqueError:
             return False
-        outputs: dict[int, Output] = {}
+        outputs: dict[int, RecordedOutput] = {}
         for key, tensor in tensors.items():
             storage = _storage(tensor)
-            outputs[key] = Output(tensor, is_own=storage in frame.made)
+            outputs[key] = RecordedOutput(tensor, is_own=storage in frame.made)
             self._by_storage.setdefault(storage, []).append((outputs[key], module))
         tree = rebuilt(result, lambda tensor: outputs[id(tensor)], (Tensor,))
         self.calls[module, index] = Call(inputs, tree, list(outputs.values()))

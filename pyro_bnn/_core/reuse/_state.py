@@ -1,6 +1,6 @@
 """A snapshot of modules, to see later whether they changed; and of the random generators of Python and numpy.
 
-Of each tensor it keeps the version counter, not the values; of every other attribute, the object.
+It keeps the version counter of each tensor, not the values, and the object of every other attribute.
 """
 
 import operator

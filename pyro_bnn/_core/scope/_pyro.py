@@ -17,7 +17,7 @@ from ._lock import EXCLUSIVE
 
 
 class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
-    """Metaclass of abstract and of generic modules; it combines those of PyroModule and of `ABC`."""
+    """Metaclass of abstract and of generic modules; it combines the metaclasses of PyroModule and `ABC`."""
 
     def __getitem__(cls, parameters: Any) -> Any:
         """A generic class with its type parameters, as in annotations; of other classes what Pyro makes of them."""
@@ -28,8 +28,8 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
 def own_parameters(*modules: object) -> Iterator[None]:
     """A context in which modules do not see entries of the global parameter store under their parameters' names.
 
-    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get those of
-    the first. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
+    A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
+    first one's. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
     is restored. The store and the handlers of calls inside belong to the process, so other threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}

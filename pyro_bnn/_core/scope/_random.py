@@ -67,7 +67,7 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """A context in which torch's generators are seeded, and other threads' streams wait; then they are as before.
+    """A context in which torch's generators are seeded; afterwards they are as before. Other threads' streams wait.
 
     With the seed None it does nothing.
     """

@@ -36,7 +36,7 @@ def report(
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
-    Its first line is a decision. It holds verdicts with their thresholds, scores beside those of simple methods,
+    Its first line is a decision. It holds verdicts with their thresholds, scores beside scores of simple methods,
     calibration, unknown images, examples, training curves, weights and settings.
     """
     if out is not None:

@@ -27,7 +27,7 @@ class ArrayEncoding:
     Args:
         shape: Shape of one row.
         mean: Number that is subtracted, for each feature or one for all; empty if inputs are left as they are.
-        scale: Number that is divided by, likewise.
+        scale: Number that inputs are divided by, for each feature or one for all; empty like `mean`.
         is_whole: Whether inputs are whole numbers that are left as they are, such as indices of an embedding.
     """
 

@@ -137,8 +137,8 @@ def learned_encoding(
 ) -> tuple[TableEncoding, list[str]]:
     """How rows become inputs, and sentences for the user on what was decided.
 
-    Means and scales are those of the rows `training`; categories are those of all rows. The `wanted` columns are used
-    even if they only name or count the rows.
+    Means and scales come from the rows `training`, categories from all rows. The `wanted` columns are used even if they
+    only name or count the rows.
     """
     found = {name: _learned(table.column(name), training, is_wanted=name in wanted) for name in names}
     left_out = {name: reason for name, reason in found.items() if isinstance(reason, str)}

@@ -139,7 +139,7 @@ def _order(label: str) -> tuple[float, str]:
 
 
 def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Target:
-    """The target of a regression, with mean and scale of training targets; those of counts are left as they are."""
+    """The target of a regression, with mean and scale of training targets; counts are left as they are."""
     if likelihood == "poisson":
         if (y < 0).any() or (y != np.floor(y)).any():
             raise ValueError(

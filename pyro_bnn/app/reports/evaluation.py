@@ -20,7 +20,7 @@ from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
 
-__all__ = ["FILES", "Evaluation", "Report", "evaluate_classifier", "load_measured", "report_evaluation"]
+__all__ = ["FILES", "ClassifierScores", "Evaluation", "evaluate_classifier", "load_measured", "report_evaluation"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png", "votes.png", "ood.png")
 """Files that the report may write."""
@@ -44,7 +44,7 @@ LEGEND = [
 
 
 @dataclass(frozen=True)
-class Report:
+class ClassifierScores:
     """Scores of single draws, mean weights and ensembles, and how well each score tells unknown images from known."""
 
     rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (summed over classes) of each way
@@ -69,7 +69,7 @@ class Report:
 class Evaluation:
     """A report, and the predictions that it was made of."""
 
-    report: Report
+    report: ClassifierScores
     ensemble: ClassificationPrediction  # of the test images, by the large ensemble
     mean_weights: ClassificationPrediction
     foreign: ClassificationPrediction | None  # of the out-of-domain images, if there are any
@@ -122,7 +122,7 @@ def evaluate_classifier(
         foreign = far.as_kind(ClassificationPrediction)
         scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
-    report = Report(rows, ood, len(x), 0 if unknown is None else len(unknown))
+    report = ClassifierScores(rows, ood, len(x), 0 if unknown is None else len(unknown))
     return Evaluation(report, ensemble, mean_weights, foreign, scores)
 
 
@@ -136,7 +136,7 @@ def report_evaluation(
     num_samples: int = 100,
     seed: int = 0,
     picture_format: str = "png",
-) -> Report:
+) -> ClassifierScores:
     """Measure a trained classifier of images as :func:`evaluate_classifier` does; write `metrics.json` and pictures."""
     found = evaluate_classifier(model, posterior, data, unknown, num_samples=num_samples, seed=seed)
     folder.write_json("metrics.json", asdict(found.report))

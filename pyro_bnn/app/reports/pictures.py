@@ -16,7 +16,7 @@ FORMATS = ("png", "pdf", "svg")
 
 
 def in_format(names: Sequence[str], picture_format: str) -> list[str]:
-    """Names of files, those of pictures in another format.
+    """Names of files; pictures get the ending of another format.
 
     Example:
         >>> in_format(["metrics.json", "loss.png"], "pdf")

@@ -83,7 +83,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Scores of all rows from those of parts of them, where they are means over rows, or their squares are."""
+    """Scores of all rows from scores of parts of the rows, if the score or its square is a mean over rows."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

@@ -22,7 +22,7 @@ from ..own.targets import Target
 from ..own.units import in_units
 from .pictures import save_picture
 
-__all__ = ["FILES", "LEVELS", "Scores", "report_scores", "rivals_of", "scores_of", "ways_to_predict"]
+__all__ = ["FILES", "LEVELS", "OwnDataScores", "report_scores", "rivals_of", "scores_of", "ways_to_predict"]
 
 FILES = ("metrics.json", "loss.png", "reliability.png")
 """Files that the report may write."""
@@ -53,7 +53,7 @@ LEGENDS = {
 
 
 @dataclass(frozen=True)
-class Scores:
+class OwnDataScores:
     """Everything that an evaluation on data of one's own measures."""
 
     target: str
@@ -87,12 +87,12 @@ def report_scores(
     num_samples: int = 100,
     seed: int = 0,
     picture_format: str = "png",
-) -> Scores:
+) -> OwnDataScores:
     """Measure a trained run on its test rows, and write `metrics.json` and pictures."""
     target = data.facts.target
     ways = ways_to_predict(model, posterior, data, num_samples=num_samples, seed=seed)
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
-    report = Scores(target.name, len(data.x_test), rows, target.is_class)
+    report = OwnDataScores(target.name, len(data.x_test), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
     save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
@@ -137,7 +137,7 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
 
 
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
-    """Predictions of simple methods on the test rows, in the form of those of a network, with log-densities.
+    """Predictions of the test rows by simple methods, of the same type as a network's, with log-densities.
 
     A linear method is fitted to the first of the training rows, in random order, if there are too many numbers.
     """

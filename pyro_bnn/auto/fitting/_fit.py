@@ -80,8 +80,8 @@ def fit(
     It is :func:`fit_svi` with an optimizer, a guide, a batch size and an end. The fit ends at a plateau of the
     objective: a straight line through its last epochs (about 400 steps) rises by less than its standard error, or by
     less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of the first one,
-    because smaller steps get closer. With `validation` rows the fit also ends when their log-density has not risen for
-    ten looks, and the best posterior is kept.
+    because smaller steps get closer. With `validation` rows the fit also ends when their log-density has not risen in
+    ten checks in a row; the best posterior is kept.
 
     Args:
         model: The model.

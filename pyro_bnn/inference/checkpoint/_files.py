@@ -12,7 +12,7 @@ from ..._core.files import DamagedFileError, read_state, understood, write_state
 from ..._core.records import plain, record
 from ...modelling.model import BayesianModel
 from ..guides import GuidePosterior
-from ..posterior import Posterior, Saved, Target, restored, saved
+from ..posterior import Destination, Posterior, Saved, restored, saved
 from ._model import ModelRecord, checked_state, record_of, require_same, without
 
 KIND = "posterior"
@@ -51,7 +51,7 @@ def save_posterior(posterior: Posterior | Callable[..., object], path: str | Pat
     described = own if own is None or model is None else without(own, model, posterior.pruned_sites)
     content = plain(Content(described, saved(posterior)))
     try:
-        _restored(content, Target(model, list(posterior.guides) or None), own)  # what is written can be read
+        _restored(content, Destination(model, list(posterior.guides) or None), own)  # what is written can be read
     except ValueError as error:
         raise ValueError(f"the posterior cannot be saved: {error}") from error
     write_state(path, KIND, content)
@@ -62,7 +62,7 @@ def load_posterior(
 ) -> Posterior:
     """Read a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
 
-    Draws with the same seed are the same as before, to the bit. Everything is checked first: after an error, model and
+    Draws with the same seed are bit for bit the same as before. Everything is checked first: after an error, model and
     guide are exactly as they were.
 
     Args:
@@ -70,7 +70,7 @@ def load_posterior(
         model: Model built like the one that was saved; it receives the saved parameters and buffers, and stays on its
             device. None for a posterior that was saved without a model.
         guide: Guide that receives the saved state; for an ensemble, one guide for each member that is a guide, in
-            their order. By default guides are made from the file, which works for those of this package and for Pyro's
+            their order. By default guides are made from the file, which works for this package's guides and for Pyro's
             `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass other guides, such as
             modules of your own.
 
@@ -81,18 +81,18 @@ def load_posterior(
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or does not fit the model or the guide; the message says what differs.
     """
-    target = Target(model, _checked_guides(guide))
+    destination = Destination(model, _checked_guides(guide))
     own = _record(model)
     content = read_state(_checks.path("path", path), KIND)
     try:
         with understood(path, KIND):
-            posterior = _restored(content, target, own)
+            posterior = _restored(content, destination, own)
     except DamagedFileError:
         raise
     except ValueError as error:
         raise ValueError(f"{path} cannot be loaded: {error}") from error
-    with _unchanged_on_error([module for module, _ in target.pending]):
-        for module, state in target.pending:
+    with _unchanged_on_error([module for module, _ in destination.pending]):
+        for module, state in destination.pending:
             module.load_state_dict(state)
     return posterior
 
@@ -115,10 +115,10 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
     return guides
 
 
-def _restored(content: object, target: Target, own: ModelRecord | None) -> Posterior:
-    """The posterior of a file, after all checks against the target, whose model has the record `own`.
+def _restored(content: object, destination: Destination, own: ModelRecord | None) -> Posterior:
+    """The posterior of a file, after all checks against the destination, whose model has the record `own`.
 
-    Nothing but `target.pending` changes.
+    Nothing but `destination.pending` changes.
     """
     file = record(Content, content, "file")
     if (file.model is None) != (own is None):
@@ -127,16 +127,17 @@ def _restored(content: object, target: Target, own: ModelRecord | None) -> Poste
             else "it was saved with a model; pass one that was built like it as `model`."
         )  # fmt: skip
     state = {}
-    if file.model is not None and target.model is not None and own is not None:
+    if file.model is not None and destination.model is not None and own is not None:
         require_same(file.model, own)
-        state = checked_state(file.model, target.model, own)
-    posterior = restored(file.posterior, target)
-    if target.guides is not None and len(target.pending) != len(target.guides):
+        state = checked_state(file.model, destination.model, own)
+    posterior = restored(file.posterior, destination)
+    if destination.guides is not None and len(destination.pending) != len(destination.guides):
         raise ValueError(
-            f"it holds {len(target.pending)} guide(s) but `guide` has {len(target.guides)}; pass one for each."
+            f"it holds {len(destination.pending)} guide(s) but `guide` has {len(destination.guides)}; "
+            "pass one for each."
         )
-    if target.model is not None:
-        target.pending.append((target.model, state))
+    if destination.model is not None:
+        destination.pending.append((destination.model, state))
     return posterior
 
 

@@ -38,7 +38,7 @@ class ModelRecord:
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
-    """The record of a model as it is now; its tensors are those of the model."""
+    """The record of a model as it is now; it shares the model's tensors."""
     modules = {path: type(module) for path, module in model.network.named_modules()}
     return ModelRecord(
         dtype=str(model.dtype),

@@ -125,8 +125,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """A context in which an estimator changes the calls of guide and model, which must belong together.
 
-    If the ELBO in the context is known to be `TraceMeanField_ELBO` (`closed_form`), weights whose draws neither the
-    estimator nor the divergence uses have their means as values.
+    With `closed_form`, the ELBO in the context is a `TraceMeanField_ELBO`. Weights that neither the estimator nor the
+    divergence needs to draw then stay at their means.
     """
 
     def __init__(

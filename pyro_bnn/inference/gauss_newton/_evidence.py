@@ -46,7 +46,7 @@ class Evidence:
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
-    def best(self, prior: Tensor, groups: Tensor | None, noise: "Noise") -> tuple[Tensor, Tensor]:
+    def best(self, prior: Tensor, groups: Tensor | None, noise: "NoiseEvidence") -> tuple[Tensor, Tensor]:
         """The prior precisions, shape (P,), and log noise scales, shape (K,), at which the log evidence is largest.
 
         The search begins at `prior`. Weights with the same number in `groups`, shape (P,), share a precision; None
@@ -96,7 +96,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseEvidence:
     r"""What the targets say about K scales of Gaussian noise, each of some outputs.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
@@ -138,7 +138,7 @@ def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
     return model.plain_prior(LATENT, {}) if is_latent else None
 
 
-def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> Noise:
+def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
     """What is known of the noise of a model at a point; without Gaussian noise it is one given scale of 1.
 
     A learned or latent scale takes one pass over all rows.
@@ -148,10 +148,10 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
     """
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
-        return Noise(zero)
+        return NoiseEvidence(zero)
     prior = latent_noise(model)
     if prior is None and learned_noise(model) is None:
-        return Noise(likelihood.noise_scale().detach().to(zero).log().view(1))
+        return NoiseEvidence(likelihood.noise_scale().detach().to(zero).log().view(1))
     shape = torch.Size() if prior is None else prior.event_shape
     sums = zero
     for x, y in rows:
@@ -175,7 +175,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
         return density + log_scales.sum()
 
     start = torch.where(squares > 0, (squares / counts).log() / 2, 0.0)
-    return Noise(start, counts, squares, None if prior is None else log_prior)
+    return NoiseEvidence(start, counts, squares, None if prior is None else log_prior)
 
 
 @torch.no_grad()

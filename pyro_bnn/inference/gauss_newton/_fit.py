@@ -86,10 +86,10 @@ def fit_gauss_newton(
             or Gaussian noise; "diagonal" its diagonal.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in
             :class:`BayesianModel`. The others are held at the point; for a last layer pass its name, ``"net.fc.*"``.
-        prior_precision: Precisions of the prior, one over its variance: None takes those of the model, a number is
-            used for all weights, and "evidence" chooses those for which Laplace's evidence is largest. The means stay
-            those of the model.
-        per: Which weights share a precision that the evidence chooses: those of the "network", a "layer" or a
+        prior_precision: Precisions of the prior, one over its variance: None takes them from the model, a number is
+            used for all weights, and "evidence" chooses precisions for which Laplace's evidence is largest. The means
+            are always the model's.
+        per: Which weights share a precision that the evidence chooses: all of the "network", of a "layer" or of a
             "parameter". With a full matrix and several groups, each iteration of the search factorises it.
         batch_size: Number of rows in each run of the network; a loader has its own.
         init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
@@ -209,7 +209,7 @@ def _curvature(
 
 
 def _group(site: str, per: Per) -> str:
-    """Name of the weights with which those of a site share a prior precision."""
+    """Name of the group of weights with which a site shares its prior precision."""
     return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
 
 

@@ -110,8 +110,8 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 class Curvature(ABC):
     r"""The matrix :math:`G = \sum_k \beta_k G_k`, P x P and not negative; the precision is G + diag(prior precision).
 
-    The G_k belong to the noise scales of the outputs, with precisions beta; of most likelihoods there is one, and beta
-    is 1. All numbers are in double precision.
+    The G_k belong to the noise scales of the outputs, with precisions beta; most likelihoods have a single G_k, with
+    beta = 1. All numbers are in double precision.
     """
 
     @abstractmethod

@@ -141,7 +141,7 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
 
 @torch.enable_grad()
 def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """Of one row, shape (R, P), number by number."""
+    """The Jacobian of one row, shape (R, P), number by number."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     output = call(net, x)
     assert isinstance(output, Tensor)
@@ -221,8 +221,8 @@ def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Ten
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
     """Whether parameters that need gradients act only through linear and convolutional layers, as these act by default.
 
-    It is tried out on some rows: there, the gradients of the layers must be those of the whole network. A layer with a
-    forward pass of its own, or a weight that is also used elsewhere, has others.
+    It is tried out on some rows: there, the gradients of the layers must equal the gradients of the whole network. With
+    a layer that has a forward pass of its own, or a weight that is also used elsewhere, they differ.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -300,7 +300,7 @@ def kronecker_curvature(
             if not total and not acts_by_layers(net, x):
                 raise ValueError(
                     "Kronecker factors need random weights that act only through their layers, but the gradients of "
-                    "the layers are not those of the network: a layer has a forward pass of its own, or a weight is "
+                    "the layers differ from the network's: a layer has a forward pass of its own, or a weight is "
                     'also used elsewhere; leave it out with `where`, or use structure="diagonal".'
                 )
             try:
@@ -319,7 +319,7 @@ def kronecker_curvature(
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise unless the random weights are those of whole layers with Kronecker factors, shared with no other layer."""
+    """Raise unless the random weights are whole layers that have Kronecker factors and share no weight with others."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

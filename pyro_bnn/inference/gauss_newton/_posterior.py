@@ -11,7 +11,7 @@ from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.saved_tensors import check_tensors
 from ..joint import Layout, find_sites
-from ..posterior import Draw, Posterior, Status, Target
+from ..posterior import Destination, Draw, Posterior, Status
 from ._gaussian import KINDS, Covariance, shapes_of
 
 
@@ -112,9 +112,9 @@ class GaussNewtonPosterior(Posterior):
         return plain(GaussNewtonRecord(self.mode, list(self.random), self.covariance.tensors, precisions, *told))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "GaussNewtonPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "GaussNewtonPosterior":
         saved = record(GaussNewtonRecord, values, "posterior")
-        model = target.model_for("a posterior of Laplace's method")
+        model = destination.model_for("a posterior of Laplace's method")
         like, sites = model.like, find_sites(model, (), {})
         shapes = {site.name: torch.empty(site.start.shape, dtype=like.dtype, device="meta") for site in sites}
         check_tensors("the point", saved.mode, shapes)

@@ -96,7 +96,7 @@ def auto_low_rank_multivariate_normal(
     .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
 
     The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
-    shape. The initial marginal standard deviations are exactly those of `init`.
+    shape. The initial marginal standard deviations are exactly as `init` says.
 
     Args:
         model: The model to guide.

@@ -188,7 +188,7 @@ class GaussianGuide(FlatGuide):
         scale_map: ScaleMap | None,
         stretch: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Make the parameters: first scales are those of `init`, divided by `stretch` if that is given.
+        """Make the parameters; the first scales come from `init`, divided by `stretch` if that is given.
 
         It takes one site after the other: the first values of all sites would take as much memory again.
         """
@@ -241,7 +241,7 @@ def _are_alike(first: Site, second: Site) -> bool:
 
 
 class FlatState(ABC):
-    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into those of the guide.
+    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into the guide's.
 
     A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
     pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.

@@ -32,7 +32,7 @@ class LowRankGuide(GaussianGuide):
     divergence from Gaussians.
 
     The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
-    shape. The first marginal standard deviations are exactly those of `init`. Constrained variables are part of the
+    shape. The first marginal standard deviations are exactly as `init` says. Constrained variables are part of the
     vector, in unconstrained space.
 
     Args:

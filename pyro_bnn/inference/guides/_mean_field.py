@@ -44,7 +44,7 @@ class MeanFieldGuide(GaussianGuide):
         scale_map: Map from the free parameters to standard deviations; also gives the parameters their name:
             ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default. With
             :class:`~pyro_bnn.scale_maps.Capped` no scale exceeds a cap.
-        learn_locations: Whether the locations are learned; if not, they stay those of `init`, as parameters with
+        learn_locations: Whether the locations are learned; if not, they stay as `init` set them, as parameters with
             ``requires_grad=False``, and only the scales are learned.
         **kwargs: Example keyword arguments.
 

@@ -76,7 +76,7 @@ class NaturalState(FlatState):
         self._scratch = scratch_for(self._pieces, self._loc)
         self.value = torch.empty_like(self._loc)
         self._product = torch.zeros_like(self._loc) if adds_up else None  # of gradient and deviation
-        self._curvatures = curvatures(joint)
+        self._hessians = diagonal_hessians(joint)
         self.momentum = torch.zeros_like(self._loc)
         """Average M of the gradients, shape (P,)."""
         self.num_updates = 0
@@ -160,21 +160,21 @@ class NaturalState(FlatState):
     @torch.enable_grad()
     def _given(self) -> Mapping[str, Tensor]:
         leaves = self._gradients.leaves(self.value)
-        for curvature in self._curvatures:
-            curvature.begin(leaves)
+        for hessian in self._hessians:
+            hessian.begin(leaves)
         return self.joint.constrained(leaves)
 
     def observe(self, loss: Tensor) -> None:
-        for curvature in self._curvatures:
-            curvature.add(loss)
+        for hessian in self._hessians:
+            hessian.add(loss)
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         self._gradients.take()
-        for curvature in self._curvatures:
-            part = curvature.part
+        for hessian in self._hessians:
+            part = hessian.part
             deviations = self.value[part] - self._loc[part]
-            curvature.end(deviations, self._gradients.of(part), self._precision[part])
+            hessian.end(deviations, self._gradients.of(part), self._precision[part])
         terms = [self._divergence(piece, weight) for piece in self._pieces]
         for piece in self._pieces:
             part, gradient = piece.part, self._gradients.of(piece.part)
@@ -204,7 +204,7 @@ class NaturalState(FlatState):
     def update_parameters(
         self, *, lr: float, momentum: float, hessian_decay: float, clip: float | None, is_bad: Tensor | None = None
     ) -> None:
-        """Make the update, piece by piece; settings are those of :func:`natural_gradient`.
+        """Make the update, piece by piece; for the settings see :func:`natural_gradient`.
 
         The flag `is_bad`, on the device, is above 0 if the update must do nothing.
         """
@@ -233,8 +233,8 @@ class NaturalState(FlatState):
 
     def _correct(self, products: Tensor, part: slice) -> None:
         """Put second derivatives in the place of Stein's estimates, where they are known."""
-        for curvature in self._curvatures:
-            curvature.add_to(products, part)
+        for hessian in self._hessians:
+            hessian.add_to(products, part)
 
     def _update_loc(self, piece: Piece, lr: float, decay: float, clip: float | None, is_bad: Tensor | None) -> None:
         part, density = piece.part, piece.density
@@ -281,7 +281,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
         target.add_(value, alpha=weight * factor)
 
 
-class Curvature:
+class DiagonalHessian:
     """Second derivatives of the loss in each number of one latent variable, at fixed outputs of the network."""
 
     def __init__(self, name: str, part: slice) -> None:
@@ -318,11 +318,11 @@ class Curvature:
             products[begin - part.start : end - part.start].add_(own)
 
 
-def curvatures(joint: Joint) -> list[Curvature]:
+def diagonal_hessians(joint: Joint) -> list[DiagonalHessian]:
     """One for each latent variable that the network does not have, but for large ones."""
     of_network, shapes = {*joint.model.site_names}, joint.layout.shapes
     return [
-        Curvature(name, part)
+        DiagonalHessian(name, part)
         for name, part in joint.layout.slices.items()
         if name not in of_network and shapes[name].numel() <= MOST_NUMBERS
     ]

@@ -14,7 +14,7 @@ from ..._core.records import plain, record
 from ..._core.scope import is_auxiliary, own_parameters, short_errors
 from ...modelling.model import BayesianModel
 from ..history import History
-from ..posterior import Draw, Posterior, Status, Target
+from ..posterior import Destination, Draw, Posterior, Status
 from ._diagnosis import Diagnosis, diagnosis_of
 from ._flat import FlatGuide, GaussianGuide
 from ._mean_field import MeanFieldGuide
@@ -160,11 +160,11 @@ class GuidePosterior(Posterior):
         return plain(FittedGuide(record_of(self.guide), self.status, self.history))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "GuidePosterior":
-        saved, guide = record(FittedGuide, values, "posterior"), target.next_guide()
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "GuidePosterior":
+        saved, guide = record(FittedGuide, values, "posterior"), destination.next_guide()
         if guide is None:
-            guide = made_from(saved.guide, target.model)
-            guide.load_state_dict(checked_state(saved.guide, guide, target.sites))
+            guide = made_from(saved.guide, destination.model)
+            guide.load_state_dict(checked_state(saved.guide, guide, destination.sites))
         else:
-            target.pending.append((guide, checked_state(saved.guide, guide, target.sites)))
+            destination.pending.append((guide, checked_state(saved.guide, guide, destination.sites)))
         return cls(guide, saved.status, saved.history)

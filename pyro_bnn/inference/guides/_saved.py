@@ -117,7 +117,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """The complete and checked state in a file, for a guide; the guide is not changed.
 
-    The sites are those of the model that is loaded into; None if it is no model of this package.
+    `sites` are the sites of the model that receives the state; None if it is no model of this package.
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")

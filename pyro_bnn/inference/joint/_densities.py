@@ -1,7 +1,7 @@
 """Prior densities in one table: logarithm, slope, and divergence of Gaussians from each.
 
 A density is the prior of a run of consecutive numbers in the flat vector of latent variables, in unconstrained space.
-The gradients of common densities are written out; :class:`AnyDensity` computes those of all others by autograd.
+The gradients of common densities are written out; :class:`AnyDensity` computes all others by autograd.
 Samplers evaluate many points at once, differentiably, by :meth:`Density.rows`; what is drawn in C is recorded from it.
 """
 

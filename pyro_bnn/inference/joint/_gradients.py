@@ -138,8 +138,8 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     0, so that a hidden gradient shows; the other follows the signs of the gradient. First all sites are moved together;
     only if that looks wrong is each site moved alone.
 
-    A false alarm would be worse than a miss, so doubtful cases pass. The differences of two steps, and of both sides of
-    one step, must agree with each other; on a kink they do not, and the check passes. It also passes if the network
+    A false alarm would be worse than a miss, so doubtful cases pass. The finite differences of two step sizes, and of
+    both sides, must agree; on a kink they do not, and the check passes. It also passes if the network
     does not run in double precision, gives different values for the same weights and seed, or is flat where autograd
     has a slope (a straight-through estimator). Networks with more than ten million random weights, and models with an
     estimator applied, are not checked.

@@ -106,7 +106,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """Of no vectors yet, of this one's length."""
+        """Moments of no vectors yet, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:

@@ -87,7 +87,7 @@ class Convergence:
 
 
 def _of_divergences(count: int | None) -> list[str]:
-    """The problem of so many divergences, with a remedy; none if there are none."""
+    """What is wrong if there were divergences, with a remedy; empty without divergences."""
     problem = (
         f"{count} divergent trajectories: the steps are too long for part of the posterior; warm up longer (1000 "
         "draws), raise `target_accept` (0.95) or, with MCLMC, lower its `energy_error`, or use smoother activations or "
@@ -308,7 +308,7 @@ def judge(
     *,
     at_modes: bool = False,
 ) -> Status:
-    """Status that says what the diagnostics found. Problems are also warned of.
+    """Status that says what the diagnostics found; warns of problems.
 
     Args:
         samples: The chains, ``{site: shape (K, S, *event)}``.

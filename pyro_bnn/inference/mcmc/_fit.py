@@ -22,8 +22,8 @@ from ._diagnostics import FEWEST_DRAWS, judge
 from ._kernel import Compile, Sampler
 from ._nuts import NUTS
 from ._posterior import MCMCPosterior
-from ._processes import Processes
-from ._run import KIND, Plan, Run, settings_of
+from ._processes import ChainProcesses
+from ._run import KIND, Run, RunPlan, settings_of
 from ._start import Descent, FreshInit
 from ._statistics import ChainStatistics
 
@@ -88,8 +88,8 @@ def fit_mcmc(
         checkpoint: File to write the run to, at the beginning, every so many minutes (:class:`Checkpoint`) and at the
             end. SIGINT and SIGTERM then end the run after the current draw, with all in the file.
         resume: File that a run with the same arguments wrote, from which this run continues. The draws are bit for bit
-            those of a run that was not interrupted. A finished run can be continued with a larger `num_samples`: the
-            draws that it has stay, and those that follow have other random numbers than one longer run.
+            the same as without interruption. A finished run can be continued with a larger `num_samples`: the draws
+            that it has stay, and the draws that follow have other random numbers than one longer run.
         seed: Seed of the run, which makes it repeatable; None draws one. Torch's generators are otherwise left as they
             were.
 
@@ -110,8 +110,8 @@ def fit_mcmc(
     _check_arguments(model, sampler, init, dtype, compile)
     check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
     network = model if isinstance(model, BayesianModel) else None
-    processes, num_chains = Processes.present(), _checks.at_least("num_chains", num_chains, 1)
-    plan = Plan(
+    processes, num_chains = ChainProcesses.present(), _checks.at_least("num_chains", num_chains, 1)
+    plan = RunPlan(
         sampler=sampler,
         num_chains=processes.share(num_chains),
         num_warmup=_checks.at_least("num_warmup", num_warmup, 0),
@@ -256,7 +256,9 @@ def _constrained(potential: Potential, z: Tensor, dtype: torch.dtype) -> dict[st
     return {name: value.unflatten(0, z.shape[:2]).to(dtype).contiguous() for name, value in values.items()}
 
 
-def _together(processes: Processes, recorded: dict[str, Tensor], seconds: float) -> tuple[dict[str, Tensor], float]:
+def _together(
+    processes: ChainProcesses, recorded: dict[str, Tensor], seconds: float
+) -> tuple[dict[str, Tensor], float]:
     """The chains of all processes, and the longest time."""
     if processes.count == 1:
         return recorded, seconds

@@ -94,7 +94,7 @@ class Kernel(ABC):
         raise self._stateless()
 
     def require_own(self, state: Mapping[str, Any], name: str) -> None:
-        """Raise a `ValueError` unless a state has an entry that those of this kernel have."""
+        """Raise a `ValueError` unless a state has an entry that all states of this kernel have."""
         if name not in state:
             raise ValueError(
                 "`resume` must be a file of the same sampler, but one of the two runs draws in C and the other in "

@@ -17,7 +17,7 @@ from ._kernel import Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch
 from ._native import native_or_reason
 from ._native_kernel import NativeNUTSKernel
 from ._replayed import replayed_or_eager
-from ._tree import Setting, Subtree, Tree, begin, checkpoint_tables, empty, ended, finish, grow
+from ._tree import Subtree, Tree, TreeConstants, begin, checkpoint_tables, empty, ended, finish, grow
 
 RANDOM_BLOCK = 256
 """Uniform numbers are drawn for this many steps at once; heuristic."""
@@ -67,15 +67,17 @@ class NUTSKernel(Kernel):
     def draw(self) -> Draws:
         """Run all chains until at least one finishes a draw; the others stop in the middle of their trees."""
         normal = torch.randn_like(self._tree.proposal)
-        setting = Setting(self.step_size, self.inverse_mass, *self._tables)
-        self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, setting, normal)
+        constants = TreeConstants(self.step_size, self.inverse_mass, *self._tables)
+        self._tree, self._subtree = begin(self._tree.finished, self._tree, self._subtree, constants, normal)
         while True:
             for_step, for_merge, for_side = self._next_log_uniform()
-            self._subtree = grow(self.value_and_grad, self._tree, setting, self._subtree, for_step)
+            self._subtree = grow(self.value_and_grad, self._tree, constants, self._subtree, for_step)
             chains = ended(self._tree, self._subtree)
             if bool(chains.any()):
                 numbers = for_merge, for_side
-                self._tree, self._subtree = finish(chains, self._tree, self._subtree, setting, self._max_size, *numbers)
+                self._tree, self._subtree = finish(
+                    chains, self._tree, self._subtree, constants, self._max_size, *numbers
+                )
                 if bool(self._tree.finished.any()):
                     return self._report()
 

@@ -14,7 +14,7 @@ from ..._core.records import plain, record
 from ..._core.scope import Stream
 from ..._core.summary import Summary
 from ...modelling.model import BayesianModel
-from ..posterior import Draw, Posterior, Status, Target, check_samples, spaced
+from ..posterior import Destination, Draw, Posterior, Status, check_samples, spaced
 from ._diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, judge
 from ._statistics import ChainsRecord, ChainStatistics, check_statistics
 
@@ -121,8 +121,8 @@ class MCMCPosterior(Posterior):
     def diagnose(self, model: BayesianModel | None = None, x: Inputs | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of the latent variables and, given model and inputs, of predictions.
 
-        Look at those of the predictions. To permute hidden units, or flip their signs, changes the weights and not the
-        function, so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
+        Look at the predictions. To permute hidden units, or flip their signs, changes the weights and not the function,
+        so chains may sit in mirrored modes: their weights then never agree, and their predictions do.
 
         Args:
             model: The model that was sampled.
@@ -159,13 +159,13 @@ class MCMCPosterior(Posterior):
         return plain(ChainsRecord(self.samples, self.statistics, self.status, self.sampler, self.path))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "MCMCPosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "MCMCPosterior":
         """See :meth:`Posterior.from_record`."""
-        saved, sites = record(ChainsRecord, values, "posterior"), target.sites
-        lead = check_samples(saved.samples, sites, target.dtype)
+        saved, sites = record(ChainsRecord, values, "posterior"), destination.sites
+        lead = check_samples(saved.samples, sites, destination.dtype)
         size = None if sites is None else sum(site.unconstrained_start.numel() for site in sites)
         check_statistics(saved.statistics, lead, size)
-        samples = {name: value.to(target.device) for name, value in saved.samples.items()}
+        samples = {name: value.to(destination.device) for name, value in saved.samples.items()}
         return cls(samples, saved.statistics, saved.status, sampler=saved.sampler, path=saved.path)
 
 

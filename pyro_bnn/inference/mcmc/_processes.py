@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..._core import processes as _processes
 from ..._core.checkpointing import Checkpoint
+from ..._core.processes import Processes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Processes(_processes.Processes):
+class ChainProcesses(Processes):
     """This process and those that it shares the chains with."""
 
     def share(self, num_chains: int) -> int:
@@ -27,7 +27,7 @@ class Processes(_processes.Processes):
         return num_chains // self.count + (self.rank < num_chains % self.count)
 
     def own_seed(self, seed: int | None) -> int:
-        """Seed of this process: its chains must not be those of another one. None lets the first process draw one."""
+        """Seed of this process: no two processes may draw the same chains. If None, the first process draws one."""
         return self.seed(self.of_first(lambda: int(torch.randint(2**62, ())) if seed is None else seed))
 
     def file(self, path: str | Path) -> Path:

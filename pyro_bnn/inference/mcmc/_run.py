@@ -89,7 +89,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run does; see :func:`~pyro_bnn.fit_mcmc`."""
 
     sampler: Sampler
@@ -103,7 +103,7 @@ class Plan:
 class Run:
     """Chains at work on one potential; `settings` must be the same, by argument, to go on from a file."""
 
-    def __init__(self, plan: Plan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
+    def __init__(self, plan: RunPlan, potential: Potential, stream: Stream, settings: Mapping[str, Any]) -> None:
         self._plan, self._potential, self._stream, self._settings = plan, potential, stream, settings
         self._kernel: Kernel | None = None
         self._begin, self._seconds_before = time.perf_counter(), 0.0
@@ -209,7 +209,7 @@ class Run:
         return kernel
 
 
-def settings_of(plan: Plan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
+def settings_of(plan: RunPlan, potential: Potential, data: object, **more: Any) -> dict[str, Any]:
     """What must be the same to resume a run, as plain data, by the name of the argument it comes from."""
     return {
         "model": {site.name: tuple(site.start.shape) for site in potential.sites},
@@ -225,7 +225,7 @@ def settings_of(plan: Plan, potential: Potential, data: object, **more: Any) -> 
 
 
 def digest(value: object) -> str:
-    """Dtype, shape and SHA-256 of a tensor's content, as text; or those of all that a list or dictionary holds."""
+    """Dtype, shape and SHA-256 of a tensor's content, as text; of a list or dictionary, for each of its entries."""
     if isinstance(value, Mapping):
         return str({name: digest(part) for name, part in value.items()})
     if isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ class Tree(NamedTuple):
     initial_energy: Tensor  # (K,)
     size: Tensor  # (K,), number of points
     accept_sum: Tensor  # (K,), sum of min(1, exp(initial energy - energy)) over the steps
-    num_steps: Tensor  # (K,), those of subtrees that were not added included
+    num_steps: Tensor  # (K,), including steps of subtrees that were not added
     step: Tensor  # (K, 1), step size of the growing subtree, negative if it grows to the left
     finished: Tensor  # (K,), whether the trajectory has ended, so that the proposal is the next draw
 
@@ -65,7 +65,7 @@ class Subtree(NamedTuple):
     dots: Tensor  # (K, D), products of the two
 
 
-class Setting(NamedTuple):
+class TreeConstants(NamedTuple):
     """Numbers that stay the same while a tree grows."""
 
     step_size: Tensor  # (K,)
@@ -88,23 +88,27 @@ def empty(z: Tensor, potential: Tensor, gradient: Tensor, num_levels: int) -> tu
     return Tree(*map(copied, tree)), Subtree(*map(copied, subtree))
 
 
-def begin(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, normal: Tensor) -> tuple[Tree, Subtree]:
+def begin(
+    chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, normal: Tensor
+) -> tuple[Tree, Subtree]:
     """Start trajectories at the proposals of marked chains, with momenta made from standard normal numbers."""
     z, gradient, potential = tree.proposal, tree.proposal_gradient, tree.proposal_potential
-    r = normal * setting.inverse_mass.rsqrt()
-    energy = potential + 0.5 * torch.linalg.vecdot(r, r * setting.inverse_mass)
+    r = normal * constants.inverse_mass.rsqrt()
+    energy = potential + 0.5 * torch.linalg.vecdot(r, r * constants.inverse_mass)
     zero, count, no = torch.zeros_like(energy), torch.zeros_like(tree.size), torch.zeros_like(tree.finished)
     point, proposal = (z, r, gradient), (z, gradient, potential, energy)
-    step = setting.step_size[:, None]  # always to the right: a momentum and its negative are equally probable
+    step = constants.step_size[:, None]  # always to the right: a momentum and its negative are equally probable
     new = Tree(*point, *point, *proposal, zero, r, energy, count + 1, zero, count, step, no)
     return _where(chains, new, tree), _where(chains, _seed(*point, subtree), subtree)
 
 
-def grow(value_and_grad: ValueAndGrad, tree: Tree, setting: Setting, old: Subtree, log_uniform: Tensor) -> Subtree:
+def grow(
+    value_and_grad: ValueAndGrad, tree: Tree, constants: TreeConstants, old: Subtree, log_uniform: Tensor
+) -> Subtree:
     """Take one leapfrog step of every chain, and add the point to its subtree."""
-    drift = tree.step * setting.inverse_mass
+    drift = tree.step * constants.inverse_mass
     z, r, gradient, potential = leapfrog(value_and_grad, old.z, old.r, old.gradient, tree.step, drift)
-    velocity = r * setting.inverse_mass
+    velocity = r * constants.inverse_mass
     energy = torch.add(potential, torch.linalg.vecdot(r, velocity), alpha=0.5)
     gain = torch.nan_to_num(tree.initial_energy - energy, nan=-math.inf, neginf=-math.inf, posinf=math.inf)
     log_weight = torch.logaddexp(old.log_weight, gain)
@@ -113,7 +117,7 @@ def grow(value_and_grad: ValueAndGrad, tree: Tree, setting: Setting, old: Subtre
 
     middle = torch.add(old.momentum_sum, r, alpha=0.5)
     dot = torch.linalg.vecdot(middle, velocity)
-    stores, checks = (table.index_select(0, old.leaf) for table in (setting.stores_at, setting.checks_at))
+    stores, checks = (table.index_select(0, old.leaf) for table in (constants.stores_at, constants.checks_at))
     before = torch.bmm(old.velocities, middle.unsqueeze(-1)).squeeze(-1) - old.dots
     after = dot.unsqueeze(-1) - torch.bmm(old.middles, velocity.unsqueeze(-1)).squeeze(-1)
     turning = ((torch.minimum(before, after) <= 0) & checks).any(-1)
@@ -147,17 +151,19 @@ def finish(
     chains: Tensor,
     tree: Tree,
     subtree: Subtree,
-    setting: Setting,
+    constants: TreeConstants,
     max_size: int,
     for_merge: Tensor,
     for_side: Tensor,
 ) -> tuple[Tree, Subtree]:
     """Merge the subtrees of marked chains with their trees, and start the next ones; logarithms of uniform numbers."""
-    tree = merge(chains, tree, subtree, setting, max_size, for_merge)
-    return turn(chains & ~tree.finished, tree, subtree, setting, for_side)
+    tree = merge(chains, tree, subtree, constants, max_size, for_merge)
+    return turn(chains & ~tree.finished, tree, subtree, constants, for_side)
 
 
-def merge(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, max_size: int, log_uniform: Tensor) -> Tree:
+def merge(
+    chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, max_size: int, log_uniform: Tensor
+) -> Tree:
     r"""Add the subtrees of marked chains to their trees, unless they turn or diverge, and mark trajectories that end.
 
     The subtree's proposal, with W the sum of weights, replaces the tree's with probability
@@ -177,8 +183,8 @@ def merge(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, max_si
     momentum_sum = torch.where(row, tree.momentum_sum + subtree.momentum_sum, tree.momentum_sum)
     size = torch.where(grown, tree.size + subtree.leaf, tree.size)
     between = momentum_sum - 0.5 * (left_r + right_r)
-    left_turns = torch.linalg.vecdot(left_r * setting.inverse_mass, between) <= 0
-    right_turns = torch.linalg.vecdot(right_r * setting.inverse_mass, between) <= 0
+    left_turns = torch.linalg.vecdot(left_r * constants.inverse_mass, between) <= 0
+    right_turns = torch.linalg.vecdot(right_r * constants.inverse_mass, between) <= 0
     return Tree(
         left_z=torch.where(left, subtree.z, tree.left_z),
         left_r=left_r,
@@ -201,12 +207,14 @@ def merge(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, max_si
     )
 
 
-def turn(chains: Tensor, tree: Tree, subtree: Subtree, setting: Setting, log_uniform: Tensor) -> tuple[Tree, Subtree]:
+def turn(
+    chains: Tensor, tree: Tree, subtree: Subtree, constants: TreeConstants, log_uniform: Tensor
+) -> tuple[Tree, Subtree]:
     """Start a subtree of marked chains at the right or the left end, each with probability 1/2."""
     right = (log_uniform < math.log(0.5))[:, None]
     ends = ((tree.right_z, tree.left_z), (tree.right_r, tree.left_r), (tree.right_gradient, tree.left_gradient))
     z, r, gradient = (torch.where(right, *pair) for pair in ends)
-    size = setting.step_size[:, None]
+    size = constants.step_size[:, None]
     step = torch.where(chains[:, None], torch.where(right, size, -size), tree.step)
     return tree._replace(step=step), _where(chains, _seed(z, r, gradient, subtree), subtree)
 

@@ -1,5 +1,6 @@
 """Posteriors, the results of inference: draws of the latent variables, and a status that says what to do next."""
 
+from ._destination import Destination as Destination
 from ._draws import Draw as Draw
 from ._draws import check_samples as check_samples
 from ._draws import spaced as spaced
@@ -10,4 +11,3 @@ from ._saving import Saved as Saved
 from ._saving import restored as restored
 from ._saving import saved as saved
 from ._status import Status as Status
-from ._target import Target as Target

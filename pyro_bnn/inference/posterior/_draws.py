@@ -1,4 +1,4 @@
-"""Draws that are stored: which of them are taken, and whether those of a file fit a model."""
+"""Stored draws: which of them are taken, and whether the draws in a file fit a model."""
 
 from collections.abc import Iterator, Mapping
 

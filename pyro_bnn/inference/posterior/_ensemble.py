@@ -12,11 +12,11 @@ from torch import nn
 from ..._core import checks as _checks
 from ..._core.records import plain, record
 from ..._core.scope import outer_stacklevel
+from ._destination import Destination
 from ._draws import Draw
 from ._posterior import Posterior
 from ._saving import Saved, restored, saved
 from ._status import Status
-from ._target import Target
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class EnsemblePosterior(Posterior):
     otherwise some have one draw more.
 
     The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
-    buffers are those of the model given to `predict`. So each member of networks with batch normalisation, or with
-    parameters that are not random, should be a
-    :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned noise scale is always that
-    of the model: noise should be fixed, latent, or an output of the network
+    buffers are taken from the model given to `predict`. So each member of networks with batch normalisation, or with
+    parameters that are not random, should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned noise
+    scale is always taken from the model: noise should be fixed, latent, or an output of the network
     (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
     Args:
@@ -72,7 +71,7 @@ class EnsemblePosterior(Posterior):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """See :attr:`Posterior.carried`; those of all members must carry the same."""
+        """See :attr:`Posterior.carried`; all members must carry the same."""
         return self.members[0].carried
 
     @property
@@ -139,10 +138,10 @@ class EnsemblePosterior(Posterior):
         return plain(EnsembleRecord([saved(member) for member in self.members]))
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "EnsemblePosterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "EnsemblePosterior":
         """See :meth:`Posterior.from_record`."""
         members = record(EnsembleRecord, values, "posterior").members
-        return cls([restored(member, target) for member in members])
+        return cls([restored(member, destination) for member in members])
 
 
 def _combined(statuses: list[Status]) -> Status:

@@ -16,9 +16,9 @@ from ...modelling.model import SITE_PREFIX, BayesianModel
 from ...modelling.priors import PosteriorPrior, Prior
 from ..history import History
 from ..inference_data import check_data, inference_data
+from ._destination import Destination
 from ._draws import Draw
 from ._status import Status
-from ._target import Target
 
 MOST_DRAWS = 1000
 """Number of draws, unless told otherwise, for ArviZ and for moments, whose error is then some 3 % of their scale."""
@@ -118,7 +118,7 @@ class Posterior(Shown, ABC):
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
 
-        A draw has tensors of its own: those of the draws before it may still be in use.
+        A draw has tensors of its own, since earlier draws may still be in use.
 
         Args:
             num_samples: Number of draws.
@@ -277,14 +277,14 @@ class Posterior(Shown, ABC):
         )
 
     @classmethod
-    def from_record(cls, values: Mapping[str, Any], target: Target) -> "Posterior":
+    def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "Posterior":
         """The posterior of a file, after checks of all that the file holds; the file may be forged.
 
         Args:
             values: What :meth:`to_record` returned.
-            target: What the posterior is loaded into; nothing else may change.
+            destination: What the posterior is loaded into; nothing else may change.
 
         Raises:
-            ValueError: If the values are damaged or do not fit the target; the message names what is wrong.
+            ValueError: If the values are damaged or do not fit the destination; the message names what is wrong.
         """
         raise ValueError(f"a posterior of type {cls.__name__} cannot be loaded; give the class `from_record`.")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ._destination import Destination
 from ._posterior import Posterior
-from ._target import Target
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ def saved(posterior: Posterior) -> Saved:
     return Saved(type(posterior).__name__, posterior.to_record())
 
 
-def restored(values: Saved, target: Target) -> Posterior:
-    """The posterior that a file describes, after checks; nothing but `target.pending` changes.
+def restored(values: Saved, destination: Destination) -> Posterior:
+    """The posterior that a file describes, after checks; nothing but `destination.pending` changes.
 
     A class, of this package or another, is known by its name once it is imported.
     """
@@ -31,4 +31,4 @@ def restored(values: Saved, target: Target) -> Posterior:
     kinds = {kind.__name__: kind for kind in every if "from_record" in vars(kind)}
     if values.kind not in kinds:
         raise ValueError(f"its kind must be one of {', '.join(sorted(kinds))}, got {values.kind!r}.")
-    return kinds[values.kind].from_record(values.content, target)
+    return kinds[values.kind].from_record(values.content, destination)

@@ -61,8 +61,8 @@ class CyclicalSteps(StepSizes):
 
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
-    While t is below `exploration` there is no noise: the chain optimises its way to a mode. After that it samples. The
-    draws of one cycle tell of one mode, and those of all cycles of several.
+    While t is below `exploration` there is no noise: the chain optimises its way to a mode. After that it samples. One
+    cycle draws from one mode, all cycles together from several.
 
     Args:
         num_cycles: Number of cycles, C.

@@ -85,7 +85,9 @@ class Store:
                 "choose another path."
             )
         if self._run not in (None, run):
-            raise ValueError("`resume` must name the checkpoints of one run, got chains of several; pass those of one.")
+            raise ValueError(
+                "`resume` must name the checkpoints of one run, got chains of several; pass files of one run."
+            )
         self._run = run
 
     def draws(self) -> Tensor:

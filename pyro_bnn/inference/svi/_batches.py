@@ -1,4 +1,4 @@
-"""One interface to the batches of a loader and to those of tensors."""
+"""One interface to batches, whether they come from a loader or are cut from tensors."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -133,8 +133,8 @@ class Batches:
         generators = self._generators()
         if len(state) != len(generators):
             raise ValueError(
-                f"the order of the data must go on with {len(state) - 1} generator(s) of the loader, got "
-                f"{len(generators) - 1}; resume with the kind of data of the first run."
+                f"the file has the state of {len(state) - 1} generator(s) of the loader, but this loader has "
+                f"{len(generators) - 1}; resume with the data of the first run."
             )
         for generator, value in zip(generators, state, strict=True):
             generator.set_state(value)

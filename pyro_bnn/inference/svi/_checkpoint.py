@@ -26,7 +26,7 @@ MOST_NUMBERS = 16
 
 
 @dataclass(frozen=True)
-class Saved:
+class FitRecord:
     """What a checkpoint holds: what the fit is made of, and the state of its loop."""
 
     fit: dict[str, str]
@@ -36,7 +36,7 @@ class Saved:
 def restore_from(path: str | Path, loop: Loop, fingerprint: Mapping[str, str]) -> None:
     """Let a loop that has made no step go on from a file; a file of a fit with another fingerprint is refused."""
     with understood(path, KIND):
-        state = record(Saved, read_state(path, KIND), "file")
+        state = record(FitRecord, read_state(path, KIND), "file")
     for kind, expected in fingerprint.items():
         found = state.fit.get(kind)
         if found != expected:

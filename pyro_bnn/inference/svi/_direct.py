@@ -44,7 +44,7 @@ def direct_joint(model: nn.Module, guide: nn.Module, elbo: ELBO, x: Inputs) -> J
         return f"the bound is {type(elbo).__name__}"
     if elbo.vectorize_particles or elbo.retain_graph:
         return "the bound vectorises its particles or retains its graph"
-    if _PYRO_STACK:  # later steps do not look: the handlers may then be those of another thread
+    if _PYRO_STACK:  # later steps do not look: by then the handlers may belong to another thread
         return "effect handlers are active"
     if torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
         return "autocast is on"
@@ -176,7 +176,7 @@ class DirectStep(GradientStep):
         return torch.stack([log_likelihood.double(), self._state.pull_back(weight)])
 
     def _backward_of_network(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
-        """Add the gradients of minus the log-likelihood to those of the draw; returns the log-likelihood."""
+        """Add the gradients of minus the log-likelihood to the draw's gradients; returns the log-likelihood."""
         parts = _cut(batch, self._execution.num_parts)
         terms = []
         for index, (part, share) in enumerate(parts):

@@ -126,8 +126,8 @@ class Features:
         """Note down what must stay as it is; tensors that change in steps may do so."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
-        # Recurrent layers with random weights note down those of the last call. What a refused module gives is never
-        # an argument of a call that is left out, except of one inside of it.
+        # Recurrent layers with random weights note down the weights of the last call. What a refused module gives is
+        # never an argument of a call that is left out, except of one inside of it.
         own_ways = {module for module in self._plan.refused if left_out.isdisjoint(module.modules())}
         own_ways |= {module for module in modules if isinstance(module, nn.RNNBase) and module not in left_out}
         self._state = State((module for module in modules if module not in own_ways), changing)

@@ -93,8 +93,8 @@ def fit_svi(
         checkpoint: File to which the state of the fit is written at the end of each epoch (less often if that would
             take more than 2 % of the time) and every ten minutes, or a :class:`Checkpoint` that says how often. With
             it, Ctrl-C and SIGTERM end the fit after the current step with a checkpoint.
-        resume: Checkpoint from which the fit goes on, with the same arguments: history and parameters become those of a
-            fit that was not interrupted, to the bit. `num_epochs` may be larger. The same path may be `checkpoint`.
+        resume: Checkpoint from which the fit continues, with the same arguments. History and parameters end up bit for
+            bit as in a fit without interruption. `num_epochs` may be larger. The same path may be `checkpoint`.
         seed: Seed of the fit, which makes it repeatable; None draws one. Torch's generators are left as they were.
 
     Returns:

@@ -84,7 +84,7 @@ def gradient_noise(
     follows mostly noise: take a smaller learning rate, more particles, or an estimator. A batch that differs from step
     to step adds noise of its own, which is not counted here.
 
-    The gradients are those of :func:`svi_step`, of copies of model and guide; the originals do not change.
+    The gradients are computed as in :func:`svi_step`, on copies of model and guide; the originals do not change.
 
     Args:
         model: The model.

@@ -1,4 +1,4 @@
-"""The loop of a fit over epochs and batches, which can be left after any step and go on later, to the bit."""
+"""The loop of a fit over epochs and batches, which can be stopped after any step and resumed bit for bit."""
 
 import time
 import warnings

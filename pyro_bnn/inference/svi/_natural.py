@@ -50,12 +50,12 @@ def natural_gradient(
         hessian_decay: Decay :math:`\beta_2` of the averaged Hessian; a memory of about
             :math:`1 / (1 - \beta_2)` steps.
         initial_hessian: First Hessian h of the loss of one row of data: scales start at
-            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. Those of the prior itself, as
-            after ``posterior.as_prior()``, would say that the data have no curvature, and are warned of.
+            :math:`(N h / \lambda + P)^{-1/2}`. None starts from the scales of the guide. If these are the prior's own,
+            as after ``posterior.as_prior()``, they say that the data have no curvature; a warning tells you so.
         clip: Largest change of a mean in a step, divided by `lr`; None is no limit.
         num_warmup: Number of first steps over which the learning rate of the means rises to `lr`. The average M is not
             biased towards 0, so the first step is as long as a full one, which is ten times that of SGD with the same
-            momentum; networks far from a good start want some 50 to some hundred.
+            momentum; networks far from a good start need 50 to several hundred.
         others: Function that makes an optimizer for parameters without a distribution, such as those of a partly random
             network; its learning rate changes in proportion with `lr`. None is Adam with a learning rate of 1e-3.
 

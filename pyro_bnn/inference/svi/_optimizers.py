@@ -142,7 +142,7 @@ def require_usable(optimizer: Optimizer) -> None:
 
 
 def made_by(maker: Optimizer | OptimizerMaker, parameters: list[nn.Parameter]) -> Optimizer:
-    """An optimizer of parameters of guide and model; one that has only a part of them is warned of."""
+    """The optimizer of the guide's and model's parameters; warns if it has only some of them."""
     made = maker if isinstance(maker, Optimizer) else maker(parameters)
     if not isinstance(made, Optimizer):
         raise ValueError(f"{NEEDED}, got one that made {_checks.described(made)}.")

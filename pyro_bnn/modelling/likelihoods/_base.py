@@ -22,7 +22,7 @@ L = TypeVar("L", bound="Likelihood[Any]")
 
 
 class Weighted(TorchDistribution):
-    """A distribution whose log-densities are multiplied by weights, while its draws are those of the distribution."""
+    """A distribution whose log-densities are multiplied by weights, while its draws stay the same."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -73,8 +73,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     The weights w make the likelihood :math:`\prod_n p(y_n \mid x_n)^{w_n}`: a row of weight 2 counts as the same
     row twice, and the data as :math:`\sum_n w_n` rows. Weights are not normalised: if their mean over the data is not
     1, the posterior is narrower or wider than that of N rows; divide them by that mean to avoid it. ELBO and
-    log-likelihood of a fit are those of the weighted data. Predictions, scores, and draws of observations are not
-    weighted.
+    log-likelihood of a fit are weighted; predictions, scores, and draws of observations are not.
     """
 
     has_row_weights: bool = False

@@ -1,4 +1,4 @@
-"""The random parameters of a network: those of `where` without those of `exclude`, and what a glob leaves out."""
+"""The random parameters of a network, chosen by `where` and `exclude`; warnings about globs that leave some out."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,7 +80,7 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 def _warn_of_a_part(
     argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str, stacklevel: int
 ) -> None:
-    """Warn if parameters of the same kind, and in the same block, as those of a glob are not `inside`.
+    """Warn if a glob leaves out parameters of the same kind, in the same block, as those that it chooses.
 
     The glob must have a wildcard in the name of the layer: one that spells it, as ``net.fc.*`` or ``**.conv1.weight``,
     means what it says. The blocks are what the glob says in front of that name.

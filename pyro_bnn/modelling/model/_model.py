@@ -171,7 +171,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return self._interception
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
-        """The likelihood with those of the given values that belong to it."""
+        """The likelihood with its own latent variables taken from the given values."""
         likelihood = self._likelihood
         return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 
@@ -229,7 +229,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Paths of those of a draw's values that are no latent variables, by name; an unknown name is an error."""
+    """Paths of the values in a draw that are not latent variables, by name; an unknown name is an error."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -129,8 +129,8 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """All parameters that layers of these kinds own directly.
 
-    Subclasses of a kind count, as `isinstance` has it. What a layer holds inside of further layers is theirs: the
-    projections of `nn.MultiheadAttention` are partly its own (``in_proj_weight``), partly those of a linear layer.
+    Subclasses of a kind count, as `isinstance` has it. What a layer holds inside of further layers is theirs: some
+    projections of `nn.MultiheadAttention` are its own (``in_proj_weight``), others belong to a linear layer inside it.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.

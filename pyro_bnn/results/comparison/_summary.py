@@ -62,7 +62,7 @@ class ClassSummary:
         return scores | _nll(prediction)
 
 
-class Moments(NamedTuple):
+class PredictiveMoments(NamedTuple):
     """Moments and quantiles of the predictions of some draws; the last axis of each tensor is the points."""
 
     mean: Tensor  # (O, N), like the two variances
@@ -71,7 +71,7 @@ class Moments(NamedTuple):
     quantiles: Tensor  # (Q, O, N)
 
 
-NUMBER_STATISTICS: dict[str, Callable[[Moments, Moments], Tensor]] = {
+NUMBER_STATISTICS: dict[str, Callable[[PredictiveMoments, PredictiveMoments], Tensor]] = {
     "rms mean difference": lambda method, reference: (method.mean - reference.mean).square().mean().sqrt(),
     "epistemic sd ratio": lambda method, reference: _root_geometric_mean(method.epistemic / reference.epistemic),
     "total sd ratio": lambda method, reference: _root_geometric_mean(method.total / reference.total),
@@ -93,7 +93,7 @@ class NumberSummary:
         )  # (S, O, N)
         groups = _groups(prediction)
         self.prediction = prediction
-        self.moments: list[Moments] = []
+        self.moments: list[PredictiveMoments] = []
         for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
             keep = groups != left_out
             epistemic = means[keep].var(0)
@@ -101,11 +101,11 @@ class NumberSummary:
             ordered = observations[keep].sort(0).values
             rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
             quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
-            self.moments.append(Moments(means[keep].mean(0), epistemic, total, quantiles))
+            self.moments.append(PredictiveMoments(means[keep].mean(0), epistemic, total, quantiles))
 
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
         """Distances of means and distributions, ratios of standard deviations; see :class:`Scores`."""
-        own, its = ([Moments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
+        own, its = ([PredictiveMoments(*(part[..., mask] for part in m)) for m in s.moments] for s in (self, reference))
         return {
             name: jackknife([float(statistic(*pair)) for pair in zip(own, its, strict=True)])
             for name, statistic in NUMBER_STATISTICS.items()

@@ -66,7 +66,7 @@ def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, wi
         mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
         ax.fill_between(x, mean - 2 * sd, mean + 2 * sd, alpha=0.35, color=color, linewidth=0)
         edges = edges or (mean - 2 * sd, mean + 2 * sd)
-        for edge in edges:  # those of the first method
+        for edge in edges:  # of the first method's band
             ax.plot(x, edge, color=BLACK, linestyle=DASHES[1], linewidth=0.6)
         ax.plot(x, mean, color=color, linestyle="-")
         if points is not None:

@@ -12,12 +12,12 @@ from ...scores.metrics import ood_scores
 from ...scores.uncertainty import ClassificationPrediction
 from ._figures import BLUE, DASHES, GREY, PALETTE, VERMILION, Width, flat, panels, styled
 
-Scores = Mapping[str, Tensor] | ClassificationPrediction
+InputScores = Mapping[str, Tensor] | ClassificationPrediction
 
 
 @styled
 def detection_curves(
-    known: Scores, unknown: Scores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
+    known: InputScores, unknown: InputScores, *, width: Width = "page", axes: Sequence[Axes] | np.ndarray | None = None
 ) -> np.ndarray:
     r"""Distributions of scores of known and of unknown inputs, and the ROC curves of the scores beside them.
 
@@ -64,7 +64,7 @@ def detection_curves(
     return drawn
 
 
-def _pairs(known: Scores, unknown: Scores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _pairs(known: InputScores, unknown: InputScores) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Scores of known and unknown inputs by name."""
     sides: dict[str, dict[str, np.ndarray]] = {}
     for side, value in (("known", known), ("unknown", unknown)):

@@ -96,7 +96,7 @@ def style() -> Iterator[None]:
     """The look of this module's pictures, for what is drawn inside of the `with` block.
 
     All functions of the module draw in it by themselves. Matplotlib's settings are restored at the end of the block;
-    until then other threads that want the style wait.
+    until then other threads that need the style wait.
 
     Example:
         >>> from pyro_bnn.results.plotting import new_axes

@@ -79,9 +79,9 @@ def predict(
     x get the same draws. The network runs in eval mode and is then put back into the mode that it had. What it computes
     before its first random parameter runs once for each batch of rows; of a small network several draws run at once.
 
-    Of a Pyro model that is no :class:`BayesianModel` the return value is predicted: ``model(x)`` is run for each draw,
-    with all rows at once, and mean and variance of what it returns are a :class:`ValuePrediction`. Such a model says no
-    likelihood of single rows, so `y`, a loader and `linearised` are for a :class:`BayesianModel` only.
+    For a Pyro model that is no :class:`BayesianModel`, the return value is predicted: ``model(x)`` is run for each
+    draw, with all rows at once, and mean and variance of what it returns are a :class:`ValuePrediction`. Such a model
+    has no likelihood of single rows, so `y`, a loader and `linearised` are for a :class:`BayesianModel` only.
 
     Args:
         model: The model; its learnable parameters are used too.
@@ -96,8 +96,8 @@ def predict(
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
         linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
             outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; with an ensemble, around that of the member that made the
-            draw. None asks the posterior, or each member: those of :func:`fit_gauss_newton` are meant for it, unless
-            they are of a last layer, and others not. It takes about three times as long.
+            draw. None leaves it to the posterior, or to each member: only results of :func:`fit_gauss_newton` are
+            linearised, and of these not the ones of a last layer. It takes about three times as long.
         seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
 
     Returns:
@@ -312,7 +312,7 @@ def _predict_rows(
         raise ValueError(
             f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
             "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
-            "(leave those of `weight_norm` out of `prune`)."
+            "(leave layers with `weight_norm` out of `prune`)."
         )
     return prediction
 

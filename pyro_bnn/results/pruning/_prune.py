@@ -74,8 +74,7 @@ def prune(
             whole weights, is removed in the end: weights that were removed before count too. Give either `fraction` or
             `threshold`.
         threshold: Weights with a ratio below this number are removed.
-        per: What `fraction` is a part of: the weights of the whole "network", or those of each "layer" (its weights
-            and biases together).
+        per: What `fraction` is a part of: the whole "network", or each "layer" (its weights and biases together).
         where: What may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
             ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
             :class:`BayesianModel`.

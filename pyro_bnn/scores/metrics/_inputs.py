@@ -29,8 +29,8 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the last axis holds probabilities.
 
-    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``, or
-    by that of single precision if it is larger: probabilities in float64 are often those of a float32 network.
+    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``, but
+    at least by that of single precision: probabilities in float64 often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from ....results import plotting
 from ....scores import metrics
 from ....scores.uncertainty import ClassificationPrediction
-from ..evaluation import Report
+from ..evaluation import ClassifierScores
 from .drawing import drawn, panel, pixels
 from .section import Level, Section, Tile, Verdict, judged, percent, plural, wilson
 from .subject import Classified, Subject
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MOST_CLASSES = 20
-"""Largest number of classes that are listed; of more, those of the lowest recall are, without a confusion matrix."""
+"""Most classes that are listed. If there are more, the lowest recalls are listed, without a confusion matrix."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
 """Shares of the rows that are decided, if the least certain are left to a human."""
@@ -68,7 +68,7 @@ SHOWN_IMAGES, MOST_VOTED = 2, 4
 
 
 def accuracy_section(subject: Subject) -> Section | None:
-    """Scores beside those of simple methods, recall and precision of each class, and how well the surest rows do."""
+    """Scores of the network and of simple methods, recall and precision by class, and scores of the surest rows."""
     found = subject.classified
     if found is None:
         return None
@@ -111,7 +111,7 @@ def accuracy_section(subject: Subject) -> Section | None:
     )
 
 
-def _of_one_draw(report: Report) -> dict[str, Any]:
+def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
     """Mean scores of single weight draws."""
     draws = [row for row in report.rows if row["name"].startswith("component")]
     return {

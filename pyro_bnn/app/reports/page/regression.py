@@ -53,7 +53,7 @@ MOST_OUTPUTS = 3
 
 
 def errors_section(subject: Subject) -> Section | None:
-    """Errors and NLL beside those of simple methods; predicted against observed numbers."""
+    """Errors and NLL of the network and of simple methods; predicted against observed numbers."""
     found = subject.regressed
     if found is None:
         return None
@@ -90,7 +90,7 @@ def errors_section(subject: Subject) -> Section | None:
 
 
 def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
-    """Whether squared errors, shape (N, O), are below those of the mean of the training targets."""
+    """Whether squared errors, shape (N, O), are smaller than if the mean of the training targets were predicted."""
     root, error = _root(squared.mean(-1))
     guess = math.sqrt(float(guessed.mean()))
     gain, gain_error = mean_and_error((guessed - squared).mean(-1))

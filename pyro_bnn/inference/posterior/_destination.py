@@ -11,7 +11,7 @@ from ..joint import Site, find_sites
 
 
 @dataclass
-class Target:
+class Destination:
     """What a posterior is loaded into; `model` is None if it is no model of this package."""
 
     model: BayesianModel | None
