@@ -16,7 +16,7 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 256
-"""Heuristic: most rows of a block. With 50 units each of its results takes 100 kB. So many rows or fewer: written whole."""
+"""Heuristic: most rows of a block. With 50 units each of its results takes 100 kB. Fewer are written whole."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
