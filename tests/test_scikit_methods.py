@@ -23,8 +23,8 @@ def test_laplace_predicts_with_the_network_that_is_linear_in_its_weights(kind):
     if kind == "classifier":
         y, y_test = y > 500, y_test > 500
     make = pb.BNNRegressor if kind == "regressor" else pb.BNNClassifier
-    laplace = make(**settings, method="laplace").fit(X, y)
-    point = make(**settings, method="ensemble", num_members=1).fit(X, y)
+    laplace = make(**settings | {"method": "laplace"}).fit(X, y)
+    point = make(**settings | {"method": "ensemble"}, num_members=1).fit(X, y)
     assert laplace.posterior_.is_linearised
     score, of_point = laplace.score(X_test, y_test), point.score(X_test, y_test)
     assert score > of_point - 0.03

@@ -78,8 +78,8 @@ class BNNEstimator(Settings):
         (rows,) = np.nonzero(weights)
         return rows, weights[rows]
 
-    def _designs(self, choices: Sequence[Design], likelihood: str | None = None) -> list[Design]:
-        """The designs that the settings leave open: one, unless `method` is "auto"."""
+    def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
+        """The designs that the settings leave open: one, with the default likelihood, unless `method` is "auto"."""
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         hidden, activation = self.hidden_layer_sizes, self.activation
@@ -92,7 +92,7 @@ class BNNEstimator(Settings):
         given["hidden"] = hidden if hidden is None else (hidden,) if isinstance(hidden, int) else tuple(hidden)
         given = {name: value for name, value in given.items() if value is not None}
         found: list[Design] = []
-        for choice in choices if self.method == "auto" else [replace(DEFAULT, likelihood=choices[0].likelihood)]:
+        for choice in choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]:
             design = replace(choice, **given)
             if design not in found:
                 found.append(design)

@@ -65,7 +65,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             )
         y_all, num_classes = torch.from_numpy(indices), len(self.classes_)
         likelihoods = {"categorical": CategoricalLikelihood()}
-        designs = self._designs(OF_CLASSES)
+        designs = self._designs(OF_CLASSES, "categorical")
         return self._fit(x[rows], y_all, weights, designs, likelihoods, num_classes, indices)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:

@@ -109,7 +109,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
-        num_targets, designs = y_all.shape[1], self._designs(OF_NUMBERS, self.likelihood)
+        num_targets, designs = y_all.shape[1], self._designs(OF_NUMBERS, "gaussian", self.likelihood)
         likelihoods = {design.likelihood: make_likelihood(design.likelihood) for design in designs}
         kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
