@@ -122,8 +122,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Raises:
             ValueError: If the prior depends on other latent variables.
         """
-        _checks.kind("name", name, str, "the name of a site")
-        if name in self._priors.children:
+        if isinstance(name, str) and name in self._priors.children:
             return self._priors.of_parent(name)
         if parents := self.parents_of(name):
             raise ValueError(f"the prior of `{name}` depends on {list(parents)}; call `prior_given` with their values.")
