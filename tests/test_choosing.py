@@ -66,6 +66,19 @@ def test_what_held_out_rows_say_of_a_model_is_what_new_rows_say():
     assert abs(chosen.scores["line"] - found.mean()) > 5 * error  # must fail
 
 
+def test_copies_of_fitted_rows_do_not_choose():
+    """Held-out rows that a model can remember say nothing of new ones."""
+    x = torch.arange(50.0)[:, None].repeat(2, 1)
+    for fitted, held_out in choosing._choose._folds(x, 0):
+        assert not {*x[fitted, 0].tolist()} & {*x[held_out, 0].tolist()}
+        assert 0 < len(held_out) < 33  # some were copies
+    once = torch.arange(99.0)[:, None]
+    assert [len(held_out) for _, held_out in choosing._choose._folds(once, 0)] == [33, 33, 33]
+    many = torch.arange(2000.0)[:, None]
+    ((fitted, held_out),) = choosing._choose._folds(many, 0)
+    assert (len(fitted), len(held_out)) == (1600, 400)
+
+
 def test_a_seed_repeats_a_fit_and_another_does_not():
     x, y = wave(60)
     first, again, other = (

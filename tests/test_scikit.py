@@ -134,7 +134,7 @@ def test_the_prediction_is_in_the_units_of_the_targets(fitted):
     assert_identical(prediction.total.sqrt()[:, 0], scale)
     target = torch.from_numpy(y)[:, None]
     expected = torch.distributions.Normal(prediction.components.loc, prediction.components.scale).log_prob(target)
-    expected = expected[..., 0].logsumexp(0) - np.log(fitted.num_samples)
+    expected = expected[..., 0].logsumexp(0) - np.log(len(expected))
     assert_identical(prediction.log_prob(target), expected)
     assert prediction.score(target)["rmse"] == pytest.approx(((mean - y) ** 2).mean() ** 0.5)
 
@@ -339,7 +339,10 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "mcmc"}, "`method` must be one of 'svi', 'nuts', 'mclmc', 'laplace', 'ensemble', got 'mcmc'"),
+        (
+            {"method": "mcmc"},
+            "`method` must be one of 'auto', 'svi', 'nuts', 'mclmc', 'laplace', 'ensemble', got 'mcmc'",
+        ),
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),
         ({"max_iter": 0}, "`max_iter` must be a whole number of at least 1"),

@@ -27,6 +27,9 @@ FEW_ROWS, NUM_FOLDS = 1000, 3
 HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
 """With more rows, the share that is held out, at most so many of them, and most rows that a comparison fits."""
 
+MOST_DIVERGING = 0.01
+"""Share of draws with a step that was not taken from which on the status is not ok; heuristic."""
+
 MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
@@ -104,7 +107,7 @@ def fit_best(
 
 def _compared(candidates: Mapping[str, Candidate], data: Rows, budget: Budget, seed: int) -> dict[str, float]:
     """Mean log-density of held-out rows under each model."""
-    folds, scores, reason = _folds(len(data[0]), seed), {}, UnsuitableError("there is no model")
+    folds, scores, reason = _folds(data[0], seed), {}, UnsuitableError("there is no model")
     for name, make in candidates.items():
         try:
             scores[name] = _held_out_score(make, data, folds, budget, SEARCH / len(candidates), seed)
@@ -130,15 +133,24 @@ def _held_out_score(
     return total / count if math.isfinite(total) else -math.inf
 
 
-def _folds(num_rows: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Pairs of rows to fit and rows to predict."""
-    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
-    if num_rows < FEW_ROWS:
-        size = num_rows // NUM_FOLDS
+def _folds(x: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of rows to fit and rows to predict, without copies of the former: who remembers them predicts no better."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    if len(x) < FEW_ROWS:
+        size = len(x) // NUM_FOLDS
         parts = order[: NUM_FOLDS * size].split(size)  # of one size, so that each model is compiled once
-        return [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
-    held_out = min(round(HELD_OUT * num_rows), MOST_HELD_OUT)
-    return [(order[held_out : held_out + MOST_COMPARED], order[:held_out])]
+        pairs = [(torch.cat([*parts[:k], *parts[k + 1 :]]), parts[k]) for k in range(NUM_FOLDS)]
+    else:
+        held_out = min(round(HELD_OUT * len(x)), MOST_HELD_OUT)
+        pairs = [(order[held_out : held_out + MOST_COMPARED], order[:held_out])]
+    return [(fitted, _new(x, fitted, held_out)) for fitted, held_out in pairs]
+
+
+def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
+    """The held-out rows whose inputs no fitted row has; all of them if there are none."""
+    known = {tuple(row) for row in x[fitted].flatten(1).tolist()}
+    is_new = torch.tensor([tuple(row) not in known for row in x[held_out].flatten(1).tolist()])
+    return held_out[is_new] if bool(is_new.any()) else held_out
 
 
 def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progress: bool = False) -> MCMCPosterior:
@@ -175,7 +187,7 @@ def _status(
     found = posterior.status.message.partition(". ")[0].rstrip(".")  # without the remedies of `fit_mcmc`
     said += [found, f"{lengths.num_steps} steps of each chain in C, {seconds:.0f} s in all"]
     diverging = posterior.statistics.diverging
-    is_fine = diverging is None or not bool(diverging.any())
+    is_fine = diverging is None or float(diverging.double().mean()) <= MOST_DIVERGING
     is_explored = bool(posterior.status) or lengths.num_steps >= MOST_STEPS
     return Status(is_fine, "; ".join(said) + ".", remedy="" if is_explored else MORE_TIME)
 
