@@ -89,6 +89,13 @@ def test_a_seed_repeats_a_fit_and_another_does_not():
     assert (first != other).any()
 
 
+def test_grades_get_the_same_noise_everywhere():
+    """With noise of its own for each row the density of equal targets has no bound."""
+    x, y = wave(60)
+    assert "heteroscedastic" not in pb.BNNRegressor(**TWO).fit(x, np.round(y)).status_
+    assert pb.BNNRegressor(**TWO, likelihood="heteroscedastic").fit(x, np.round(y)).posterior_.num_chains == 8
+
+
 def test_settings_restrict_what_is_chosen_from():
     def designs(**settings):
         return pb.BNNRegressor(**settings)._designs(choosing.OF_NUMBERS, "gaussian", settings.get("likelihood"))

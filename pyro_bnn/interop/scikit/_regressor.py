@@ -18,6 +18,10 @@ from ._base import DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
 
+FEW_VALUES = 20
+"""Heuristic: targets of so few different values get the same noise everywhere. A network that learns where the noise is
+small finds a density without bound where equal targets meet, and is wrong with great certainty elsewhere."""
+
 
 @dataclass(eq=False, repr=False)
 class BNNRegressor(RegressorMixin, BNNEstimator):
@@ -109,7 +113,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         y_all = torch.tensor(targets.reshape(len(x), -1), dtype=DTYPE)
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
-        num_targets, designs = y_all.shape[1], self._designs(OF_NUMBERS, "gaussian", self.likelihood)
+        num_targets, likelihood = y_all.shape[1], self.likelihood
+        if likelihood is None and min(len(column.unique()) for column in y_all.unbind(1)) <= FEW_VALUES:
+            likelihood = "gaussian"
+        designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
         likelihoods = {design.likelihood: make_likelihood(design.likelihood) for design in designs}
         kind = LIKELIHOODS[next(iter(likelihoods)).partition(":")[0]].targets
         if kind == "classes":
