@@ -5,6 +5,7 @@ or change the filters of warnings (`TID251`).
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -116,6 +117,20 @@ def first_circle(*, late):
 def test_there_are_ten_doors():
     names = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
     assert names == {*FLOOR} - {"__main__"} | {"__main__.py", "__init__.py", "__init__.pyi", "py.typed"}
+
+
+def floors_of(page):
+    """The floors in a page's table of rooms, lowest first, and the sentence about imports on one floor."""
+    rows = re.findall(r"^\| (\d+) \| ([^|]*) \|", page, re.MULTILINE)
+    floors = {int(number): set(re.findall(r"`(\w+)`", rooms)) for number, rooms in rows}
+    sideways = re.findall(r"one exception is `(\w+)`, which imports `(\w+)`", page)
+    return [floors[number] for number in sorted(floors)], set(sideways)
+
+
+def test_the_page_for_contributors_shows_these_floors():
+    page = (PACKAGE.parent / "docs" / "contributing.md").read_text()
+    assert floors_of(page) == ([*FLOORS[:-1]], SIDEWAYS)
+    assert floors_of(page.replace("| 5 | `results` |", "| 5 | `data` |")) != floors_of(page)
 
 
 def test_imports_point_strictly_down():

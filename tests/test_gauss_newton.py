@@ -77,7 +77,7 @@ def their_precision(fitted):
 
 
 def covariance_of(posterior):
-    size = sum(posterior.mode[name].numel() for name in posterior.random)
+    size = sum(posterior.location[name].numel() for name in posterior.random)
     return torch.stack([posterior.covariance.times(unit) for unit in torch.eye(size)])
 
 

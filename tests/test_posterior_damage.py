@@ -170,8 +170,8 @@ FORGED = {
         "must be torch.float32 or",
     ),
     "peak": ("laplace", put(inner, peak=torch.inf), "peak` must be a finite number, got inf"),
-    "point": ("kronecker", put(lambda c: inner(c)["mode"], net__0__bias=torch.zeros(4).double()), r"shape \(5,\)"),
-    "point-nan": ("kronecker", spoil(lambda c: inner(c)["mode"], "net.0.bias", first(torch.nan)), "must be finite"),
+    "point": ("kronecker", put(lambda c: inner(c)["location"], net__0__bias=torch.zeros(4).double()), r"shape \(5,\)"),
+    "point-nan": ("kronecker", spoil(lambda c: inner(c)["location"], "net.0.bias", first(torch.nan)), "must be finite"),
     "random": ("kronecker", lambda c: inner(c)["random"].append("net.9"), r"random sites .* must be some of"),
     "fewer": ("kronecker", lambda c: inner(c)["prior_precisions"].popitem(), "prior precisions of .* but the random"),
     "prior": (

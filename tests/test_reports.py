@@ -115,7 +115,8 @@ def test_nothing_is_written_when_a_share_is_wrong(pyro_bnn, run, tmp_path):  # n
 
 def test_an_empty_network_has_no_weight_to_show(pyro_bnn, run, tmp_path):  # noqa: F811
     empty = tmp_path / "empty"
-    assert pyro_bnn("prune", run, "--keep", 0, "--out", empty, "--fractions", "1", "--num-samples", 1)[0] == 0
+    options = "--keep", 0, "--out", empty, "--fractions", "1", "--num-samples", 1, "--per", "layer"
+    assert pyro_bnn("prune", run, *options)[0] == 0
     code, _, err = pyro_bnn("weights", empty)
     assert code == 2
     assert "all weights were removed" in err

@@ -48,9 +48,14 @@ def test_fits_use_the_common_names(name):
     assert {n: OTHER_NAMES[n] for n in parameters(name) if n in OTHER_NAMES} == {}
 
 
-@pytest.mark.parametrize("name", [*FITS, "predict"])
+@pytest.mark.parametrize("name", [*FITS, "predict", "compare", "gradient_noise", "refresh_batch_norm"])
 def test_a_seed_is_none_unless_it_is_given(name):
     assert parameters(name)["seed"].default is None
+
+
+@pytest.mark.parametrize("function", [pb.pruning.snr_report, pb.Posterior.to_arviz, pb.Posterior.moments])
+def test_so_it_is_in_results_and_posteriors(function):
+    assert inspect.signature(function).parameters["seed"].default is None
 
 
 @pytest.mark.parametrize("name", FITS)

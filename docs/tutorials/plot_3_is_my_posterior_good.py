@@ -88,7 +88,7 @@ plt.show()
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
     for kind, estimator in (("sampled weights", None), ("local reparameterisation", pb.LocalReparameterization())):
-        rows = pb.gradient_noise(model, guide, x, y, estimator=estimator, num_samples=50).parameters
+        rows = pb.gradient_noise(model, guide, x, y, estimator=estimator, num_samples=50, seed=0).parameters
         signal = sum(row.signal**2 for row in rows) ** 0.5
         noise = sum(row.noise**2 for row in rows) ** 0.5
         print(f"{name:13} {kind:25} signal {signal:8.1f}   noise {noise:8.1f}   ratio {signal / noise:7.2f}")
@@ -120,7 +120,7 @@ print(chains.status)
 # order. So R-hat of single weights is bad for nearly every network, and it does not matter. The numbers above are
 # those of *predictions*.
 
-comparison = pb.compare(model, {"nuts": chains, "mean-field": fitted}, grid, regions=regions, num_samples=600)
+comparison = pb.compare(model, {"nuts": chains, "mean-field": fitted}, grid, regions=regions, num_samples=600, seed=0)
 print(comparison)
 
 # %%

@@ -181,7 +181,7 @@ COMPARE = [
     *bad("compare", compare, "model", NOT_AN_OBJECT, "must be a BayesianModel"),
     *bad("compare", compare, "x", {"None": None, "a number": 3, **OTHER_X}, "`x`"),
     *bad("compare", compare, "y", OTHER_Y, "`y`|targets"),
-    *bad("compare", compare, "seed", {"None": None, **NOT_A_SEED}, SEED),
+    *bad("compare", compare, "seed", NOT_A_SEED, SEED),
     *bad("compare", compare, "num_samples", {**NOT_A_COUNT, "too few": 39}, "`num_samples` must be a whole number"),
     *bad("compare", compare, "regions", {"a list": [1], "text": "a", "a number": 3}, "`regions` must be a dict"),
     *bad("compare", compare, "regions", {"without a mask": {"a": None}, "meta": {"a": 3}}, r"`regions\['a'\]` must be"),

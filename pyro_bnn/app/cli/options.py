@@ -124,8 +124,8 @@ EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.", call
 Fractions = Annotated[
     str, typer.Option(help="Shares of the weights to remove, those of lowest signal-to-noise ratio first.")
 ]
-PerLayer = Annotated[
-    bool, typer.Option("--per-layer", help="Remove the share of each layer, instead of all layers together.")
+Per = Annotated[
+    Literal["network", "layer"], typer.Option(help="Remove the share of the whole network, or of each layer.")
 ]
 Keep = Annotated[
     float | None,

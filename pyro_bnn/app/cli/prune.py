@@ -14,14 +14,14 @@ from .stopping import loading
 EXAMPLES = (
     "pyro-bnn prune digits-run",
     "pyro-bnn prune digits-run --keep 0.25 --out digits-small",
-    "pyro-bnn prune digits-run --fractions 0,.5,.9 --per-layer",
+    "pyro-bnn prune digits-run --fractions 0,.5,.9 --per layer",
 )
 
 
 def prune(
     run: options.Run,
     fractions: options.Fractions = "0,.1,.25,.5,.75,.95,.98,.99,1",
-    per_layer: options.PerLayer = False,
+    per: options.Per = "network",
     keep: options.Keep = None,
     out: options.PrunedOut = None,
     num_samples: options.PruneDraws = 100,
@@ -70,14 +70,14 @@ def prune(
             folder,
             fractions=shares,
             num_samples=num_samples,
-            per_layer=per_layer,
+            per=per,
             seed=seed,
             picture_format=picture_format,
         )
         pictures = pictures_of(folder, FILES, picture_format)
         pruned = None
         if keep is not None and copy is not None:
-            status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per_layer=per_layer)
+            status = save_pruned_run(run, copy, model, posterior, fraction=1 - keep, per=per)
             pruned = {"folder": out, "status": status}
     if pruned is not None:
         output.say(f"{pruned['status']} Saved in {out}; next: pyro-bnn evaluate {out}\n")

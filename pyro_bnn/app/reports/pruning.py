@@ -15,7 +15,7 @@ from ...inference.checkpoint import save_posterior
 from ...inference.guides import GuidePosterior
 from ...modelling.model import BayesianModel
 from ...results import plotting, pruning
-from ...results.pruning import mean_field
+from ...results.pruning import Per, mean_field
 from ..datasets import Dataset
 from ..folders import Folder
 from ..manifest import verified
@@ -76,7 +76,7 @@ def report_pruning(
     *,
     fractions: Sequence[float],
     num_samples: int = 100,
-    per_layer: bool = False,
+    per: Per = "network",
     seed: int = 0,
     picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
@@ -89,11 +89,11 @@ def report_pruning(
         y,
         fractions=fractions,
         num_samples=num_samples,
-        per="layer" if per_layer else "network",
+        per=per,
         seed=seed,
     )
     report = _in_units(report, data.facts.target)
-    rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per_layer) for fraction in fractions)
+    rows = tuple(_gain(model, posterior, x[:TIMED_IMAGES], fraction, per) for fraction in fractions)
     gains = PruningGains(rows, len(x[:TIMED_IMAGES]), _file_bytes(model, GuidePosterior(mean_field(posterior))))
     with folder.new("pruning.csv") as path:
         report.to_csv(path)
@@ -125,13 +125,13 @@ def save_pruned_run(
     posterior: GuidePosterior,
     *,
     fraction: float,
-    per_layer: bool,
+    per: Per,
 ) -> str:
     """Write a copy of a run without some of its weights; returns a sentence on how many were removed.
 
     Every command accepts the copy like any run.
     """
-    pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
+    pruned = pruning.prune(posterior, fraction=fraction, per=per)
     for name in (CONFIG, HISTORY, DATA):
         folder.write_text(name, verified(run, name).read_text(encoding="utf-8"))
     with folder.new(POSTERIOR) as path:
@@ -139,8 +139,8 @@ def save_pruned_run(
     return str(pruned.status)
 
 
-def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per_layer: bool) -> Gain:
-    pruned = pruning.prune(posterior, fraction=fraction, per="layer" if per_layer else "network")
+def _gain(model: BayesianModel, posterior: GuidePosterior, x: Tensor, fraction: float, per: Per) -> Gain:
+    pruned = pruning.prune(posterior, fraction=fraction, per=per)
     values = pruned.median()
     dense = pruning.sparse_network(model, values, max_density=None)
     sparse = pruning.sparse_network(model, values)

@@ -19,7 +19,7 @@ from ._gaussian import KINDS, Covariance, shapes_of
 class GaussNewtonRecord:
     """What a file says of a :class:`GaussNewtonPosterior`; it needs no data."""
 
-    mode: dict[str, Tensor]
+    location: dict[str, Tensor]
     random: list[str]
     covariance: dict[str, Tensor]
     prior_precisions: dict[str, Tensor]
@@ -34,7 +34,7 @@ class GaussNewtonPosterior(Posterior):
     r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over weights, of which some may be held at w*.
 
     Args:
-        mode: The point w*, ``{site: shape (*event)}``, of all latent variables.
+        location: The point w*, ``{site: shape (*event)}``, of all latent variables.
         random: Sites of the weights that are random, in the order of the covariance.
         covariance: Their covariance.
         prior_precisions: Precision of the prior of each of these sites: a number, or a tensor of its shape.
@@ -49,7 +49,7 @@ class GaussNewtonPosterior(Posterior):
 
     def __init__(
         self,
-        mode: Mapping[str, Tensor],
+        location: Mapping[str, Tensor],
         random: Sequence[str],
         covariance: Covariance,
         *,
@@ -60,12 +60,12 @@ class GaussNewtonPosterior(Posterior):
         status: Status,
         seconds: float,
     ) -> None:
-        self.mode, self.random, self.covariance = dict(mode), tuple(random), covariance
+        self.location, self.random, self.covariance = dict(location), tuple(random), covariance
         self.prior_precisions, self.structure = dict(prior_precisions), structure
         self.log_evidence, self.status, self._seconds = log_evidence, status, seconds
         self._is_linearised = is_linearised
-        self._layout = Layout({name: self.mode[name].shape for name in self.random})
-        self._center = self._layout.pack(self.mode)
+        self._layout = Layout({name: self.location[name].shape for name in self.random})
+        self._center = self._layout.pack(self.location)
 
     @property
     def method(self) -> str:
@@ -75,7 +75,7 @@ class GaussNewtonPosterior(Posterior):
     @property
     def shapes(self) -> dict[str, torch.Size]:
         """Shape of each latent variable."""
-        return {name: value.shape for name, value in self.mode.items()}
+        return {name: value.shape for name, value in self.location.items()}
 
     @property
     def seconds(self) -> float:
@@ -84,7 +84,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def constants(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.mode.items() if name not in self.random}
+        return {name: value for name, value in self.location.items() if name not in self.random}
 
     @property
     def is_linearised(self) -> bool:
@@ -100,16 +100,16 @@ class GaussNewtonPosterior(Posterior):
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         for _ in range(num_samples):
             drawn = self._center + self.covariance.deviation(torch.randn_like(self._center))
-            yield {**self.mode, **self._layout.views(drawn)}
+            yield {**self.location, **self._layout.views(drawn)}
 
     def median(self) -> Draw:
         """The point itself, ``{site: shape (*event)}``: the mean weights."""
-        return {name: value.clone() for name, value in self.mode.items()}
+        return {name: value.clone() for name, value in self.location.items()}
 
     def to_record(self) -> dict[str, Any]:
         precisions = {name: torch.as_tensor(p, dtype=torch.float64) for name, p in self.prior_precisions.items()}
         told = self.structure, self.is_linearised, self.log_evidence, self.status, self.seconds
-        return plain(GaussNewtonRecord(self.mode, list(self.random), self.covariance.tensors, precisions, *told))
+        return plain(GaussNewtonRecord(self.location, list(self.random), self.covariance.tensors, precisions, *told))
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "GaussNewtonPosterior":
@@ -117,12 +117,12 @@ class GaussNewtonPosterior(Posterior):
         model = destination.model_for("a posterior of Laplace's method")
         like, sites = model.like, find_sites(model, (), {})
         shapes = {site.name: torch.empty(site.start.shape, dtype=like.dtype, device="meta") for site in sites}
-        check_tensors("the point", saved.mode, shapes)
+        check_tensors("the point", saved.location, shapes)
         _check_prior(saved, shapes)
         _check_covariance(saved, [shapes[name].shape for name in saved.random], like.dtype)
         precisions = saved.prior_precisions
         return cls(
-            {name: saved.mode[name].to(like) for name in shapes},
+            {name: saved.location[name].to(like) for name in shapes},
             saved.random,
             KINDS[saved.structure](saved.covariance).to(like),
             prior_precisions={n: v.to(like.device) if v.dim() else float(v) for n, v in precisions.items()},

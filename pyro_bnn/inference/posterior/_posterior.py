@@ -190,7 +190,7 @@ class Posterior(Shown, ABC):
         model: BayesianModel | None = None,
         x: Inputs | None = None,
         y: Tensor | None = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Any:
         """The posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
 
@@ -204,7 +204,7 @@ class Posterior(Shown, ABC):
             model: The model; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the draws, which leaves torch's generators as they were.
+            seed: Seed of the draws, which leaves torch's generators as they were; None draws one.
 
         Raises:
             ImportError: If ArviZ is not installed.
@@ -213,8 +213,8 @@ class Posterior(Shown, ABC):
         check_data(model, x, y)
         if self.carried and model is not None:
             raise ValueError("`model` must be left out: these draws carry values of parameters and buffers; predict.")
-        stream = Stream(_checks.seed(seed))
         arguments = () if model is None or x is None else (as_inputs("x", x, model.like),)
+        stream = Stream(None if seed is None else _checks.seed(seed))
         samples, statistics = self._chains(num_samples, arguments, stream)
         return inference_data(samples, statistics, self.attributes(), model=model, x=x, y=y, stream=stream)
 

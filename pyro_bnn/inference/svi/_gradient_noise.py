@@ -72,7 +72,7 @@ def gradient_noise(
     elbo: ELBO | None = None,
     estimator: Estimator | None = None,
     kl_weight: float = 1.0,
-    seed: int | None = 0,
+    seed: int | None = None,
 ) -> GradientNoise:
     r"""Signal and noise of the gradient of each parameter, at fixed parameters and over the noise of the weights.
 

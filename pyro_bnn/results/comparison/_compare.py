@@ -26,7 +26,7 @@ def compare(
     y: Tensor | None = None,
     regions: Mapping[str, Tensor] | None = None,
     num_samples: int = 1000,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Comparison:
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
@@ -50,7 +50,7 @@ def compare(
         y: Targets at x, which add the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
-        seed: Seed of the draws; torch's generators are left as they were.
+        seed: Seed of the draws, which leaves torch's generators as they were; None draws one.
 
     Returns:
         Tables and predictions. `print` the result, write it with `to_csv` or `to_json`, or draw it with
@@ -66,7 +66,7 @@ def compare(
     num_samples = _checks.at_least("num_samples", num_samples, 2 * NUM_GROUPS)
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     x, y = as_inputs("x", x, model.like), None if y is None else as_targets("y", y, model.like)
-    _checks.seed(seed)
+    seed = None if seed is None else _checks.seed(seed)
     _checks.kind("posteriors", posteriors, Mapping, 'a dict of posteriors by name, such as {"NUTS": a, "guide": b}')
     for name in posteriors:
         _checks.kind("posteriors", name, str, "a dict whose keys are names, as text")
@@ -77,6 +77,7 @@ def compare(
     for name, (_, posterior) in entries.items():
         if posterior.num_stored is not None:
             _checks.at_least(f"the number of draws that {name!r} holds", posterior.num_stored, 2 * NUM_GROUPS)
+    seed = int(torch.randint(2**62, ())) if seed is None else seed
     seeds = torch.randint(2**62, (len(entries),), generator=torch.Generator().manual_seed(seed)).tolist()
     predictions = {
         name: predict(

@@ -5,6 +5,7 @@ References:
     Graves (2011), Practical Variational Inference for Neural Networks.
 """
 
+from ._prune import Per as Per
 from ._prune import decibel, prune, signal_to_noise
 from ._prune import mean_field as mean_field
 from ._report import PruningReport, PruningRow, snr_report

@@ -100,7 +100,7 @@ def snr_report(
     per: Per = "network",
     where: str | Sequence[str] = "**",
     batch_size: int = 10_000,
-    seed: int | None = 0,
+    seed: int | None = None,
 ) -> PruningReport:
     """Accuracy (or error) and NLL by fraction of weights removed, at the mean weights and for an ensemble of draws.
 
@@ -116,7 +116,7 @@ def snr_report(
         per: What the fraction is a part of, the "network" or each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network.
-        seed: Seed of the draws.
+        seed: Seed of the draws, the same in every row; None draws one.
 
     Raises:
         ValueError: If `fractions` is empty, or if :func:`prune` or :func:`~pyro_bnn.predict` raises it.
@@ -130,6 +130,7 @@ def snr_report(
     num_samples = _checks.at_least("num_samples", num_samples, 1)
     _checks.rows("x", x)
     _checks.rows("y", y)
+    seed = int(torch.randint(2**62, ())) if seed is None else seed
     rows = []
     for fraction in fractions:
         posterior = prune(guide, fraction=fraction, per=per, where=where)
