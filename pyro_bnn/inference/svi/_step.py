@@ -23,7 +23,7 @@ REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inpu
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite; the parameters are still those of the last finite step."""
+    """A loss or gradient was not finite; the parameters are as they were after the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "") -> None:
         super().__init__(
