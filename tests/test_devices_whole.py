@@ -270,7 +270,6 @@ def test_scores_of_numbers():
             metrics.interval_coverage(x - 1, x + 1, y),
             metrics.crps_from_draws(torch.stack([x, x + 1]), y),
             metrics.crps_of_normal_mixture(x[..., None].softmax(-1), x[..., None], x[..., None].exp(), y),
-            metrics.mixture_log_likelihood(x.mT),
         ]
 
     both(lambda model, guide, x, y: compute(model, guide, x[:, :2], y), likelihood="gaussian-fixed")

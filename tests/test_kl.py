@@ -59,7 +59,7 @@ def test_agrees_with_quadrature_and_not_with_the_other_direction(first, second):
     assert agrees(result, exact)
     assert not agrees(result, swapped)
     assert result.value > 0
-    assert result.is_closed_form == ({first, second} == {"normal", "laplace"})
+    assert (result.num_samples == 0) == ({first, second} == {"normal", "laplace"})
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -74,11 +74,11 @@ def test_two_gaussians_are_in_closed_form_and_the_same_by_sampling():
     q = dist.Normal(torch.randn(3, 4), torch.rand(3, 4) + 0.5)
     exact = kl_divergence(p, q)
     result = divergence(p, q)
-    assert result.is_closed_form
+    assert result.num_samples == 0
     assert_identical(result.value, exact)
     assert_identical(result.standard_error, torch.zeros(3, 4))
     sampled = divergence(p, q, closed_form=False, num_samples=50_000)
-    assert not sampled.is_closed_form
+    assert sampled.num_samples == 50_000
     assert agrees(sampled, exact)
     assert not agrees(sampled, 1.05 * exact + 0.05)
 

@@ -23,7 +23,6 @@ ARGUMENTS = {
     "adaptive_calibration_error": CLASSES,
     "calibration_error_by_chance": {"probs": CLASSES["probs"]},
     "root_mean_squared_error": {"mean": [0.0, 1.0], "y": [0.5, 2.0]},
-    "mixture_log_likelihood": {"log_probs": [[0.0, -1.0], [0.5, 2.0]]},
     "interval_coverage": {"lower": [0.0, 1.0], "upper": [1.0, 2.0], "y": [0.5, 3.0]},
     "crps_from_draws": {"draws": [[0.0, 1.0], [0.5, 2.0]], "y": [0.0, 1.0]},
     "crps_of_normal_mixture": {
@@ -34,7 +33,7 @@ ARGUMENTS = {
     },
     "ood_scores": {"in_domain": [0.1, 0.2, 0.4], "out_of_domain": [0.3, 0.6]},
 }
-ALONE = ("ood_scores", "mixture_log_likelihood", "calibration_error_by_chance")
+ALONE = ("ood_scores", "calibration_error_by_chance")
 """Scores whose arguments need not have as many rows as others."""
 
 PAIRS = [(score, name) for score, arguments in ARGUMENTS.items() for name in arguments]

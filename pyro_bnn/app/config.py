@@ -376,6 +376,6 @@ class RunConfig:
 
 
 def settings() -> dict[str, Setting]:
-    """What is declared of each setting, by its name."""
+    """The declaration of each setting, by its name."""
     hints = get_type_hints(RunConfig, include_extras=True)
     return {field.name: hints[field.name].__metadata__[-1] for field in fields(RunConfig)}

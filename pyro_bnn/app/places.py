@@ -84,7 +84,7 @@ def _lock(place: Place) -> int:
 
 @contextmanager
 def told(place: Place) -> Iterator[None]:
-    """A context in which what the system says against writing becomes a sentence."""
+    """A context in which the system's errors about writing become sentences for the user."""
     try:
         yield
     except OSError as error:

@@ -92,7 +92,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """The constant of a strength, for images that are some."""
+    """The constant of a strength; raises unless `x` holds images."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

@@ -37,7 +37,7 @@ def refresh_batch_norm(
 ) -> None:
     r"""Compute the running statistics of batch normalisation anew, as means over draws and over batches of x.
 
-    A fit leaves averages over its last steps, so over weights that it has left. Here each draw, and each of B batches,
+    A fit leaves averages over its last steps, that is, over earlier weights. Here each draw, and each of B batches,
     gives a mean and a variance,
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},

@@ -86,7 +86,7 @@ class StoredPosterior(Posterior):
             seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
 
         Raises:
-            ValueError: If predictions are to be linearised around the posterior's median, which draws do not have.
+            ValueError: If the posterior is linearised in predictions, which needs a median, and stored draws have none.
         """
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         if source.is_linearised:

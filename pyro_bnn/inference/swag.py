@@ -77,11 +77,6 @@ class SWAG:
     def _point(self) -> Tensor:
         return self._layout.pack(self._guide.locations())
 
-    @property
-    def num_points(self) -> int:
-        """Number of points taken so far, K."""
-        return self._count
-
     def __call__(self, history: History) -> None:
         """Take the point if this epoch is one of those."""
         epoch = len(history.epochs)

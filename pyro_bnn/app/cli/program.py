@@ -57,7 +57,7 @@ def _top(
 
 
 def _saying_why(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which says what it was stopped at; Typer's own end after Ctrl-C is silent."""
+    """The command, with a message when it is stopped; Typer itself ends silently after Ctrl-C."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:

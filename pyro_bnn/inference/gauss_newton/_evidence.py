@@ -97,7 +97,7 @@ def _minimised(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseEvidence:
-    r"""What the targets say about K scales of Gaussian noise, each of some outputs.
+    r"""The evidence of the targets about K scales of Gaussian noise; each scale belongs to some of the outputs.
 
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 

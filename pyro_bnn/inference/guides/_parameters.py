@@ -66,7 +66,7 @@ class ParameterVector:
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make the parameters views of the vector; the values of a parameter that is not one are copied into it."""
+        """Make the parameters views of the vector; values of a parameter that was no view are copied into it."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -110,8 +110,8 @@ class DrawGradients:
 
     The backward pass adds what it computes to a vector: that takes memory for both, and the time of a sum. A tensor of
     a site's own is the one that the backward pass made. Small sites are worth a vector, since they are updated
-    together. On a GPU, where each operation has its price, sites have one from `large_on_gpu` elements on, if that is
-    not None.
+    together. On a GPU each operation costs time, so there only sites of at least `large_on_gpu` elements have their own
+    tensor, and with None no site has.
     """
 
     def __init__(self, joint: Joint, like: Tensor, *, large_on_gpu: int | None) -> None:

@@ -30,11 +30,6 @@ class Divergence:
     standard_error: Tensor
     num_samples: int
 
-    @property
-    def is_closed_form(self) -> bool:
-        """Whether the value has no Monte Carlo error."""
-        return self.num_samples == 0
-
 
 def divergence(
     p: Distribution,

@@ -142,7 +142,7 @@ NOT_ASKED = "`compile` is False"
 
 
 def in_torch(not_in_c: str, not_replayed: str) -> str:
-    """The `path` of a kernel in torch, from the reasons why it takes none faster; the second is empty if replayed."""
+    """The `path` of a kernel in torch: why it is not in C and why not replayed; the second is empty if it is."""
     return f"eager: {not_in_c}, and {not_replayed}" if not_replayed else f"replayed: {not_in_c}"
 
 

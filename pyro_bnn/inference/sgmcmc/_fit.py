@@ -212,7 +212,7 @@ class Files(NamedTuple):
     def of(
         cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
     ) -> "Files":
-        """Those of one of several chains, of which only the first must have begun; a single one has the named files."""
+        """The files of one chain: the named ones if it is the only chain; only the first chain must have begun."""
 
         def own(path: str | Path) -> Path:
             return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")

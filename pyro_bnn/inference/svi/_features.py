@@ -23,7 +23,7 @@ UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
 
 class Features:
-    """What frozen layers before the first random or learned parameter give for all rows, and its use in the steps.
+    """Outputs of the frozen layers before the first random or learned parameter, for all rows, and their use in steps.
 
     The network runs once over all rows, in parts that are as large as the batches. What the recorded calls return is
     put into tables with one entry for each row. A step takes the rows of its batch from the tables. A network in which

@@ -19,9 +19,9 @@ EMPTY = "the loader is empty; pass one with at least one batch."
 class Loader:
     """Batches of anything that can be iterated over once per epoch.
 
-    The number of batches is the length of the loader, which must then be right. A `DataLoader` over an iterable data
-    set with a length only estimates its own. Without a length the number of batches is estimated as `num_data` over the
-    rows of the first batch. Each of several processes has a loader that gives a share of the rows.
+    The number of batches is the length of the loader, which must then be right; for an iterable data set with a length,
+    a `DataLoader`'s length is only an estimate. Without a length the number of batches is estimated as `num_data` over
+    the rows of the first batch. Each of several processes has a loader that gives a share of the rows.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs; of the execution only the processes matter."""
+    """A step with one of Pyro's ELBOs; it uses only the processes of the execution."""
 
     def __init__(
         self,

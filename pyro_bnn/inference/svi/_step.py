@@ -26,7 +26,7 @@ LARGE = 1e3
 
 
 class NonFiniteError(RuntimeError):
-    """A loss or gradient was not finite; the parameters are still those of the last finite step."""
+    """A loss or gradient was not finite; the parameters are as they were after the last finite step."""
 
     def __init__(self, problem: str, where: str, more: str = "", kl_weight: float = 1.0) -> None:
         large = f" The KL weight is {kl_weight:g}: lower it, 1 is that of the ELBO." if kl_weight > LARGE else ""

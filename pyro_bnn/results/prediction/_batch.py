@@ -75,7 +75,7 @@ class Way:
 
 
 class Batch(Generic[P]):
-    """Some of the rows, and what was predicted for them so far; the plan says what of the network runs only once."""
+    """Some of the rows, and what was predicted for them so far; the plan says which modules run only once."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way

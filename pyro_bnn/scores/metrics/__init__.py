@@ -20,7 +20,6 @@ from ._regression import (
     crps_from_draws,
     crps_of_normal_mixture,
     interval_coverage,
-    mixture_log_likelihood,
     root_mean_squared_error,
 )
 
@@ -36,7 +35,6 @@ __all__ = [
     "crps_of_normal_mixture",
     "expected_calibration_error",
     "interval_coverage",
-    "mixture_log_likelihood",
     "negative_log_likelihood",
     "ood_scores",
     "root_mean_squared_error",

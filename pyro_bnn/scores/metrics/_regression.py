@@ -16,19 +16,6 @@ def root_mean_squared_error(mean: Numbers, y: Numbers) -> float:
     return math.sqrt(float((mean.double() - y.double()).square().mean()))
 
 
-def mixture_log_likelihood(log_probs: Numbers) -> float:
-    r"""Log predictive density, averaged over the data, :math:`\frac1N\sum_n \log \frac1S\sum_s p_s(y_n)`, in nats.
-
-    Args:
-        log_probs: Log-density of each target under each draw, shape (S, N); minus infinity for a density of 0.
-    """
-    log_probs = as_tensor("log_probs", log_probs)
-    if log_probs.dim() != 2 or log_probs.numel() == 0:
-        raise ValueError(f"`log_probs` must have shape (S, N) with S and N above 0, got {_checks.shape(log_probs)}.")
-    _checks.finite("log_probs", log_probs[log_probs != -math.inf])
-    return float((log_probs.double().logsumexp(0) - math.log(len(log_probs))).mean())
-
-
 def interval_coverage(lower: Numbers, upper: Numbers, y: Numbers) -> float:
     """Fraction of targets y inside their interval, ends included; all three arguments have the shape ``(N, *O)``."""
     lower, upper, y = as_tensor("lower", lower), as_tensor("upper", upper), as_tensor("y", y)
