@@ -11,9 +11,9 @@ from torch import Tensor
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Piece, find_sites
 from ..scale_maps import Softplus
-from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
+from ._flat import FlatGuide, tree
 from ._init import Init, init_or_default, require_model
-from ._parameters import ParameterVector, tree
+from ._state import FlatState, Noise, ParameterVector, lent, scratch_for
 
 
 class OneScaleGuide(FlatGuide):

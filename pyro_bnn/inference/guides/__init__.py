@@ -10,10 +10,7 @@ from ._diagnosis import SiteDiagnosis as SiteDiagnosis
 from ._diagnosis import has_marginals as has_marginals
 from ._diagnosis import problems_of as problems_of
 from ._flat import FlatGuide as FlatGuide
-from ._flat import FlatState as FlatState
-from ._flat import Noise as Noise
-from ._flat import RandomParameter as RandomParameter
-from ._flat import lent as lent
+from ._flat import tree as tree
 from ._init import Init as Init
 from ._init import NetworkInit as NetworkInit
 from ._init import NormalInit as NormalInit
@@ -21,6 +18,9 @@ from ._init import UniformInit as UniformInit
 from ._low_rank import LowRankGuide as LowRankGuide
 from ._mean_field import MeanFieldGuide as MeanFieldGuide
 from ._natural_state import NaturalState as NaturalState
-from ._parameters import ParameterVector as ParameterVector
-from ._parameters import tree as tree
 from ._posterior import GuidePosterior as GuidePosterior
+from ._state import FlatState as FlatState
+from ._state import Noise as Noise
+from ._state import ParameterVector as ParameterVector
+from ._state import RandomParameter as RandomParameter
+from ._state import lent as lent

@@ -9,9 +9,9 @@ from torch import Tensor
 from ..._core import checks as _checks
 from ...modelling.model import BayesianModel
 from ..joint import Joint, find_sites
-from ._flat import FlatGuide, FlatState, Noise, lent, scratch_for
+from ._flat import FlatGuide, tree
 from ._init import Init, init_or_default, require_model
-from ._parameters import DrawGradients, ParameterVector, tree
+from ._state import DrawGradients, FlatState, Noise, ParameterVector, lent, scratch_for
 
 
 class DeltaGuide(FlatGuide):

@@ -13,9 +13,9 @@ from ..._core.scope import local_param, seeded
 from ...modelling.model import BayesianModel
 from ..joint import LOG_ROOT_TAU, Joint, Layout, Piece, find_sites
 from ..scale_maps import ScaleMap
-from ._flat import FlatState, GaussianGuide, Noise, lent, scratch_for
+from ._flat import GaussianGuide
 from ._init import Init, require_model
-from ._parameters import ParameterVector
+from ._state import FlatState, Noise, ParameterVector, lent, scratch_for
 
 LATENT = "_low_rank_latent"
 """Name of the auxiliary site: the flat vector of all latent variables."""

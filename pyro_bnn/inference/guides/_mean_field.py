@@ -15,11 +15,11 @@ from ..._core.reflection import elementwise, move_distribution
 from ..._core.summary import counted
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece, Site, find_sites
 from ..scale_maps import Precision, ScaleMap
-from ._flat import Choice, FlatState, GaussianGuide, Noise, RandomParameter, lent, scratch_for
+from ._flat import Choice, GaussianGuide, tree
 from ._init import Init
 from ._masks import FlatMask, PrunedNormal
 from ._natural_state import NaturalState
-from ._parameters import ParameterVector, tree
+from ._state import FlatState, Noise, ParameterVector, RandomParameter, lent, scratch_for
 
 
 class MeanFieldGuide(GaussianGuide):

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from ..joint import LOG_ROOT_TAU, Joint, NormalDensity, Piece
-from ._flat import FlatState, RandomParameter, scratch_for
 from ._masks import FlatMask
-from ._parameters import DrawGradients, ParameterVector
+from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
 """Heuristic: length of a piece on a CPU per thread, with which its share of every vector fits in a core's cache."""

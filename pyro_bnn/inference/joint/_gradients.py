@@ -56,30 +56,31 @@ class _Function:
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         self._model, self._x, self._y = model, x, y
+        self._names, self._device = model.site_names, model.device
         self._values = {site.name: site.start for site in find_sites(model, (), {})}
         weights = {f"net.{path}" for path in random_paths(model)}
         buffers = dict(model.named_buffers(remove_duplicate=False))
         self._originals = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
-        with seeded(0, model.device):
-            for name in model.site_names:  # a network may start at zeros or on kinks: move away
+        with seeded(0, self._device):
+            for name in self._names:  # a network may start at zeros or on kinks: move away
                 value = self._values[name]
                 self._values[name] = value + 0.03 * _size_of(value) * torch.randn_like(value)
             # The network must use the given values and not its own, not even in a backward pass that computes
             # activations again (checkpointing), when the given ones are in their place no more: so its own are far off.
-            sites = [(name, model.initial_value(name)) for name in model.site_names]
+            sites = [(name, model.initial_value(name)) for name in self._names]
             far = {name: value + 10 * _size_of(value) * torch.randn_like(value) for name, value in sites}
             for path, value in model.network_weights(far).items():
                 model.network.get_buffer(path).copy_(value)
 
     def _call(self, moved: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        leaves = {name: {**self._values, **moved}[name].detach().requires_grad_() for name in self._model.site_names}
+        leaves = {name: {**self._values, **moved}[name].detach().requires_grad_() for name in self._names}
         given = {name: leaf.clone() for name, leaf in leaves.items()}  # a leaf cannot be changed in place
         before = versions(self._x), versions(self._y)
         drawn = {name: value._version for name, value in given.items()}
         with torch.no_grad():
             for buffer, original in self._originals:  # buffers such as running statistics
                 buffer.copy_(original)
-        with seeded(0, self._model.device):
+        with seeded(0, self._device):
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
         for name, value in given.items():
             if value._version != drawn[name]:

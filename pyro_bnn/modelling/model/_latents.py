@@ -19,8 +19,8 @@ from ..priors import PRIOR_PREFIX, WeightPrior
 from ._choice import make_random, parameter_tree
 from ._declared import declared_priors, take_declared
 from ._inputs import require_values
-from ._network import first_value, private_copy
-from ._priors import NetworkPriors, SiteStatement
+from ._network import private_copy
+from ._priors import NetworkPriors, SiteStatement, first_value
 from ._selection import Rules
 
 
@@ -144,8 +144,14 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             A distribution of batch shape ``draws``.
         """
         self._require_site(name)
+        try:
+            return self._prior_given(name, values)
+        except (KeyError, TypeError):
+            require_values(values, self._priors.dependencies[name][0])
+            raise
+
+    def _prior_given(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin:
         parents, learned = self._priors.dependencies[name]
-        require_values(values, parents)
         needed = {parent: values[parent] for parent in parents}
         return self._priors.given(name, needed | {key: self._prior_parameter(key) for key in learned})
 
@@ -165,7 +171,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         """
         prior: object = self._pyro_samples.get(name)
         if isinstance(prior, SiteStatement):
-            prior = self.prior_given(name, values) if name in self._paths else self.prior_of(name)
+            prior = self._prior_given(name, values) if name in self._paths else self._priors.of_parent(name)
         elif prior is None:
             known = self._likelihood_names()
             noise = {site.removeprefix("likelihood."): v for site, v in values.items() if site in known}
@@ -229,7 +235,11 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         Returns:
             ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's.
         """
-        require_values(values, self._paths)
-        pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
+        try:
+            pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
+        except (KeyError, TypeError):
+            require_values(values, self._paths)
+            raise
         with EXCLUSIVE:  # another thread's draw may be in the network
-            return {path: _functional.as_used(self.network, path, value) for path, value in pairs}
+            net = self.network
+            return {path: _functional.as_used(net, path, value) for path, value in pairs}

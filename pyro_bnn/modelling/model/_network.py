@@ -1,6 +1,6 @@
 """The model's own copy of a network: free of wrappers that hide its parameters or would not see drawn weights."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -102,14 +102,3 @@ def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
         is_learned = any(parameter.requires_grad for parameter in parameters)
         if parameters and not is_learned and not any(path.startswith(prefix) for path in random):
             module.eval()
-
-
-def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
-    """The value that a random parameter, which is a buffer by now, had in the caller's network."""
-    try:
-        return net.get_buffer(paths[0])
-    except AttributeError as error:
-        raise ValueError(
-            f"`{site}` must be in the network as it was when the model was built, but its layer was replaced or "
-            f"removed ({error}); change the network first, and build a new model from it."
-        ) from None

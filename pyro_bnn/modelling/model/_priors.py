@@ -1,6 +1,6 @@
 """The priors of a network's sites: what each depends on, and its distribution given those values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -14,7 +14,6 @@ from ..._core.reflection import tensors_of
 from ..._core.scope import EXCLUSIVE, seeded
 from ..priors import PRIOR_PREFIX, WeightPrior
 from ._declared import DeclaredPrior
-from ._network import first_value
 
 T = TypeVar("T")
 
@@ -37,6 +36,17 @@ def _asked(method: Callable[..., T], *args: object) -> T:
     """The result of a method of a prior, hidden from Pyro's handlers; statements inside raise an error."""
     with EXCLUSIVE, poutine.block(), _NoStatements():
         return method(*args)
+
+
+def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
+    """The value that a random parameter, which is a buffer by now, had in the caller's network."""
+    try:
+        return net.get_buffer(paths[0])
+    except AttributeError as error:
+        raise ValueError(
+            f"`{site}` must be in the network as it was when the model was built, but its layer was replaced or "
+            f"removed ({error}); change the network first, and build a new model from it."
+        ) from None
 
 
 class NetworkPriors:

@@ -1,44 +1,20 @@
-"""Parameters of a guide, which have the names of the sites, and their vectors and gradients during a step."""
+"""The state of a flat guide during a step: its parameters in long vectors, their gradients, and its draws."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ..joint import Joint, Layout, Site
+from ..joint import Joint, Layout, Piece, Site
 
 LARGE = 2**16
 """Heuristic: number of elements from which on a site has a tensor of its own on a CPU."""
-
-
-def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with one parameter per dotted name, a copy; a boolean tensor becomes a buffer instead."""
-    root = nn.Module()
-    for name, value in values.items():
-        plant(root, name, value)
-    return root
-
-
-def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to such a tree."""
-    *path, leaf = name.split(".")
-    module = root
-    try:
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, nn.Module())
-            module = module.get_submodule(part)
-        value = value.detach().clone()
-        if value.dtype == torch.bool:
-            module.register_buffer(leaf, value)
-        else:
-            module.register_parameter(leaf, nn.Parameter(value))
-    except KeyError as error:
-        raise ValueError(
-            f"cannot name a parameter after the site `{name}` ({error.args[0]}); rename the site: its name must be "
-            "neither an attribute of nn.Module nor the beginning of another site's name."
-        ) from error
 
 
 class ParameterVector:
@@ -167,3 +143,150 @@ class DrawGradients:
         begin, name, offset = self._runs[bisect_right(self._begins, part.start) - 1]
         tensor = self._joined if name is None else self._own[name]
         return tensor[part.start - begin + offset : part.stop - begin + offset]
+
+
+class Noise(Enum):
+    """Form in which an estimator gets the noise of a Gaussian weight, in addition to the mean."""
+
+    DEVIATION = "deviation"
+    """A draw of the weight minus its mean."""
+    VARIANCE = "variance"
+    """The variance of the weight, without a draw."""
+
+
+@dataclass(frozen=True)
+class RandomParameter:
+    """A Gaussian parameter of a layer, in the form that an estimator gets.
+
+    Args:
+        name: Site name of the parameter.
+        loc: Mean, of the parameter's shape.
+        deviation: A draw minus the mean, of the same shape; None for estimators that ask for the variance.
+        variance: Variance, of the same shape; None for estimators that ask for the deviation.
+    """
+
+    name: str
+    loc: Tensor
+    deviation: Tensor | None = None
+    variance: Tensor | None = None
+
+    @classmethod
+    def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
+        """A parameter whose `value` is its deviation or its variance, as `noise` says."""
+        return cls(name, loc, **{noise.value: value})
+
+
+class FlatState(ABC):
+    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into those of the guide.
+
+    A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
+    pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
+    """
+
+    value: Tensor
+    """The last draw, in unconstrained space, shape (P,)."""
+
+    def __init__(self, joint: Joint, vectors: Mapping[str, ParameterVector]) -> None:
+        self.joint, self.vectors = joint, dict(vectors)
+        self._views: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    @property
+    @abstractmethod
+    def gradients(self) -> list[Tensor]:
+        """Gradients with respect to the parameters, as long vectors; valid after :meth:`pull_back`."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The guide's parameters."""
+        return [parameter for vector in self.vectors.values() for parameter in vector.parameters]
+
+    def begin(self, weight: float) -> None:
+        """Start a step from the present values of the parameters, with this weight of the divergence."""
+        for vector in self.vectors.values():
+            vector.link()
+        self.update()
+
+    @abstractmethod
+    def update(self) -> None:
+        """Compute the quantities that all draws of a step share, such as scales."""
+
+    @abstractmethod
+    def draw(self) -> Mapping[str, Tensor | RandomParameter]:
+        """Draw a value for each site, the input of the network, with a gradient of zero."""
+
+    def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
+        """Look at what is to be differentiated: minus the log-likelihood of the last draw, or of a part of its rows."""
+
+    @abstractmethod
+    def pull_back(self, weight: float) -> Tensor:
+        """Turn the gradients in the draw into gradients in the parameters, and add `weight` times the divergence's.
+
+        Returns the divergence in nats, in double precision.
+        """
+
+    def give_gradients(self) -> None:
+        """Set the `grad` of every parameter."""
+        for vector in self.vectors.values():
+            vector.give_gradients()
+
+    def bad_site(self) -> str | None:
+        """The first site whose value or log-density is not finite in the last draw, in words; None if there is none."""
+        free = self.joint.layout.views(self.value)
+        values = self.joint.constrained(free)
+        for site in self.joint.sites:
+            if not bool(torch.isfinite(values[site.name]).all()):
+                return f"`{site.name}` (its value)"
+        for site in self.joint.sites:
+            is_finite = torch.isfinite(site.prior.log_prob(values[site.name])).all()
+            if self.is_degenerate(site.name) or not bool(is_finite):
+                return f"`{site.name}` (its log-density)"
+        return None
+
+    def is_degenerate(self, site: str) -> bool:
+        """Whether a scale of a site is 0 or NaN, so that the site has no density."""
+        return False
+
+    def close(self) -> None:
+        """Give the parameters memory of their own; all else is freed first, to keep the peak of memory low."""
+        vectors = self.vectors.values()
+        vars(self).clear()
+        for vector in vectors:
+            vector.copy_gradients()
+        for vector in vectors:
+            vector.close()
+
+    def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+        """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.
+
+        Both are the same vectors at each call, or of a few.
+        """
+        leaves = {}
+        for name, view, its_gradient in zip(
+            self.joint.layout.shapes, self._views_of(vector), self._views_of(gradient), strict=True
+        ):
+            leaves[name] = view.detach().requires_grad_()
+            leaves[name].grad = its_gradient
+        return leaves
+
+    def _views_of(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a vector, one per site."""
+        if id(vector) not in self._views:
+            self._views[id(vector)] = vector, list(self.joint.layout.views(vector).values())
+        return self._views[id(vector)][1]
+
+
+State = TypeVar("State", bound=FlatState)
+
+
+@contextmanager
+def lent(state: State) -> Iterator[State]:
+    """A context that yields a state and closes it at the end."""
+    try:
+        yield state
+    finally:
+        state.close()
+
+
+def scratch_for(pieces: list[Piece], like: Tensor, rows: int = 4) -> Tensor:
+    """Scratch memory for the longest piece, shape (rows, length of that piece)."""
+    return like.new_empty(rows, max(piece.part.stop - piece.part.start for piece in pieces))
