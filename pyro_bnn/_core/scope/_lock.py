@@ -1,19 +1,28 @@
 """The lock of what belongs to the whole process."""
 
 import os
-from _thread import RLock  # the class of what `threading.RLock` returns
+import threading
 
 
-class ProcessLock(RLock):  # type: ignore[misc]  # final for typeshed only
+class ProcessLock:
     """A lock of the whole process, which a thread that holds it can take again.
 
-    A process that is forked while another thread holds it begins with a free one; else it would wait for ever.
+    A process that is forked while another thread holds it begins with a new one; else it would wait for ever.
     """
 
     def __init__(self) -> None:
+        self._renew()
         if os.name == "posix":
-            free = self._at_fork_reinit  # type: ignore[attr-defined]  # which `logging` calls for its locks, too
-            os.register_at_fork(after_in_child=free)
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 EXCLUSIVE = ProcessLock()

@@ -28,7 +28,7 @@ class Stream:
         self._outer: list[list[Tensor]] = []
 
     def __enter__(self) -> "Stream":
-        EXCLUSIVE.acquire()
+        EXCLUSIVE.__enter__()
         self._outer.append(_generator_states(self._cuda))
         if len(self._outer) == 1:
             _set_generators(self._state)
@@ -39,7 +39,7 @@ class Stream:
         if not self._outer:
             self._state = _generator_states(self._cuda)
             _set_generators(outer)
-        EXCLUSIVE.release()
+        EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
         """Where the stream is, between two blocks."""
