@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import pyro_bnn as pb
 from pyro_bnn import data, scale_maps
+from pyro_bnn.inference.guides import UniformInit
 from pyro_bnn.inference.svi import NonFiniteError
 from pyro_bnn.modelling.priors import PosteriorPrior
 
@@ -214,7 +215,7 @@ def test_weights_of_classes_beyond_floating_point_are_refused():
         lambda n: {"init": pb.NetworkInit(scale=n)},
         lambda n: {"init": pb.NetworkInit(weight_fraction=n)},
         lambda n: {"init": pb.NormalInit(loc_scale=n)},
-        lambda n: {"init": pb.UniformInit((0, n))},
+        lambda n: {"init": UniformInit((0, n))},
         lambda n: {"scale_map": scale_maps.Capped(n)},
     ],
 )

@@ -70,7 +70,7 @@ def point(w, **arguments):
 
 def compare(w, **arguments):
     both = {"a": w.posterior, "b": w.posterior}
-    return pb.compare(**{"model": w.model, "posteriors": both, "x": w.x, "num_samples": 40, **arguments})
+    return pb.compare(**{"model": w.model, "posteriors": both, "x": w.x, "num_samples": 40, "seed": 0, **arguments})
 
 
 def prune(w, **arguments):
