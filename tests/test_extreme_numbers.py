@@ -276,6 +276,15 @@ def test_what_needs_more_memory_than_there_is_is_refused_at_once(name, call, cou
         call(count)
 
 
+@pytest.mark.parametrize("sampler", [pb.NUTS(3.0), pb.HMC(max_steps=3.0), pb.MCLMC(steps_per_draw=3.0)])
+@pytest.mark.filterwarnings("ignore::pyro_bnn.ConvergenceWarning")
+def test_counts_of_samplers_may_be_whole_floats_and_draws_beyond_memory_are_refused(sampler):
+    model, options = make_model(), {"sampler": sampler, "num_warmup": 2, "num_chains": 1, "seed": 0}
+    assert pb.fit_mcmc(model, DATA, num_samples=4, **options).num_stored == 4
+    with pytest.raises(ValueError, match=rf"`num_samples` of {2**62} needs [\d.e+]+ GB"):
+        pb.fit_mcmc(model, DATA, num_samples=2**62, **options)
+
+
 def test_kept_draws_that_need_more_memory_than_there_is_are_refused(monkeypatch):
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10_000}.get)
     assert predicted(num_samples=150).num_samples == 150

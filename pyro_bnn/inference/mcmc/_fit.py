@@ -134,6 +134,10 @@ def fit_mcmc(
                 if network is None
                 else network_potential(network, data[0], data[1], dtype, stacklevel=outer_stacklevel())
             )
+        num_numbers = sum(site.start.numel() for site in potential.sites)
+        _checks.in_memory(
+            "num_samples", plan.num_samples, plan.num_chains * num_numbers * potential.like.element_size()
+        )
         settings = settings_of(plan, potential, data, num_chains=num_chains, seed=None if seed is None else int(seed))
         processes.require_same_arguments(settings)
         run = Run(plan, potential, stream, settings)

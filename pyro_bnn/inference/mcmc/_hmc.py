@@ -31,7 +31,7 @@ class HMC(Sampler):
     max_steps: int = 64
 
     def __post_init__(self) -> None:
-        _checks.at_least("max_steps", self.max_steps, 1)
+        object.__setattr__(self, "max_steps", _checks.at_least("max_steps", self.max_steps, 1))
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
         """The sampler on one potential, which is recorded and replayed if it can be; there is none in C."""

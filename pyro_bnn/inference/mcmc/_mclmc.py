@@ -43,7 +43,7 @@ class MCLMC(Sampler):
     first_energy_error: float = 0.5
 
     def __post_init__(self) -> None:
-        _checks.at_least("steps_per_draw", self.steps_per_draw, 1)
+        object.__setattr__(self, "steps_per_draw", _checks.at_least("steps_per_draw", self.steps_per_draw, 1))
         _checks.positive("energy_error", self.energy_error)
         _checks.positive("first_energy_error", self.first_energy_error)
 

@@ -42,7 +42,7 @@ class NUTS(Sampler):
     max_tree_depth: int = 10
 
     def __post_init__(self) -> None:
-        _checks.at_least("max_tree_depth", self.max_tree_depth, 1)
+        object.__setattr__(self, "max_tree_depth", _checks.at_least("max_tree_depth", self.max_tree_depth, 1))
 
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> Kernel:
         """The sampler on one potential: in C, with as many chains at a time as threads, or in torch."""

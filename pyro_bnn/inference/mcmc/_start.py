@@ -55,7 +55,7 @@ class Descent:
     init: Init | None = None
 
     def __post_init__(self) -> None:
-        _checks.at_least("num_steps", self.num_steps, 1)
+        object.__setattr__(self, "num_steps", _checks.at_least("num_steps", self.num_steps, 1))
         _checks.positive("learning_rate", self.learning_rate)
         if self.init is not None:
             _checks.kind("init", self.init, Init, "an Init or None")
