@@ -139,5 +139,7 @@ def test_an_endless_loader_is_stopped():
 def test_to_go_on_with_other_data_is_refused():
     with pytest.raises(ValueError, match=r"gave 3 batch\(es\) in epoch 2, which is to go on at batch 5; resume with"):
         batches(PAIRS).epoch(2, skip=5)
-    with pytest.raises(ValueError, match=r"must go on with 1 generator\(s\) of the loader, got 0; resume with"):
+    with pytest.raises(
+        ValueError, match=r"state of 1 generator\(s\) of the loader, but this loader has 0; resume with"
+    ):
         batches(PAIRS).restore_order(batches(shuffled("loader")).order_state())
