@@ -28,8 +28,9 @@ def as_float(value: object) -> float:
 
 def got(value: object) -> str:
     """A value as a message shows it; a whole number of hundreds of digits by its size."""
-    if isinstance(value, numbers.Real) and not isinstance(value, float) and not math.isfinite(as_float(value)):
-        return f"a number {'below -' if value < 0 else 'above '}{sys.float_info.max:.2g}"
+    found = as_float(value)
+    if math.isinf(found) and not isinstance(value, float):
+        return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
     return repr(value)
 
 
