@@ -227,16 +227,16 @@ def make_model(problem: Problem, gain: float, seed: int, *, dropout: float | Non
 
 def timed(method: Method, problem: Problem, setting: Setting, budget: Budget, seed: int) -> tuple[Score | None, float]:
     """The scores, None if the numbers left the finite range, and processor seconds."""
-    begin = _processor_seconds()
+    begin = processor_seconds()
     try:
         result: Score | None = method.evaluate(problem, setting, budget, seed)
     except NonFiniteError:
         result = None
     if result is not None and not math.isfinite(result.log_likelihood + result.rmse):
         result = None
-    return result, round(_processor_seconds() - begin, 2)
+    return result, round(processor_seconds() - begin, 2)
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
     """Those of this process and of the programs that it has called, such as a compiler."""
     return sum(os.times()[:4])

@@ -27,6 +27,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pyro_bnn import BNNClassifier, BNNRegressor, metrics
 
+from ._regression import processor_seconds
 from ._results import add_row, cell_of, line_of, read_rows
 
 CLASSIFIERS: dict[str, Callable[[int], Any]] = {
@@ -53,11 +54,6 @@ def classes(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray]:
         labels = table[:, -1].astype(int)
         return table[:, :-1], (labels > 0).astype(int) if name == "heart" else labels
     return {"breast cancer": load_breast_cancer, "wine": load_wine, "digits": load_digits}[name](return_X_y=True)
-
-
-def processor_seconds() -> float:
-    """Those of this process and of the programs that it has called, such as a compiler."""
-    return sum(os.times()[:4])
 
 
 def classified(name: str, method: str, split: int, folder: Path) -> dict[str, Any]:

@@ -89,6 +89,12 @@ def test_a_seed_repeats_a_fit_and_another_does_not():
     assert (first != other).any()
 
 
+def test_two_rows_are_too_few_to_hold_any_out():
+    regressor = pb.BNNRegressor(**TWO | {"max_iter": 8}).fit([[0.0], [1.0]], [0.0, 1.0])
+    assert "chosen" not in regressor.status_
+    assert np.isfinite(regressor.predict([[0.5]])).all()
+
+
 def test_grades_get_the_same_noise_everywhere():
     """With noise of its own for each row the density of equal targets has no bound."""
     x, y = wave(60)

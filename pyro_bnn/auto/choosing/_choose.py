@@ -91,7 +91,8 @@ def fit_best(
         threads = min(torch.get_num_threads(), num_chains)
         slowness = _slowness(next(iter(candidates.values())), data, seed)
         budget = replace(budget, seconds=threads * seconds, slowness=slowness)
-    scores = {} if len(candidates) == 1 else _compared(candidates, data, budget, seed)
+    is_open = len(candidates) > 1 and num_rows >= NUM_FOLDS
+    scores = _compared(candidates, data, budget, seed) if is_open else {}
     name = max(scores or candidates, key=lambda name: scores.get(name, 0.0))
     model = candidates[name](num_rows)
     lengths = budget.lengths(1 - SEARCH if scores else 1.0, num_rows, _num_weights(model), num_chains)
