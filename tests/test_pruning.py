@@ -234,3 +234,29 @@ def test_further_training_leaves_them_at_zero_and_moves_the_others(elbo, estimat
 
 def guide_parameter(guide, site):
     return guide.loc.get_parameter(site)
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        (3, "`masks` must be a dict of masks.*got int"),
+        ({"net.weights": torch.ones(1, 4, dtype=torch.bool)}, "`site` must be one of .*got 'net.weights'"),
+        (
+            {"net.weight": torch.ones(1, 4)},
+            r"`masks` of `net.weight` must be torch.bool of shape \(1, 4\), got torch.float64",
+        ),
+        ({"net.weight": torch.ones(4, dtype=torch.bool)}, r"shape \(1, 4\), got torch.bool of shape \(4,\)"),
+        ({"net.weight": True}, "got bool"),
+    ],
+)
+def test_masks_that_fit_no_site_are_refused_and_change_nothing(masks, message):
+    net = torch.nn.Linear(4, 1)
+    guide = pb.MeanFieldGuide(
+        pb.BayesianModel(net, prior=pb.NormalPrior(), likelihood=pb.GaussianLikelihood(1.0), num_data=3)
+    )
+    before = {name: value.clone() for name, value in guide.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        guide.keep_only(masks)
+    assert {name: value.tolist() for name, value in guide.state_dict().items()} == {
+        name: value.tolist() for name, value in before.items()
+    }

@@ -89,3 +89,9 @@ def test_neighbouring_seeds_of_ensembles_share_no_member():
     for i, one in enumerate(first):
         assert torch.equal(one, again[i])
         assert all(not torch.allclose(one, other, atol=1e-6) for other in [*second, *first[:i]])
+
+
+@pytest.mark.parametrize("estimator", [pb.BNNRegressor, pb.BNNClassifier])
+def test_an_unknown_setting_is_said_to_be_one_of_the_estimator(estimator):
+    with pytest.raises(TypeError, match=rf"{estimator.__name__}.*'max_epochs'"):
+        estimator(max_epochs=2)

@@ -181,7 +181,19 @@ class MeanFieldGuide(GaussianGuide):
 
     @torch.no_grad()
     def keep_only(self, masks: Mapping[str, Tensor]) -> None:
-        """Remove all elements outside these masks, ``{site: shape (*event)}``; sites without a mask keep all."""
+        """Remove all elements outside these masks, ``{site: shape (*event)}``; sites without a mask keep all.
+
+        Raises:
+            ValueError: If a mask is of no site, or not a Boolean tensor of its shape.
+        """
+        _checks.kind("masks", masks, Mapping, "a dict of masks, each from `guide.kept(site)`")
+        for name, mask in masks.items():
+            shape = self.kept(name).shape
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
+                found = (
+                    f"{mask.dtype} of shape {_checks.shape(mask)}" if isinstance(mask, Tensor) else type(mask).__name__
+                )
+                raise ValueError(f"`masks` of `{name}` must be torch.bool of shape {tuple(shape)}, got {found}.")
         self._modules.pop("keep", None)
         if masks:
             self.add_module("keep", tree(masks))

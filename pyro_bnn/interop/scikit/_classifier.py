@@ -1,5 +1,6 @@
 """The classifier."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ._base import BNNEstimator
 Floats = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, BNNEstimator):
     r"""A Bayesian neural network that tells classes of table rows, as an estimator of scikit-learn.
 
@@ -34,7 +36,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         feature_names_in_: Names of the columns, if X was a data frame.
     """
 
-    classes_: NDArray[Any]
+    classes_: NDArray[Any] = field(init=False)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNClassifier":
         """Fit the network to a table.
