@@ -243,9 +243,9 @@ def guide_parameter(guide, site):
         ({"net.weights": torch.ones(1, 4, dtype=torch.bool)}, "`site` must be one of .*got 'net.weights'"),
         (
             {"net.weight": torch.ones(1, 4)},
-            r"`masks` of `net.weight` must be torch.bool of shape \(1, 4\), got torch.float64",
+            r"`masks` of `net.weight` must be torch.bool of shape \(1, 4\), got torch.float",
         ),
-        ({"net.weight": torch.ones(4, dtype=torch.bool)}, r"shape \(1, 4\), got torch.bool of \(4,\)"),
+        ({"net.weight": torch.ones(4, dtype=torch.bool)}, r"shape \(1, 4\), got torch.bool of shape \(4,\)"),
         ({"net.weight": True}, "got bool"),
     ],
 )
