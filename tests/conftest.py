@@ -1,5 +1,6 @@
 """Every test is seeded, runs in float64 on one thread, and must leave all global state as it found it."""
 
+import fnmatch
 import os
 import random
 import signal
@@ -86,7 +87,11 @@ def real_uci():
     return Path(folder)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those are left out that are not asked for
 def pytest_collection_modifyitems(items):
     for item in items:
+        daily = item.get_closest_marker("daily")
+        if daily and not any(fnmatch.fnmatchcase(item.callspec.id, glob) for glob in daily.args):
+            item.add_marker(pytest.mark.nightly)
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

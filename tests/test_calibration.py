@@ -134,6 +134,7 @@ def test_fit_nuts_with_a_wrong_likelihood_is_not(without_arviz):
     assert min(simulation.p_values(simulation.nuts(noise=1.6 * NOISE)).values()) < SMALLEST_P_VALUE
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_fit_nuts_without_the_jacobian_would_not_be(without_arviz):
     """With z = log(scale), a LogNormal(m, s) without its Jacobian exp(z) is a LogNormal(m - s^2, s) with it."""

@@ -137,7 +137,7 @@ def test_with_too_many_rows_for_chains_the_fit_is_variational_and_says_why(monke
     x, y = wave(30)
     with pytest.raises(UnsuitableError, match="30 rows and 25 weights leave time for 20000 steps"):
         fit_best({"curve": makers()["curve"]}, as_tensors(x, y), seed=0)
-    regressor = pb.BNNRegressor((3,), likelihood="gaussian", random_state=0).fit(x, y)
+    regressor = pb.BNNRegressor((3,), likelihood="gaussian", max_iter=20, random_state=0).fit(x, y)
     assert regressor.status_.startswith("variational inference, since 30 rows and")
 
 
@@ -182,6 +182,7 @@ def test_wrong_settings_are_refused(settings, message):
         pb.BNNRegressor(**settings).fit(*wave(30))
 
 
+@pytest.mark.nightly
 def test_classes_are_chosen_by_a_linear_model_where_a_line_divides_them():
     random = np.random.default_rng(0)
     x = random.normal(size=(80, 2))
@@ -192,6 +193,7 @@ def test_classes_are_chosen_by_a_linear_model_where_a_line_divides_them():
     assert (classifier.predict_distribution(x).epistemic > 0).all()
 
 
+@pytest.mark.nightly
 def test_weights_of_rows_count_in_the_choice_and_the_fit():
     x, y = wave(60)
     y[:30] = 5.0  # rows of weight 0

@@ -323,6 +323,7 @@ def test_recording_the_accuracy_does_not_change_the_fit(tmp_path, guide):
         assert torch.equal(value, fits[1].median()[name])
 
 
+@pytest.mark.daily("tutorial-mixture")
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tutorial", "tutorial-mixture"])
 def test_the_tutorials_column_is_followed(pyro_bnn, tmp_path, real_data, recipe):
@@ -339,6 +340,7 @@ def test_priors_by_name_from_the_command_line():
     assert_identical(prior("net.4.weight", layer.weight.detach(), layer).variance, torch.full((1, 2), 0.02))
 
 
+@pytest.mark.daily("fast")
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["default", "fast", pytest.param("article", marks=pytest.mark.nightly)])
 def test_garments_are_learned_and_digits_noticed(pyro_bnn, tmp_path, real_data, recipe):

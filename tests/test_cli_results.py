@@ -103,6 +103,7 @@ def test_json_of_the_comparison(pyro_bnn, tmp_path, monkeypatch):
     assert (tmp_path / "c" / "comparison.svg").read_bytes().startswith(STARTS["svg"])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_json_of_the_demo(pyro_bnn, tmp_path):
     shown, words = result(pyro_bnn, "demo", "--out", tmp_path / "demo", "--format", "pdf")
@@ -117,6 +118,7 @@ def test_with_json_a_fault_leaves_standard_output_empty(pyro_bnn, tmp_path):
     assert err.startswith("error: ")
 
 
+@pytest.mark.nightly
 def test_pictures_come_in_the_format_that_is_asked_for(pyro_bnn, tmp_path):
     run = tmp_path / "run"
     options = ["--recipe", "tutorial", "--hold-out", "7,8,9", "--format", "pdf"]

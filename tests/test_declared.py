@@ -102,6 +102,7 @@ def test_each_is_a_site_of_the_model(case):
     assert set(model.site_names) == sites
 
 
+@pytest.mark.daily("a weight", "inside*", "dependent")
 def test_it_is_learned_and_not_drawn_from_its_prior(case):
     """Before, the rmse was that of draws from the prior, 2.98."""
     model, _ = case
@@ -184,6 +185,7 @@ def test_the_joint_density_is_that_of_pyros_own_module(case):
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.daily("a function", "inside*", "dependent")
 def test_nuts_learns_it(case):
     model, _ = case
     x, y = data()
@@ -193,6 +195,7 @@ def test_nuts_learns_it(case):
     assert pb.predict(model, posterior, x, y=y, seed=0).score()["rmse"] < 0.3
 
 
+@pytest.mark.daily("a batch shape", "all")
 def test_fit_learns_it(case):
     """Before, a bare KeyError."""
     model, _ = case
@@ -201,6 +204,7 @@ def test_fit_learns_it(case):
     assert pb.predict(model, posterior, x, y=y, seed=0).score()["rmse"] < 0.5
 
 
+@pytest.mark.daily("a weight", "all")
 def test_a_loop_of_ones_own_with_pyros_tools(case):
     model, sites = case
     x, y = data()

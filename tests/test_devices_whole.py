@@ -155,6 +155,7 @@ def test_draws_with_any_likelihood(likelihood):
     both(compute, make_guide=lambda model: None, net=net, likelihood=likelihood)
 
 
+@pytest.mark.daily("normal", "mixture", "hierarchical", "learned")
 @pytest.mark.parametrize("prior", PRIORS)
 def test_draws_with_any_prior_copy_nothing_to_the_device(prior):
     """Some numbers are when the sampler starts. The density is evaluated more than a hundred times."""

@@ -60,6 +60,7 @@ def diagnosis(model, loc, scale):
 # --- the fits ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily("*-0")
 @pytest.mark.parametrize(
     ("kind", "seed"), [("mean-field", 0), ("mean-field", 1), ("mean-field", 2), ("low-rank", 0), ("auto-normal", 0)]
 )
@@ -90,6 +91,7 @@ def test_a_fit_from_scales_close_to_zero_is_collapsed(kind, seed):
     assert posterior.diagnose(model).share_collapsed > 0.9
 
 
+@pytest.mark.daily("*-0")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     ("problem", "options"),

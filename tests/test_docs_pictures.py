@@ -45,6 +45,7 @@ def test_pictures_are_small_and_not_blank(name):
         assert len(picture.convert("RGB").getcolors(2**24)) > 10
 
 
+@pytest.mark.daily("estimators", "priors", "width")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_maker_of_a_picture_runs(name, tmp_path, capsys):
     torch.set_default_dtype(torch.float32)

@@ -34,6 +34,7 @@ def losses_and_gradients(applied, model, guide, x, y, *, elbo, num_draws=500):
     return torch.stack(losses), torch.stack(gradients)
 
 
+@pytest.mark.daily("normal-Trace_ELBO", "mixture-TraceMeanField_ELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("prior", ["normal", "mixture", pytest.param("laplace", marks=pytest.mark.nightly)])
 def test_the_elbo_and_its_gradient_are_those_of_sampled_weights(prior, elbo):
@@ -46,6 +47,7 @@ def test_the_elbo_and_its_gradient_are_those_of_sampled_weights(prior, elbo):
             assert bool((standard_errors_apart(a, b) < STANDARD_ERRORS).all())
 
 
+@pytest.mark.daily("Trace_ELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 def test_in_one_context_either_elbo_is_right(elbo):
     """The context need not be told which: it draws the weights that `Trace_ELBO` takes the densities of.
@@ -109,6 +111,7 @@ def test_fit_svi_and_pyros_loop_give_the_same_losses(estimator, elbo, path):
     assert losses["first"] != losses["plain"]
 
 
+@pytest.mark.daily("lrt-Trace_ELBO", "flipout-TraceMeanField_ELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_fit_svi_finds_the_optimum(estimator, elbo):
@@ -135,6 +138,7 @@ def test_fit_svi_finds_the_optimum(estimator, elbo):
     assert elbos.mean() > problem.log_evidence - 1.0
 
 
+@pytest.mark.daily("direct-*-0.5", "pyro-*-0.5")
 @pytest.mark.parametrize("weight", [0.0, 1e-5, 0.5, 1.0])
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)

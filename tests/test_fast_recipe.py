@@ -51,6 +51,7 @@ def test_the_digits_are_learned_and_the_unknown_noticed(single, tmp_path):
     assert is_good(quality(FAST, tmp_path))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("wrong", [{"lr": 1e-4}, {"kl_weight": "10"}])
 def test_with_wrong_settings_they_are_not(single, tmp_path, wrong):
     assert not is_good(quality(replace(FAST, **wrong), tmp_path))

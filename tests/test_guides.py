@@ -143,6 +143,9 @@ def test_mean_field_elbo_uses_closed_form_divergences(prior):
         assert kls(auto).std() > 0.1
 
 
+@pytest.mark.daily(
+    "normal-categorical", "normal-poisson", "mixture-*", "hierarchical-categorical", "learned-categorical"
+)
 @pytest.mark.parametrize(("prior", "likelihood"), pairs(PRIORS, LIKELIHOODS, daily={"normal", "categorical"}))
 def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
     model, x, y = small_model(prior=PRIORS[prior], likelihood=likelihood)
@@ -155,6 +158,7 @@ def test_both_elbos_agree_for_every_prior_and_likelihood(prior, likelihood):
     assert abs(float(losses[0].mean() - losses[1].mean())) < STANDARD_ERRORS * error
 
 
+@pytest.mark.nightly
 def test_a_constrained_latent_keeps_its_jacobian_under_both_elbos():
     """LogNormal(0, 1) prior, q = LogNormal(1, s): KL is that of the Gaussians. AutoNormal loses the Jacobian."""
 

@@ -120,6 +120,7 @@ def test_predictive_runs_in_parallel_too(prior, parallel):
             assert samples[name].numel() == 7 * samples[name][0].numel()
 
 
+@pytest.mark.daily("hierarchical-Trace_ELBO", "learned-TraceMeanField_ELBO")
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("prior", INFERRED)
 def test_vectorised_particles_estimate_the_same_elbo(prior, elbo):
@@ -144,6 +145,7 @@ def test_every_guide_fits_and_predicts(prior, guide):
     assert math.isfinite(pb.predict(model, posterior, x, y=y, num_samples=3, seed=0).nll)
 
 
+@pytest.mark.daily("hierarchical")
 @pytest.mark.parametrize("prior", INFERRED)
 def test_a_fit_reports_the_elbo_of_pyro(prior):
     model, x, y = problem(prior)
@@ -156,6 +158,7 @@ def test_a_fit_reports_the_elbo_of_pyro(prior):
     assert abs(float(ours.mean() - pyros.mean())) < STANDARD_ERRORS * error
 
 
+@pytest.mark.daily("NUTS-hierarchical", "HMC-learned")
 @pytest.mark.parametrize("prior", ["hierarchical", "horseshoe-per-weight", "learned"])
 @pytest.mark.parametrize("sampler", [pb.NUTS(max_tree_depth=4), pb.HMC()], ids=lambda sampler: type(sampler).__name__)
 def test_samplers_infer_scales_too(prior, sampler, tmp_path):

@@ -171,6 +171,7 @@ def test_an_ensemble_is_linearised_around_each_member_in_turn(num_samples):
     assert (wrong - right).abs().max() > 1e-3
 
 
+@pytest.mark.nightly
 def test_an_ensemble_of_gauss_newton_fits_predicts_the_mean_of_its_members():
     model, x, y = small_model(num_data=6)
     members = []

@@ -189,6 +189,7 @@ def test_the_closed_form_is_that_of_torch_and_so_are_its_gradients(prior, scale_
         assert torch.allclose(with_kl - without, flat_gradient, rtol=1e-8, atol=1e-9) == is_right
 
 
+@pytest.mark.daily("normal-*")
 @pytest.mark.parametrize(
     ("prior", "likelihood"),
     [
@@ -216,6 +217,7 @@ def test_closed_and_drawn_divergences_have_the_same_expectation_and_gradients(pr
 # --- what it is good for ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily("3-TraceMeanField_ELBO")
 @pytest.mark.parametrize("elbo", ELBOS)
 @pytest.mark.parametrize("rank", [1, D])
 def test_it_beats_independent_gaussians_and_comes_near_the_evidence(rank, elbo):

@@ -72,6 +72,7 @@ def fit_problem(problem, sampler, *, num_samples, num_warmup=300, seed=0):
     return posterior, posterior.samples["net.weight"].flatten(2)
 
 
+@pytest.mark.daily("HMC", "MCLMC", "one's own")
 @pytest.mark.parametrize("name", ALL_SAMPLERS)
 def test_every_sampler_finds_a_conjugate_posterior(name):
     problem = Problem()
@@ -81,6 +82,7 @@ def test_every_sampler_finds_a_conjugate_posterior(name):
     assert moments_agree(weights, problem.mean.flatten(), torch.linalg.inv(problem.precision))
 
 
+@pytest.mark.daily("NUTS-0", "HMC-0")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 5))])
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -94,6 +96,7 @@ def test_conjugate_regression(name, seed):
     assert not moments_agree(weights, problem.mean.flatten() + 0.1, covariance)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 5))])
 def test_gaussian_guides_on_the_same_problem(seed):
@@ -139,6 +142,7 @@ def test_every_prior_can_be_sampled_from(prior):
         assert (values.std(1) > 0).all()
 
 
+@pytest.mark.nightly
 def test_nuts_beats_a_skewed_constrained_posterior():
     """Noise scale alone: its density by quadrature; without the Jacobian of its logarithm it is another one."""
     y = 1.7 * torch.randn(7, 1, generator=torch.Generator().manual_seed(3))

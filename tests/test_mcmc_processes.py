@@ -17,6 +17,7 @@ from .kill_chains import equal, killed, sample, started
 from .test_exact import Problem
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampler", ["NUTS", pytest.param("HMC", marks=pytest.mark.nightly)])
 def test_chains_of_processes_that_were_killed_are_to_the_bit_those_of_one_that_was_not(sampler, tmp_path):
     path = tmp_path / "chains"

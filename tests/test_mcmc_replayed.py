@@ -83,6 +83,7 @@ OBSTACLES = {
 }
 
 
+@pytest.mark.daily("*-normal*", "gaussian-fixed-hierarchical")
 @pytest.mark.filterwarnings("ignore:the model's learnable parameters")
 @pytest.mark.parametrize(
     ("likelihood", "prior"),

@@ -55,6 +55,7 @@ def rows(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.daily("lenet")
 @pytest.mark.parametrize("network", ["mlp", "lenet"])
 def test_every_method_is_searched_trained_and_measured_once(benchmark, monkeypatch, network):
     """The settings are chosen on images that were set aside, and a second run does nothing."""

@@ -304,6 +304,7 @@ def best_gaussians(log_densities, num_variables, kl_weight):
     return loc, log_scale.exp()
 
 
+@pytest.mark.daily("laplace*", "mixture*")
 @pytest.mark.parametrize(("name", "kl_weight"), [("laplace", 0.4), ("mixture", 1.0), ("latent-scale", 1.0)])
 def test_the_optimum_with_other_priors_is_a_fixed_point(name, kl_weight):
     prior, noise, log_densities = MODELS[name]
@@ -346,6 +347,7 @@ def averages(problem, seed, *, batch_size, kl_weight=1.0):
     return torch.stack(found).mean(0)
 
 
+@pytest.mark.daily("None-*")
 @pytest.mark.parametrize(("batch_size", "kl_weight"), [(4, 1.0), (None, 2.0)])
 def test_a_fit_of_a_linear_regression_converges_to_the_mean_field_optimum(problem, batch_size, kl_weight):
     runs = torch.stack([averages(problem, seed, batch_size=batch_size, kl_weight=kl_weight) for seed in range(8)])

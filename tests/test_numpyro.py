@@ -18,7 +18,7 @@ jax = pytest.importorskip("jax", reason=WHY)
 numpyro = pytest.importorskip("numpyro", reason=WHY)
 infer = pytest.importorskip("numpyro.infer", reason=WHY)  # importing it moves numpy's random state: not inside a test
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.filterwarnings(
         "ignore::pyro_bnn.inference.mcmc.ConvergenceWarning"
     ),  # of a few divergences, with some seeds

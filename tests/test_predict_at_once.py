@@ -164,6 +164,7 @@ def last_layer(net, likelihood, where="net.head.*"):
     return model, pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.5))
 
 
+@pytest.mark.daily("*options0")
 @pytest.mark.parametrize("options", [{}, {"changes": True}, {"decides": True}])
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_last_layers_of_all_draws_at_once(name, options):

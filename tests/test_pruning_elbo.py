@@ -50,6 +50,7 @@ SCALARS = {
 }
 
 
+@pytest.mark.daily("normal", "laplace")
 @pytest.mark.parametrize("prior", SCALARS)
 def test_what_is_removed_has_no_divergence(prior):
     """The closed form, or its mean over draws, is a sum over the weights that are left."""

@@ -64,6 +64,12 @@ def test_predictive_gives_one_network_per_draw_in_parallel_too(likelihood, paral
     assert prior["obs"].shape == (7, *y.shape)
 
 
+@pytest.mark.daily(
+    "Trace_ELBO-categorical",
+    "Trace_ELBO-gaussian-latent",
+    "TraceMeanField_ELBO-heteroscedastic",
+    "TraceMeanField_ELBO-poisson",
+)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 def test_vectorised_particles_estimate_the_same_elbo(likelihood, elbo):

@@ -283,6 +283,7 @@ def test_new_members_get_the_generic_tests(tmp_path):
             assert [name for at, name in outcomes if at == file and recipe.row in name.partition("[")[2]], file
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_mistake_in_a_member_is_found_by_the_generic_tests(tmp_path):
     """The must-fail twin."""

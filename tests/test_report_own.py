@@ -79,6 +79,7 @@ def test_classes(pyro_bnn, table):  # noqa: F811
     assert "Unknown images" not in page.words
 
 
+@pytest.mark.nightly
 def test_the_command_to_repeat_is_the_run(pyro_bnn, table):  # noqa: F811
     page, _ = report(pyro_bnn, table, "y")
     run, again = table.parent / "run", table.parent / "again"

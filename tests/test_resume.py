@@ -296,6 +296,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
         run({}, resume=tmp_path / "nothing")
 
 
+@pytest.mark.nightly
 def test_a_killed_process_loses_nothing(tmp_path):
     kills, same = kill.killed_and_resumed("pruned", tmp_path, seed=0, num_kills=1)
     assert kills == 1

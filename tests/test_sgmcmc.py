@@ -200,6 +200,7 @@ def test_predictions_of_a_network_are_those_of_nuts():
     assert scores(predicted(cold), expected).abs().max() > STANDARD_ERRORS
 
 
+@pytest.mark.nightly
 def test_with_all_rows_a_regression_is_that_of_nuts():
     """Means and second moments of the line at the data, and of the noise's logarithm; a colder chain has others."""
     model, x, y = noisy_line()

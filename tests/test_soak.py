@@ -53,6 +53,7 @@ def test_growth_is_told_from_noise(name, values, is_flat):
     assert soak.trend(name, values).is_flat is is_flat
 
 
+@pytest.mark.nightly
 def test_what_a_job_leaves_open_or_keeps_is_seen(capsys):
     kept, opened = [], []
 

@@ -58,6 +58,7 @@ def test_fit_svi_pyros_loop_and_torchs_loop_give_the_same_losses(likelihood, elb
     assert losses["ours"][0] != losses["ours"][-1]
 
 
+@pytest.mark.daily("network-*", "*-categorical")
 @pytest.mark.parametrize(
     ("guide", "likelihood"), pairs(GUIDES, LIKELIHOODS, daily={"network", "categorical", "gaussian-latent"})
 )
@@ -199,6 +200,7 @@ def test_an_epoch_of_minibatches_records_the_whole_data_sets_elbo(path):
         assert record.expected_log_likelihood == pytest.approx(records[0].expected_log_likelihood, rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_history_of_another_bound_is_still_that_of_the_elbo():
     """Renyi's bound is no sum of two terms; the record keeps the ELBO's own."""
     model, x, y = whole()

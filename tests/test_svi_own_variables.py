@@ -50,6 +50,7 @@ def model_of(net):
     return pb.BayesianModel(net, prior=pb.NormalPrior(1.0), likelihood=likelihood, num_data=30)
 
 
+@pytest.mark.daily("declared")
 @pytest.mark.parametrize("name", NETS)
 def test_a_guide_that_draws_them_is_fitted(name):
     torch.manual_seed(0)

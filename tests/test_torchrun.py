@@ -44,6 +44,7 @@ def worker(launcher, rank):
     return None
 
 
+@pytest.mark.nightly
 def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path):
     """Its first epochs are those of the checkpoint, also in how long they took; `test_processes` holds what follows."""
     killed = start("--max-restarts=1", *TRAIN, "20", out=tmp_path / "killed")

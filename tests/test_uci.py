@@ -174,6 +174,7 @@ def known_score(value):
     return None if value is None else _regression.Score(1.0, value, 1.0, 1.0)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ArviZ on four draws
 def test_all_methods_run_resume_and_end_in_a_table_of_what_the_lines_say(tmp_path, monkeypatch, capsys):
     write_uci(tmp_path, "yacht", num_rows=20)
