@@ -65,7 +65,7 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
 
     truth = 10 * torch.sin(2 * torch.pi * grid)
     ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)
-    ax.set(ylim=(-40, 40))  # further out the bands leave the picture
+    ax.set(ylim=(-40, 40))  # farther out the bands leave the picture
     save_picture(folder, "regression.png", ax, picture_format)
 
     inside = grid.flatten().abs() <= 0.5
