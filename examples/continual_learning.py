@@ -3,12 +3,11 @@
 
 Variational continual learning: the posterior of one task is the prior of the next.
 
-In each task the pixels of digits are shuffled in another way; with `--dataset mnist` the tasks are
-split MNIST: to distinguish 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns
-    them one
-after the other, and never sees an image again. Two methods: a point estimate that is trained on, and a posterior that
-becomes the prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). Prints the test accuracy of
-each task after the last, and leaves `continual_learning.png`.
+In each task the pixels of digits are shuffled in another way; with `--dataset mnist` the tasks are split MNIST: to
+distinguish 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns them one after the
+other, and never sees an image again. Two methods: a point estimate that is trained on, and a posterior that becomes the
+prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). Prints the test accuracy of each task
+after the last, and leaves `continual_learning.png`.
 """
 
 import argparse

@@ -6,9 +6,10 @@ from it.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
-typer stand for the unknown. A small `nn.TransformerEncoder` is trained to a point, by Adam, and to a posterior over all
+typer serve as the unknown. A small `nn.TransformerEncoder` is trained to a point, by Adam, and to a posterior over all
 of its weights, by natural gradients. Prints a table, and leaves `transformer_point.png` and
-`transformer_posterior.png`, accuracy against confidence. Texts and numbers are those of the installed versions.
+`transformer_posterior.png`, accuracy against confidence. The texts, and so the results, depend on the installed
+versions.
 """
 
 import argparse

@@ -11,8 +11,8 @@ them one by one, on 200 noisy points of a sine.
 # %%
 # The problem
 # -----------
-# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: the network cannot know what happens
-# out there, and we want it to say so.
+# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: no data are out there, and we want the
+# network to say so.
 
 # sphinx_gallery_thumbnail_number = 4
 import functools

@@ -139,8 +139,8 @@ plt.show()
 # .. math:: \underbrace{H\big[\bar p\big]}_{\text{total}} = \underbrace{\tfrac1S \sum_s H[p_s]}_{\text{aleatoric}} +
 #           \underbrace{I}_{\text{epistemic}}
 #
-# - aleatoric: each drawn network hesitates. A shirt that could be a coat; more data would not help. - epistemic, the
-# *mutual information*: the networks contradict each other. More data of that kind would help.
+# - aleatoric: each drawn network hesitates. A shirt that could be a coat; more data would not help.
+# - epistemic, the *mutual information*: the networks contradict each other. More data of that kind would help.
 #
 # An image of an unknown kind should stand out in the epistemic part.
 
@@ -198,7 +198,7 @@ plotting.vote_histograms(unknown[slipped], unknown_prediction.votes[slipped], cl
 plt.show()
 
 # %%
-# These look, to the drawn networks, like a kind that they know.
+# To the drawn networks, these look like a known kind.
 #
 # **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is colder than Bayes'
 # rule says. Cold posteriors classify better and notice less. Accuracy, calibration and detection must be judged on

@@ -152,9 +152,9 @@ plt.show()
 #
 # What to do
 # ----------
-# - Predictions inside the data: the mean-field fit is fine; the noise dominates its total band. - Decisions that depend
-# on the gap: use NUTS where it is affordable, or a guide with correlations. - Whatever you choose, keep such a
-# comparison on a small problem beside your code, and run it when the model changes.
+# - Predictions inside the data: the mean-field fit is fine; the noise dominates its total band.
+# - Decisions that depend on the gap: use NUTS where it is affordable, or a guide with correlations.
+# - Whatever you choose, keep such a comparison on a small problem beside your code, and run it when the model changes.
 #
 # **Trap:** a better ELBO is not a better posterior in every region. The ELBO depends on the places where there are
 # data.
@@ -162,7 +162,7 @@ plt.show()
 # Exercises
 # ---------
 # 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field?
-# 2. Give NUTS twice, with two seeds. The distance of the second run from the first is the noise of the yardstick. 3.
-# Use ``kl_weight=0.3`` in ``pb.fit``. Which region gains, and which loses?
+# 2. Give NUTS twice, with two seeds. The distance of the second run from the first is the noise of the yardstick.
+# 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which region gains, and which loses?
 # 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Does the mean-field come
 #    closer to NUTS with more data?

@@ -1,7 +1,7 @@
 r"""Prune: which weights does the network need?
 ==============================================
 
-A posterior knows the standard deviation of each weight. A weight whose mean is within its own standard deviation of 0
+A posterior has a standard deviation for each weight. A weight whose mean is within its own standard deviation of 0
 might as well be 0, so remove it.
 
 We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove nineteen of

@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, carry a checksum, and hold no code.
 
 A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. Its tensors are
-stored as safetensors, everything else as JSON in the header, and the SHA-256 of both beside it.
+stored as safetensors, and everything else as JSON in the header, together with the SHA-256 of both.
 """
 
 import glob
@@ -215,7 +215,7 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
-    """Put a copy with memory of its own into `tensors`; returns its name there."""
+    """Put a separate copy into `tensors`; returns its name there."""
     name = str(len(tensors))
     tensors[name] = value.detach().to("cpu", copy=True).contiguous()
     return name

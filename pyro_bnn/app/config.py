@@ -122,7 +122,7 @@ IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 class RunConfig:
     """Everything that determines a training run, except its data and the code of the user's network.
 
-    `Setting.help` in the annotation of a field says what it is.
+    `Setting.help` in a field's annotation describes the field.
     """
 
     __pydantic_config__ = STRICT

@@ -40,8 +40,8 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
     """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
 
     Returns:
-        Epistemic standard deviation, averaged inside and outside the data's range; aleatoric standard deviation inside,
-        and that of the true noise.
+        Averages of the epistemic standard deviation inside and outside the data's range, and of the aleatoric one
+        inside; and the standard deviation of the true noise.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):

@@ -13,7 +13,7 @@ from .validation import STRICT, checked, parsed
 
 MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
-"""Files of an unfinished folder: the state from which training goes on, and how far it has come."""
+"""Files of an unfinished folder: the state from which training continues, and its progress."""
 
 PART = ".part-"
 """Prefix of the names of files that are being written."""

@@ -32,8 +32,8 @@ class Follower(Folder):
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
     """A context in which this process belongs to the launcher's process group, if there is one.
 
-    The launcher keeps one address store for all its restarts. Each restart gets a part of its own; otherwise a process
-    would look for its peers at their earlier addresses (PyTorch issue 135712).
+    The launcher keeps one address store for all its restarts. Each restart gets its own part of the store; otherwise a
+    process would look for its peers at their earlier addresses (PyTorch issue 135712).
 
     Yields the processes, and this process's device; for ``cuda`` each process gets a GPU of its own.
     """

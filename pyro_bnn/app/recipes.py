@@ -66,8 +66,8 @@ FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", e
 
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
 # https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. `lr` multiplies the gradient
-# of its loss. It describes two hidden layers and makes parameters for two, but its function `net`
-# skips the second: `hidden=(400,)` repeats what it computed.
+# of its loss. It describes two hidden layers and makes parameters for two, but its function `net` skips the second:
+# `hidden=(400,)` repeats what it computed.
 TUTORIAL = RunConfig(
     dataset="mnist",
     prior="normal:1",

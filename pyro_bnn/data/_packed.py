@@ -100,7 +100,7 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
     try:
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
             mode, values = image.mode, np.array(image)
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow has no exception of its own for broken files
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow has no specific exception for broken files
         raise _damaged(path, f"{name} is no whole JPEG or PNG file ({error})") from error
     if mode not in ("L", "RGB"):
         raise _damaged(path, f"{name} has the mode {mode}, and must be grey (L) or in colour (RGB)")

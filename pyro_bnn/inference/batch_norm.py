@@ -42,7 +42,7 @@ def refresh_batch_norm(
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
 
-    whose average replaces the model's own statistics in all later predictions. Nothing else changes. Dropout is off.
+    which replace the model's own statistics in all later predictions. Nothing else changes. Dropout is off.
     If draws differ so much that no average suits them, use a :class:`RefreshedPosterior`.
 
     Args:
@@ -105,11 +105,11 @@ class CarryingPosterior(Posterior):
     constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """The same as those of the draws."""
+        """The inner posterior's marginals."""
         return self.inner.marginals()
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """The same as that of the draws."""
+        """The inner posterior's diagnosis."""
         return self.inner.diagnose(model)
 
     @abstractmethod
@@ -194,7 +194,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """The same as that of the draws."""
+        """The inner posterior's method."""
         return f"{self.inner.method}, batch normalisation refreshed"
 
     @property
@@ -256,7 +256,7 @@ class PinnedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """The same as that of the draws."""
+        """The inner posterior's method."""
         return self.inner.method
 
     @property

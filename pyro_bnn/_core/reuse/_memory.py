@@ -34,7 +34,7 @@ class Plan:
         self.refused: set[nn.Module] = set()
         """Modules whose calls were found not to be repeatable."""
         self.has_noise = False
-        """Whether the network draws random numbers of its own."""
+        """Whether the network itself draws random numbers."""
         self.is_worthwhile = any(
             next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
             for module in self.modules
@@ -81,7 +81,7 @@ class Memory:
 
     @property
     def has_noise(self) -> bool:
-        """Whether the recorded call drew random numbers of its own."""
+        """Whether the network itself drew random numbers in the recorded call."""
         return self._plan.has_noise
 
     @property

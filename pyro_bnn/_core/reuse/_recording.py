@@ -50,7 +50,7 @@ class RecordedOutput:
         self.is_lost = False
         """Whether a later remembered call changed it in place, so that only the changed value is available."""
         self.is_copied = False
-        """Whether the network changes it in place, so that each call must get a copy of its own."""
+        """Whether the network changes it in place, so that each call must get a new copy."""
 
     def keep(self, tensor: Tensor) -> None:
         """Keep the value, because something needs it."""
@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
         """Whether the recording stands: nothing found later changes what was recorded before. Otherwise record
         again."""
         self.has_noise = False
-        """Whether the network draws random numbers of its own."""
+        """Whether the network itself draws random numbers."""
         self.is_hopeless = False
         """Whether it draws them from another generator than torch's, so that their effects cannot be traced."""
 

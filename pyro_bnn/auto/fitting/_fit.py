@@ -1,4 +1,4 @@
-"""A fit with defaults that work without tuning, and a status that says what they were."""
+"""A fit with defaults that work without tuning, and a status that reports them."""
 
 import functools
 import math
@@ -79,11 +79,10 @@ def fit(
     """Fit a model to data with defaults that work without tuning; ``posterior.status`` reports them.
 
     It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The fit ends at a plateau of
-    the objective, that is, when
-    a straight line through its last epochs (about 400 steps) rises by less than its standard error, or by less than 0.1
-    nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of the first one, since smaller
-    steps get closer to the optimum. With `validation` rows the fit also ends when their log-density has not risen in
-    ten checks in a row; the best posterior is kept.
+    the objective, that is, when a straight line through its last epochs (about 400 steps) rises by less than its
+    standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and
+    0.1 of the first one, since smaller steps get closer to the optimum. With `validation` rows the fit also ends when
+    their log-density has not risen in ten checks in a row; the best posterior is kept.
 
     Args:
         model: The model.

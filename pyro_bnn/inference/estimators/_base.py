@@ -126,8 +126,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """A context in which an estimator changes the calls of guide and model, which must belong together.
 
-    With `closed_form`, the ELBO in the context is a `TraceMeanField_ELBO`. Weights that neither the estimator nor the
-    divergence needs drawn then stay at their means.
+    With `closed_form`, the ELBO in the context is a `TraceMeanField_ELBO`. Weights that need not be drawn
+    then stay at their means.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class NoiseEvidence:
     Args:
         start: Logarithms of the given scales, or of the scales at which a search begins, shape (K,).
         counts: Numbers n of targets, shape (K,); None if the scales are given.
-        squares: Sums r of the squared residuals at the point, shape (K,); None likewise.
+        squares: Sums r of the squared residuals at the point, shape (K,); None if the scales are given.
         log_prior: Log-density of the log scales; None without a prior.
     """
 

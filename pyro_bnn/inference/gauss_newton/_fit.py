@@ -248,5 +248,5 @@ def _status(
     parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
     if distance <= FAR:
         return Status(True, " ".join(parts))
-    parts.append("So its curvature is that of another place.")
+    parts.append("So its curvature differs from that at the mode.")
     return Status(False, " ".join(parts), remedy="Train longer, with this prior, and take that point.")

@@ -35,7 +35,7 @@ def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal
         init: First locations and scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once.
+        A guide that takes the model's arguments and has all its parameters from the start.
     """
     starts = _starts(model, init)
     guide = _complete(AutoNormal(model.sample_latents))
@@ -79,7 +79,7 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
         init: First locations and scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+        A guide that takes the model's arguments and has all its parameters from the start; for use with `Trace_ELBO`.
     """
     loc, rho = _flat_starts(model, init)
     guide = _complete(AutoMultivariateNormal(model.sample_latents))
@@ -104,7 +104,7 @@ def auto_low_rank_multivariate_normal(
         init: First locations and marginal scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+        A guide that takes the model's arguments and has all its parameters from the start; for use with `Trace_ELBO`.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.

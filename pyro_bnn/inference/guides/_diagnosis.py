@@ -92,11 +92,11 @@ class Diagnosis:
     r"""What a posterior learned, site by site. :meth:`GuidePosterior.diagnose` returns it; printing it shows a table.
 
     A weight is *at the prior* if the divergence of its Gaussian :math:`N(\mu, \sigma^2)` from the prior is below 0.2
-    nats. This holds for a Gaussian prior;
+    nats. For a Gaussian prior :math:`N(m, s^2)` that means
 
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
-    no Gaussian equals a prior of another kind. For such a prior :math:`N(m, s^2)` is the Gaussian around the prior's
+    No Gaussian equals a prior of another kind. For such a prior :math:`N(m, s^2)` is the Gaussian around the prior's
     mean with the least divergence from the prior; a mixture can have several of them, and a weight close to any of them
     is at the prior.
 
@@ -239,8 +239,7 @@ def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
     r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
 
     A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
-    s. It is
-    computed on a grid of scales, a tenth apart in the logarithm: half of that changes it by 0.0025 nats.
+    s. It is computed on a grid of scales, a tenth apart in the logarithm: half of that changes it by 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]

@@ -107,7 +107,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Pyro's statements of values for all sites; with `jacobian` their density is that of unconstrained space."""
+        """Pyro's statements of values for all sites; `jacobian` makes their density that of unconstrained space."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -167,7 +167,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """The shape that a guide's parameter must have: that of the site it is named after; None allows any."""
+        """The shape that a guide's parameter must have, which is the shape of the site in its name; None allows any."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 

@@ -68,7 +68,7 @@ class ParameterVector:
             parameter.grad = gradient if parameter.requires_grad else None
 
     def copy_gradients(self) -> None:
-        """Give the gradients memory of their own."""
+        """Give the gradients separate memory."""
         self._gradients = []
         for parameter in self.parameters:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
@@ -84,8 +84,8 @@ class ParameterVector:
 class DrawGradients:
     """Gradients of minus the log-likelihood in a draw: large sites have their own tensors, the others share a vector.
 
-    If a gradient belongs to a vector, the backward pass must add to it, which takes memory for both and the time of a
-        sum. A site's own tensor is the one that the backward pass made. Small sites share a vector, since they are
+    If a gradient belongs to a vector, the backward pass must add to it, which takes memory for both and the time of
+    a sum. A site's own tensor is the one that the backward pass made. Small sites share a vector, since they are
     updated together. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements have their
     own tensor there, or none if it is None.
     """

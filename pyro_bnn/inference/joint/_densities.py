@@ -195,7 +195,7 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior; its gradients come from autograd.
 
-    The density of a constrained variable is that of the unconstrained value. A point estimate omits the Jacobian
+    The density of a constrained variable is the density of its unconstrained value. A point estimate omits the Jacobian
     determinant of the transform, and so finds the mode in constrained space.
     """
 

@@ -1,7 +1,7 @@
 """The posterior as one function of a flat vector, for samplers and Laplace's method.
 
-It is evaluated many times. Since it is evaluated many times, many points form one batch and, for a
-:class:`BayesianModel`, no effect handlers run.
+It is evaluated many times, so points are evaluated in batches, and without effect handlers if the model is a
+:class:`BayesianModel`.
 """
 
 import warnings
@@ -116,7 +116,7 @@ def network_potential(
         model: The model.
         x: All inputs, shape (N, ...), also as arrays or lists.
         y: All targets, shape (N, ...).
-        dtype: Type of the copy; None keeps that of the model.
+        dtype: Type of the copy; None keeps the model's dtype.
         stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
 
     Raises:

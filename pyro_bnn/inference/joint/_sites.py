@@ -125,7 +125,7 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
 
 
 def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
-    """The sites of a BayesianModel that knows whether its priors depend on other variables."""
+    """The sites of a BayesianModel, if it knows whether its priors depend on other variables."""
     return sites if model.has_fixed_priors else [replace(site, is_fixed=False) for site in sites]
 
 

@@ -36,7 +36,7 @@ class Destination:
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """The model; raises if there is none, for posteriors that cannot be loaded without one."""
+        """The model; raises if there is none although the posterior needs it."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model

@@ -212,7 +212,7 @@ class Files(NamedTuple):
     def of(
         cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
     ) -> "Files":
-        """A chain's files: the named ones if there is one chain; only the first chain must have begun."""
+        """A chain's files, numbered if there are several chains; a later chain without a file begins anew."""
 
         def own(path: str | Path) -> Path:
             return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")

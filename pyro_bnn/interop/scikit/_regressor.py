@@ -37,19 +37,17 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     tanh units:
 
     ``"svi"`` fits one Gaussian for each weight; it is fast, for any number of rows. ``"nuts"`` draws from the exact
-    posterior,
-    in time that grows with the rows: use it for up to some thousand. ``"mclmc"`` trains `num_members` networks and lets
-        a
-    Markov chain explore the mode of each: best where the modes of the posterior differ, above all with two or more
-    hidden layers, at several times the cost. ``"ensemble"`` fits several point estimates, good where the target is
-    nearly without noise. ``"laplace"`` fits a Gaussian around one point estimate, for any number of rows; above 1000
-    weights, of the last layer only. It predicts with the network linearised in its weights there, and chooses the
-    noise, and a prior that you do not name, by the evidence. It accepts Gaussian priors, and all likelihoods except
-    mixtures.
+    posterior, in time that grows with the rows: use it for up to some thousand. ``"mclmc"`` trains `num_members`
+    networks and lets a Markov chain explore the mode of each: best where the modes of the posterior differ, above all
+    with two or more hidden layers, at several times the cost. ``"ensemble"`` fits several point estimates, good where
+    the target is nearly without noise. ``"laplace"`` fits a Gaussian around one point estimate, for any number of rows,
+    over all weights if they are at most 1000, otherwise over those of the last layer. It predicts with the network
+    linearised in its weights there. It chooses the noise by the evidence, and also the prior, unless you name one. It
+    accepts Gaussian priors, and all likelihoods except mixtures.
 
     Args:
         hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. None lets ``"auto"``
-            choose, and is 20 for the others; likewise for `likelihood`, `activation` and `prior`.
+            choose, and means 20 for the other methods; None also lets it choose `likelihood`, `activation` and `prior`.
         method: The inference method: ``"auto"``, ``"svi"``, ``"nuts"``, ``"mclmc"``, ``"laplace"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that

@@ -63,7 +63,7 @@ def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
 def _rows_by_kind(
     shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[tuple[Cell, ...]]:
-    """Rows that count variables: those of one kind of layer, with the same name in it and in the same state.
+    """Rows that count variables of one kind of layer, with the same name in it and in the same state.
 
     Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are a minority.
     """

@@ -62,7 +62,7 @@ NOTICED, PARTLY = 0.9, 0.75
 """Heuristic: smallest areas under the ROC curve at which unknown images are called noticed, and partly noticed."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
-"""Number of example images of each kind, and of classes that are listed beside one."""
+"""Number of example images of each kind, and of classes that are listed next to an image."""
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Calibration error of class probabilities, shape (N, C), and its values if they are exactly right."""
+    """Calibration error of class probabilities, shape (N, C), and its values by chance."""
     chance = metrics.calibration_error_by_chance(
         probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
     )

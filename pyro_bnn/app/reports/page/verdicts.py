@@ -107,6 +107,6 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 
 def density_tile(found: Classified | Regressed, name: str, rival: Prediction, *, noun: str) -> Tile:
-    """The network's mean log-likelihood beside that of a rival."""
+    """The mean log-likelihoods of the network and of a rival."""
     remark = f"nats per {noun}; {name} has {_mean_density(rival):.3f}"
     return Tile("Log-likelihood", f"{_mean_density(found.prediction):.3f}", remark)
