@@ -267,7 +267,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
         "the least sure quarter of the rows has a larger RMSE than the surest. Problem: it is below 0 by more than "
-        "chance, or no more than chance although correct sds would give more than twice that. Note: the rest.",
+        "chance; or it is within chance, but correct sds would give more than twice as much. Note: the rest.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
