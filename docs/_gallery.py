@@ -1,4 +1,4 @@
-"""What sphinx-gallery is told about the scripts: which pictures are theirs, and their arguments."""
+"""Settings of sphinx-gallery for the scripts: which pictures are theirs, and their arguments."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ HAS_IMAGES = (Path(os.environ.get("PYRO_BNN_DATA", "")) / "FashionMNIST").is_dir
 
 
 def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """Move the pictures that a script saved beside itself into the gallery: figures of `plotting` are not pyplot's.
+    """Move the pictures that a script saved beside itself into the gallery; the scripts draw without pyplot.
 
     Args:
         block: The code block; not needed.
@@ -29,7 +29,7 @@ def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[
 
 
 def arguments(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list[str]:
-    """Command-line arguments of a script: its defaults, but no FashionMNIST where there is none.
+    """Command-line arguments of a script: its defaults, but without FashionMNIST if that is not installed.
 
     Args:
         gallery_conf: Configuration of the gallery; not needed.

@@ -3,11 +3,11 @@
 
 Variational continual learning: the posterior of one task is the prior of the next.
 
-The tasks are to read digits, whose pixels are shuffled in another way in each task; with `--dataset mnist` those of
-split MNIST: to tell 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns them one
-after the other, and never sees an image again. Two ways: a point that is trained on, and a posterior whose prior is the
-last posterior (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). Prints the test accuracy of each task after the
-last, and leaves `continual_learning.png`.
+In each task the pixels of digits are shuffled in another way; with `--dataset mnist` the tasks are split MNIST: to
+distinguish 0 from 1, then 2 from 3, and so on to 9, with an output layer for each. A network learns them one after the
+other, and never sees an image again. Two methods: a point estimate that is trained on, and a posterior that becomes the
+prior of the next task (Nguyen et al., 2018, https://arxiv.org/abs/1710.10628). Prints the test accuracy of each task
+after the last, and leaves `continual_learning.png`.
 """
 
 import argparse
@@ -61,16 +61,16 @@ def split(images: data.Images) -> list[Task]:
 
 
 class Learner:
-    """Knows the parameters of the body and of all output layers so far."""
+    """The learned parameters of the body and of all output layers so far."""
 
     def __init__(self, method: str, num_units: int, prior: pb.Prior, kl_weight: float, seed: int) -> None:
         self.is_point, self.num_units, self.seed = method == METHODS[0], num_units, seed
-        self.first_prior, self.kl_weight = prior, 0.0 if self.is_point else kl_weight  # a point of maximum likelihood
+        self.first_prior, self.kl_weight = prior, 0.0 if self.is_point else kl_weight  # maximum likelihood
         self.prior = prior
         self.parameters: dict[str, Tensor] = {}
 
     def build(self, task: Task) -> tuple[pb.BayesianModel, nn.Module]:
-        """The body with the output layer of a task, and a guide that knows what was learned so far."""
+        """The body with the output layer of a task, and a guide that starts from what was learned so far."""
         torch.manual_seed(self.seed)
         units = self.num_units
         sizes = nn.Linear(task.x_train.shape[1], units), nn.ReLU(), nn.Linear(units, units), nn.ReLU()
@@ -84,7 +84,7 @@ class Learner:
         return model, guide
 
     def learn(self, task: Task, num_epochs: int, lr: float) -> None:
-        """Go on learning from the images of a task."""
+        """Continue learning with the images of a task."""
         model, guide = self.build(task)
         posterior = pb.fit_svi(
             model,
@@ -101,12 +101,12 @@ class Learner:
             kl_weight=self.kl_weight,
             seed=self.seed,
         )
-        if not self.is_point:  # an output layer that is new has no posterior yet
+        if not self.is_point:  # a new output layer has no posterior yet
             self.prior = posterior.as_prior(otherwise=self.first_prior)
         self.parameters |= {name: value.clone() for name, value in guide.state_dict().items()}
 
     def accuracy(self, task: Task) -> float:
-        """Share of the test images of a task that are recognised."""
+        """Share of a task's test images that are recognised."""
         model, guide = self.build(task)
         return metrics.accuracy(pb.predict(model, guide, task.x_test, num_samples=30, seed=0).probs, task.y_test)
 
@@ -132,7 +132,7 @@ def main() -> None:
     for method in METHODS:
         if is_mnist:  # the published network, prior and bound
             learner, lr = Learner(method, 256, pb.NormalPrior(1.0), 1.0, options.seed), 0.005
-        else:  # so few images say little against the prior of 17,000 weights: a cold posterior
+        else:  # so few images count little against the prior of 17,000 weights: use a cold posterior
             learner, lr = Learner(method, 100, pb.NormalPrior(0.5), 0.1, options.seed), 0.01
         means = []
         for count, task in enumerate(tasks, start=1):

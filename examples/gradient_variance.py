@@ -4,12 +4,12 @@
 Sampled weights (RT), flipout and local reparameterisation (LRT), compared.
 
 Fits a noisy sine, then holds the parameters still and draws the gradient of the loss again and again, twice on every
-random batch. Half the squared difference of such a pair is the variance that comes from the weights' noise alone, free
-of that from the choice of the batch. Prints its sum over all parameters by batch size, and draws it.
+random batch. Half the squared difference of such a pair estimates the variance from the weights' noise alone, without
+that from the choice of the batch. Prints its sum over all parameters by batch size, and draws it.
 
 The fit is short on purpose. With more epochs the standard deviations of the weights grow. This likelihood divides by
-the exponential of a network output, so the gradients then have tails too heavy for an estimate of their variance from a
-few hundred of them.
+the exponential of a network output, so the gradients then have heavy tails, and a few hundred of them do not suffice to
+estimate their variance.
 """
 
 import argparse

@@ -3,10 +3,10 @@
 
 Fits one Gaussian q to the mixture p = 0.5 N(0, 0.4) + 0.5 N(3, 1), whose second arguments are read as standard
 deviations. The reverse divergence KL(q || p), that of variational inference, punishes q for weight where p has none.
-Started in the narrow mode, q stays there; started in the broad mode, it stays near that, and is wide only because the
-two modes overlap. The forward divergence KL(p || q) punishes q for missing any of p: the best q has the mean and
-variance of p. Prints both divergences of every fit, with standard errors, and leaves `kl_divergence.png`. Before that,
-checks the Monte Carlo estimate for two Gaussians against the closed form.
+If q starts in the narrow mode, it stays there; if it starts in the broad mode, it stays near that, and becomes wide
+only because the two modes overlap. The forward divergence KL(p || q) punishes q for missing any part of p: the best q
+has the mean and variance of p. Prints both divergences of every fit, with standard errors, and leaves
+`kl_divergence.png`. Before that, checks the Monte Carlo estimate for two Gaussians against the closed form.
 """
 
 import argparse
@@ -24,7 +24,9 @@ TARGET = dist.MixtureSameFamily(
 
 
 def as_mixture(q: dist.Normal) -> dist.MixtureSameFamily:
-    """A Gaussian as a mixture of one component, for which no closed form is known: its divergence is estimated."""
+    """A Gaussian written as a mixture of one component, so that no closed form is known and its divergence is
+    estimated.
+    """
     return dist.MixtureSameFamily(dist.Categorical(torch.ones(1)), q.expand((1,)))
 
 

@@ -7,15 +7,15 @@ The weights are relative to the ELBO of the whole data set, for M batches and W 
 
     1                    the ELBO itself.
     Blundell, mean 1     M 2^(M-i) / (2^M - 1) in batch i: the ELBO on average over an epoch.
-    1/M                  M times colder than the ELBO. Graves' weight 1/M gives the ELBO beside a likelihood that is
-                         summed over one batch; here it stands beside that of the whole data set.
+    1/M                  M times colder than the ELBO. Graves' weight 1/M gives the ELBO if the likelihood is summed
+                         over one batch; here the likelihood is that of the whole data set.
     Blundell, sum 1      2^(M-i) / (2^M - 1) in batch i: M times colder than the ELBO on average, for the same reason.
     1/W                  one over the number of weights: W times colder.
     0                    no prior at all.
 
-Under the weights that average 1, this mean-field Gaussian gives up the sine for the prior. The last four weights and 1
-are those of an earlier study, which also counted the likelihood twice; here it counts once. Prints a table, and leaves
-`kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
+Under the weights that average 1, this mean-field Gaussian gives up the sine for the prior. Weight 1 and the last four
+weights come from an earlier study, which also counted the likelihood twice; here it counts once. Prints a table, and
+leaves `kl_weights_kl.png`, `kl_weights_prediction.png` and `kl_weights_mse.png`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def fit(
     weight: float | kl.KLWeight, num_epochs: int, seed: int
 ) -> tuple[pb.GuidePosterior, pb.uncertainty.RegressionPrediction]:
     model = make_model(seed)
-    # Heuristic: a variance head makes rare steep steps, which would spoil Adam's step size.
+    # Heuristic: a variance head causes rare steep steps, which would spoil Adam's step size.
     adam = pb.clipped(partial(torch.optim.Adam, lr=0.03), 300.0)
     posterior = pb.fit_svi(
         model,
@@ -93,7 +93,7 @@ def main() -> None:
         posterior, prediction = fit(weight, arguments.epochs, arguments.seed)
         errors[name] = float((prediction.mean - TRUTH)[INSIDE].square().mean())
         epochs, epistemic_scale = posterior.history.epochs, prediction.epistemic.sqrt().flatten()
-        last = epochs[-max(1, len(epochs) // 10) :]  # one epoch's ELBO is noisy
+        last = epochs[-max(1, len(epochs) // 10) :]  # the ELBO of one epoch is noisy
         kl_nats, elbo = (sum(values) / len(last) for values in ([r.kl for r in last], [r.elbo for r in last]))
         print(
             f"{name:18} {kl_nats:8.1f} {elbo / len(X):8.2f} {errors[name]:18.2f} "

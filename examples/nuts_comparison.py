@@ -2,8 +2,8 @@
 =========================
 
 92 noisy points of 10 sin(2 pi x), none of them near 0. NUTS draws from the exact posterior; a mean-field and a
-full-rank Gaussian approximate it. Prints what the chains say about themselves (the predictions have converged; the
-weights, which are identified up to permutations and signs only, need not), then how far each approximation is from the
+full-rank Gaussian approximate it. Prints the chains' diagnostics (the predictions have converged; the weights, which
+are identified only up to permutations and signs, need not converge), then how far each approximation is from the
 truth: where there are data, in the gap, and outside. Mean-field is too sure of itself in the gap. Leaves
 `nuts_comparison.png`, `nuts_comparison.csv` and the chains, `chains.safetensors`. Takes about a minute and a half;
 `--compile` draws in C, several times faster, and needs a C compiler.
@@ -49,7 +49,7 @@ def fit(
 
 
 def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: argparse.Namespace) -> pb.MCMCPosterior:
-    """Draws of NUTS; eight short chains, side by side in one batch, take hardly longer than one."""
+    """NUTS draws; eight short chains, side by side in one batch, take hardly longer than one."""
     run = functools.partial(
         pb.fit_nuts,
         model,
@@ -57,7 +57,7 @@ def sample(model: pb.BayesianModel, data: tuple[torch.Tensor, ...], options: arg
         num_samples=options.draws,
         num_warmup=options.draws,
         num_chains=8,
-        max_tree_depth=7,  # longer trajectories would take twice the time
+        max_tree_depth=7,  # longer trajectories would double the time
         progress=True,
         seed=options.seed,
     )

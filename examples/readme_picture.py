@@ -1,12 +1,12 @@
 """The picture of the landing page
 ==================================
 
-What a Bayesian network knows that it does not know, in one picture: the first of the README.
+Shows what a Bayesian network knows that it does not know: the first picture of the README.
 
 Left: a curve with a gap in its data. NUTS draws from the exact posterior, and a mean-field Gaussian approximates it.
-Both bands widen where there are no data, that of mean-field too little. Right: a network trained on garments
-(FashionMNIST) looks at one more garment and at a digit (MNIST), of a kind that it has never seen. 100 networks drawn
-from its posterior vote: on the garment they agree, on the digit they do not. Nobody picked the two images by hand: each
+Both bands widen where there are no data; the mean-field band widens too little. Right: a network trained on garments
+(FashionMNIST) looks at one more garment and at a digit (MNIST), a kind that it has never seen. 100 networks drawn
+from its posterior vote: on the garment they agree, on the digit they do not. The two images are not hand-picked: each
 has the median entropy of its test set. Without FashionMNIST in `--data`, scikit-learn's digits stand in: 0 to 6 are
 known, 7 to 9 are not. Leaves `front.png`.
 """
@@ -58,7 +58,7 @@ def curve(options: argparse.Namespace) -> tuple[tuple[Tensor, Tensor], dict[str,
 
 
 def load(root: Path | None) -> tuple[data.Images, Tensor, str, str]:
-    """Known images, unknown ones, and what to call both."""
+    """Known images, unknown images, and names for both."""
     try:
         images = data.load_images("fashion-mnist", root=root)
         return images, data.load_images("mnist", root=root).x_test, "a garment: known", "a digit: unknown"
@@ -77,7 +77,7 @@ def votes(options: argparse.Namespace, known: tuple) -> tuple[Tensor, Tensor, tu
     first = [nets.Standardize.of(images.x_train, floor=0.1), nn.Flatten()]
     net = nets.mlp([images.x_train[0].numel(), 200, len(images.classes)], first=first)
     rows = min(len(images.x_train), 20_000)
-    num_epochs = options.epochs * (20_000 // rows)  # equally many steps for few images
+    num_epochs = options.epochs * (20_000 // rows)  # as many steps as for more images
     x, y = images.x_train[:rows], images.y_train[:rows]
     model = pb.BayesianModel(net, prior=pb.NormalPrior(0.2), likelihood=pb.CategoricalLikelihood(), num_data=rows)
     posterior = pb.fit_svi(

@@ -23,9 +23,9 @@ GRID = torch.linspace(-1.5, 1.5, 500)[:, None]
 TRUTH = 10 * torch.sin(2 * torch.pi * GRID)
 INSIDE = GRID.flatten().abs() <= 0.5
 
-PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # a point needs more room than an average
+PRIOR, MAP_PRIOR = pb.NormalPrior(1.0), pb.NormalPrior(2.0)  # so that a point's title has room
 MIXTURE = pb.ScaleMixturePrior(mixing=0.5, scale1=1.0, scale2=0.05)
-WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # those of the study that this one follows
+WEIGHT_DECAY, DROPOUT, BATCH_SIZE = 1e-3, 0.01, 8  # the settings of the study that this one follows
 INIT = pb.NetworkInit(scale=0.03)
 
 Options = argparse.Namespace
@@ -33,14 +33,14 @@ Fit = tuple[pb.BayesianModel, pb.Posterior]
 
 
 def two_heads(options: Options, prior: pb.Prior = PRIOR, member: int = 0, dropout: float = 0) -> pb.BayesianModel:
-    """A model whose network gives mean and log variance; seed and member alone set the initial weights."""
+    """A model whose network returns mean and log variance; seed and member alone determine the initial weights."""
     torch.manual_seed(1000 * options.seed + member)
     net, likelihood = nets.mlp([1, 20, 20, 2], dropout=dropout or None), pb.HeteroscedasticGaussianLikelihood()
     return pb.BayesianModel(net, prior=prior, likelihood=likelihood, num_data=len(X))
 
 
 def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam with small steps for the matrix of the full-rank guide: the entries of a row add to one deviation."""
+    """Adam with small steps for the full-rank guide's matrix: the entries of a row add up to one deviation."""
     groups = [[p for p in parameters if (p.dim() == 2 and p.shape[0] > 100) == is_large] for is_large in (False, True)]
     return torch.optim.Adam([{"params": groups[0]}, {"params": groups[1], "lr": 1e-3}], lr=0.03)
 

@@ -1,11 +1,11 @@
 """Three ways to train: SVI, svi_step, fit_svi
 ==============================================
 
-Pyro's own SVI, steps in a loop of one's own, and a call of `fit_svi`.
+Pyro's own SVI, steps in a loop of your own, and a call of `fit_svi`.
 
 Fits scikit-learn's digits in each way, from the same start and with the same random numbers. The first is a plain Pyro
-script that imports a model and a guide and nothing else; the other two take the direct path, without effect handlers.
-Prints what each ends with, which is the same, and how long it took; predicts with Pyro's own `Predictive`.
+script that imports only a model and a guide; the other two take the direct path, without effect handlers. Prints the
+result of each, which is the same, and its time; predicts with Pyro's own `Predictive`.
 """
 
 import argparse

@@ -1,13 +1,15 @@
 """A transformer that reads documentation
 =======================================
 
-Which library is a docstring from? Real text that every installation of this library has, and two ways to learn it.
+Which library is a docstring from? Real text that comes with every installation of this library, and two ways to learn
+from it.
 
 The texts are docstrings in the source files of Python's standard library, torch, numpy, scikit-learn, matplotlib and
 Pyro, without the names of these libraries. Whole files are held out for the test. Docstrings of Pillow, rich, tqdm and
-typer stand for the unknown. A small `nn.TransformerEncoder` is trained to a point, by Adam, and to a posterior over all
+typer serve as the unknown. A small `nn.TransformerEncoder` is trained to a point, by Adam, and to a posterior over all
 of its weights, by natural gradients. Prints a table, and leaves `transformer_point.png` and
-`transformer_posterior.png`, accuracy against confidence. Texts and numbers are those of the installed versions.
+`transformer_posterior.png`, accuracy against confidence. The texts, and so the results, depend on the installed
+versions.
 """
 
 import argparse
@@ -34,7 +36,7 @@ NUM_WORDS, LENGTH = 1500, 32
 
 
 def files_of(library: str) -> list[Path]:
-    """The source files of a library in an order that says nothing, but is always the same."""
+    """The source files of a library in an arbitrary but fixed order."""
     spec = importlib.util.find_spec(library) if library != "python" else argparse.__spec__
     folder = Path(spec.origin).parent
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*.py")}
@@ -43,7 +45,7 @@ def files_of(library: str) -> list[Path]:
 
 
 def texts_of(path: Path) -> Iterator[list[str]]:
-    """The first words of each text in triple quotes in a file, if it has enough of them."""
+    """The first words of each triple-quoted text in a file, if it has enough of them."""
     for text in re.findall('"""(.*?)"""', path.read_text(errors="ignore"), re.DOTALL):
         words = [word for word in re.findall("[a-z]{2,}", text.lower()) if word not in NAMES]
         if len(words) >= 12:
@@ -51,14 +53,14 @@ def texts_of(path: Path) -> Iterator[list[str]]:
 
 
 def collect(library: str, num_texts: int, places: range) -> list[list[str]]:
-    """Texts from the files at certain places, counted modulo 5; at most 20 from a file."""
+    """Texts from the files at certain positions, counted modulo 5; at most 20 from a file."""
     files = [path for index, path in enumerate(files_of(library)) if index % 5 in places]
     texts = (words for path in files for words in itertools.islice(texts_of(path), 20))
     return list(itertools.islice(texts, num_texts))
 
 
 def load(num_texts: int, is_validation: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Words and labels for training, for the test, and words of the unknown; padding is 0, a rare word 1."""
+    """Words and labels for training and for the test, and words of the unknown texts; padding is 0, a rare word 1."""
     train_files, test_files = (range(1, 4), range(4, 5)) if is_validation else (range(1, 5), range(1))
     train = [collect(library, num_texts, train_files) for library in LIBRARIES]
     test = [collect(library, num_texts // 2, test_files) for library in LIBRARIES]
@@ -75,7 +77,7 @@ def load(num_texts: int, is_validation: bool) -> tuple[Tensor, Tensor, Tensor, T
 
 
 class Reader(nn.Module):
-    """Words and places, two layers of attention, and the mean over the words."""
+    """Embeddings of words and positions, two layers of attention, and the mean over the words."""
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ def main() -> None:
         start = time.process_time()
         model, posterior = fit(x, y, is_bayesian, options.epochs, options.seed)
         spent = time.process_time() - start
-        draws = 32 if is_bayesian else 2  # of a point, all are the same
+        draws = 32 if is_bayesian else 2  # all draws of a point are the same
         known, foreign = (pb.predict(model, posterior, new, num_samples=draws, seed=0) for new in (x_test, unknown))
         scores = [
             metrics.accuracy(known.probs, y_test),

@@ -1,7 +1,7 @@
 """Regression on a table of numbers
 ===================================
 
-How far off is a prediction, and how likely did it hold the truth to be?
+How far off is a prediction, and how likely did it consider the truth?
 
 One hidden layer of 50 tanh units on standardised inputs and targets, with a latent noise scale, fitted in four ways:
 one point (MAP), an ensemble of five such points, a mean-field Gaussian, and draws from the exact posterior (NUTS).
@@ -9,7 +9,7 @@ Prints the root mean squared error and the mean log-likelihood of test targets, 
 standard errors over the splits. With `--data` one of six UCI data sets and its published splits; without, the diabetes
 data of scikit-learn in random splits.
 
-The data are few, and one point fits their noise: it is too sure of itself, which costs log-likelihood.
+There are few data, and a single point fits their noise: it is too sure of itself, which costs log-likelihood.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def scores(options: Options, name: str, split: int) -> tuple[float, float]:
     rmse = unit * pb.metrics.root_mean_squared_error(prediction.mean, y)
     return rmse, float(prediction.log_density.mean()) - math.log(
         unit
-    )  # the density of y is that of y / unit, over unit
+    )  # the density of y is the density of y / unit, divided by unit
 
 
 def with_error(values: list[float]) -> str:

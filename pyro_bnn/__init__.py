@@ -1,6 +1,6 @@
 """Bayesian neural networks on Pyro: any torch module as a Pyro model, its posterior, and its uncertainty.
 
-The public names are listed in `__init__.pyi`. Each is loaded when it is first used, and torch and Pyro with it.
+The public names are listed in `__init__.pyi`. Each is imported on first use; only then are torch and Pyro loaded.
 """
 
 import threading

@@ -1,7 +1,7 @@
-"""Make the pictures of the pages in docs/understand, and print the figures that stand beside them.
+"""Make the pictures of the pages in docs/understand, and print the figures shown beside them.
 
 `python docs/pictures/make.py` makes all of them, some minutes on one core; `python docs/pictures/make.py priors` makes
-one. `--quick` makes all in seconds, from fits that are far too short; the test does that.
+one. `--quick` makes all in seconds, from fits that are far too short; the test uses it.
 """
 
 import argparse
@@ -115,7 +115,7 @@ def priors(out: Path, quick: bool) -> None:
 
 
 def width(out: Path, quick: bool) -> None:
-    """What the width of a network does under a prior of fixed scale, and under one that knows the fan-in."""
+    """Effect of the network's width under a prior of fixed scale, and under a prior scaled by fan-in."""
     widths = [4, 8, 16, 32, 64, 128, 256]
     num_draws = 30 if quick else 500
     x = torch.randn(20, 10, generator=torch.Generator().manual_seed(0))
@@ -154,7 +154,7 @@ def kl_weight(out: Path, quick: bool) -> None:
         posterior = fitted(model, x, y, 30 if quick else 4000, weight)
         prediction = pb.predict(model, posterior, GRID, num_samples=400, seed=0)
         generator = torch.Generator().manual_seed(1)
-        y_new = truth(x) + NOISE * torch.randn(x.shape, generator=generator)  # at the same x: new noise alone
+        y_new = truth(x) + NOISE * torch.randn(x.shape, generator=generator)  # at the same x: only the noise is new
         nll = pb.predict(model, posterior, x, y=y_new, num_samples=400, seed=0).nll
         kl = sum(posterior.history.kl[-50:]) / len(posterior.history.kl[-50:])
         print(f"{weight:9g} {kl:10.1f} {nll:10.3f}{spread(prediction)}", flush=True)

@@ -11,8 +11,8 @@ them one by one, on 200 noisy points of a sine.
 # %%
 # The problem
 # -----------
-# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: the network cannot know what happens
-# out there, and we want it to say so.
+# The data lie between -0.5 and 0.5. We shall ask for predictions from -1 to 1: no data are out there, and we want the
+# network to say so.
 
 # sphinx_gallery_thumbnail_number = 4
 import functools
@@ -83,8 +83,8 @@ print("random weights:", ", ".join(model.site_names))
 
 # %%
 # **Trap: num_data.** It is the number of rows of the whole data set, not of a batch. It balances data against prior:
-# too small a number would let the prior win. A fit that gets whole data refuses another number; with a loader of your
-# own in a loop of your own, it is up to you.
+# too small a number would let the prior win. `fit` refuses another number if it gets whole data; in a loop of your own,
+# with your own loader, nothing checks it.
 #
 # A prior over weights is a claim about *functions*. Draw some before believing it: the model is a Pyro model, so
 # calling it draws weights and returns the network's output.
@@ -99,12 +99,12 @@ ax.set(xlabel="x", ylabel="y", title="30 networks from the prior")
 plt.show()
 
 # %%
-# The functions reach the size of the data and bend where the data are: a usable prior. With a prior
-# scale of 0.1 all of them would be flat lines near 0, with 10 they would shoot off to thousands. This picture is the
-# cheapest check there is.
+# The functions reach the size of the data and bend where the data are: the prior is usable. With a prior scale of 0.1
+# all of them would be flat lines near 0, with 10 they would shoot off to thousands. This picture is the cheapest check
+# of a prior.
 #
 # **Trap: scales.** A prior scale means nothing without the scale of the inputs. Standardise them (as the first layer
-# does here), and standardise targets whose scale is far from 1 to 10.
+# does here), and standardise targets whose scale is far from the range 1 to 10.
 #
 # Decision three: the guide
 # -------------------------
@@ -113,7 +113,7 @@ plt.show()
 # the number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
 # achieves minus its divergence from the prior, in nats.
 #
-# ``fit`` takes a mean-field guide, Adam, and an end by itself, and says so in the status. (``fit_svi`` leaves all of
+# ``fit`` chooses a mean-field guide, Adam, and when to end, and reports these in the status. (``fit_svi`` leaves all of
 # it to you.)
 
 posterior = pb.fit(model, (x, y), seed=0)
@@ -121,7 +121,7 @@ print(posterior.status)
 
 # %%
 # **Trap: stopping too early.** The standard deviations settle long after the means. So look at the curves before the
-# predictions: the ELBO has to be level.
+# predictions: the ELBO must have levelled off.
 
 figure, axes = plt.subplots(1, 3, figsize=(7.4, 2.4), layout="constrained")
 plotting.loss_curves(posterior.history, axes)
@@ -154,10 +154,10 @@ right.set(title="20 of the networks behind them", xlabel="x")
 plt.show()
 
 # %%
-# Read the two panels together. Inside the data the drawn networks lie on top of each other, and what is left is the
-# noise. Outside they fan out, and the epistemic band with them. The bands are nothing but the spread of such curves.
+# Read the two panels together. Inside the data the drawn networks coincide, and only the noise is left. Outside they
+# fan out, and the epistemic band widens with them. The bands show the spread of such curves.
 #
-# How often does the band of two standard deviations hold the truth?
+# How often does the band of two standard deviations contain the truth?
 
 outside = grid.flatten().abs() > 0.5
 inside_band = ((prediction.mean - truth).abs() <= 2 * prediction.total.sqrt()).flatten()
@@ -165,12 +165,12 @@ for name, rows in (("inside the data", ~outside), ("outside", outside)):
     print(f"the band holds the truth at {float(inside_band[rows].float().mean()):.0%} of the places {name}")
 
 # %%
-# Outside it holds less than it promises: the network does not know that sines turn back, and its prior says "straight
-# on". **A posterior is only as wise as its prior.** Its uncertainty tells you *that* you left the data; it does not
-# promise to cover whatever is there.
+# Outside it contains the truth less often than it promises: the network does not know that sines turn back, and its
+# prior says "straight on". **A posterior is only as wise as its prior.** Its uncertainty tells you *that* you left the
+# data; it does not promise to cover whatever is there.
 #
-# **Trap: the KL weight.** Much code weighs the divergence down, for better accuracy. This is what happens at the end
-# of that road, weight 0:
+# **Trap: the KL weight.** Much code reduces the weight of the divergence, for better accuracy. Its extreme case is
+# weight 0:
 
 point = pb.fit_svi(
     model,
@@ -191,7 +191,8 @@ ax.set(title="KL weight 0: back to a plain network", ylim=(-20, 20))
 plt.show()
 
 # %%
-# Nothing holds the standard deviations up any more, and the network is sure of itself again. A weight between 0 and 1
+# Then nothing keeps the standard deviations from shrinking, and the network is sure of itself again. A weight between 0
+# and 1
 # can be a fair compromise for large networks, but say so where you report results: it is not the posterior of the
 # prior that you wrote down.
 #

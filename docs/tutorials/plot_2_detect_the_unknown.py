@@ -4,8 +4,8 @@ r"""Detect the unknown
 A classifier that was trained on garments calls every digit a garment. Can it at least notice?
 
 A plain network spreads its softmax over the classes that it knows; nothing in it means "none of these". A Bayesian
-network draws many classifiers that agree on what the data taught them. On the rest they disagree, and the
-disagreement can be measured.
+network draws many classifiers that agree on what the data taught them. Elsewhere they disagree, and the disagreement
+can be measured.
 
 With FashionMNIST and MNIST at hand (``$PYRO_BNN_DATA``, or ``pyro-bnn train fashion-mnist --download``) the known kinds
 are garments and the unknown are handwritten digits. Without them, the known kinds are scikit-learn's small digits 0 to
@@ -51,8 +51,8 @@ for row, (name, images) in zip(axes, (("known", x_test), ("unknown", unknown)), 
 plt.show()
 
 # %%
-# No unknown image takes part in training, and none in choosing a setting. **Trap:** a detector that has seen its test
-# unknowns is a classifier with one more class, and will miss the next kind.
+# No unknown image takes part in training, and none in choosing a setting. **Trap:** a detector that was tuned on its
+# test unknowns is a classifier with one more class, and will miss the next kind.
 #
 # A plain network, for comparison
 # -------------------------------
@@ -129,8 +129,8 @@ plotting.vote_histograms(pictures, votes, classes, titles=[*["known"] * 3, *["un
 plt.show()
 
 # %%
-# For most known images nearly all votes go to one class. For most unknown ones they scatter: each drawn network has its
-# own idea, since the data never told it what to think of such strokes.
+# For most known images nearly all votes go to one class. For most unknown ones they scatter: the drawn networks answer
+# differently, since the data never told them what to make of such strokes.
 #
 # A number for the disagreement
 # -----------------------------
@@ -142,7 +142,7 @@ plt.show()
 # - aleatoric: each drawn network hesitates. A shirt that could be a coat; more data would not help.
 # - epistemic, the *mutual information*: the networks contradict each other. More data of that kind would help.
 #
-# An image of an unknown kind should stand out in the second.
+# An image of an unknown kind should stand out in the epistemic part.
 
 print("mean, in nats       total   aleatoric   epistemic")
 for name, prediction in (("known", known_prediction), ("unknown", unknown_prediction)):
@@ -172,8 +172,8 @@ plotting.detection_curves(known_scores, unknown_scores, axes=axes.ravel())
 plt.show()
 
 # %%
-# Each curve says what share of the images has a score below the value on the axis: the further apart the two curves,
-# the better. The last panel has the ROC curves; the area below one, the AUROC, is the probability that a random unknown
+# Each curve shows the share of images with a score below the value on the axis: the further apart the two curves, the
+# better. The last panel has the ROC curves; the area below one, the AUROC, is the probability that a random unknown
 # image has a larger score than a random known one (0.5 is guessing, 1 perfect).
 #
 # A rule for work
@@ -188,7 +188,7 @@ print(f"threshold {float(threshold):.3f} nats: {caught:.1%} of the unknown image
 print(f"accuracy on the known images that are answered: {answered_accuracy:.1%} instead of {accuracy:.1%}")
 
 # %%
-# The same number that finds the unknown also finds mistakes: accuracy on the rest rises.
+# The same score that finds the unknown also finds mistakes: accuracy on the remaining images rises.
 #
 # Which unknown images slip through? Look at them; there is always something to learn.
 
@@ -198,7 +198,7 @@ plotting.vote_histograms(unknown[slipped], unknown_prediction.votes[slipped], cl
 plt.show()
 
 # %%
-# These look, to the drawn networks, like a kind that they know.
+# To the drawn networks, these look like a known kind.
 #
 # **Trap: the KL weight again.** If it is below 1, as it is here for garments, the posterior is colder than Bayes'
 # rule says. Cold posteriors classify better and notice less. Accuracy, calibration and detection must be judged on

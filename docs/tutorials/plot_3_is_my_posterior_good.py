@@ -1,7 +1,7 @@
 r"""Is my posterior any good?
 =========================
 
-A fit always returns something. This tutorial asks, from the cheapest check to the dearest, whether it is the posterior.
+A fit always returns something. This tutorial checks, from cheap to expensive, whether it is a good posterior.
 
 1. Read the status, and ``diagnose`` what each layer learned: seconds.
 2. Measure the noise of the gradients: did the optimizer follow a signal? Seconds.
@@ -40,15 +40,15 @@ print(fitted.status)
 # %%
 # Check 1: what did the weights learn?
 # ------------------------------------
-# The status says that the objective is level. That is necessary, and not sufficient: a bad objective can be level
+# The status says that the objective is level. That is necessary but not sufficient: the wrong objective can be level
 # too. So look at the weights, site by site.
 
 print(fitted.diagnose())
 
 # %%
 # "At prior" is the share of weights that learned next to nothing, "collapsed" the share whose draws are all the same
-# number. Some weights at the prior are normal: here the data need fewer than 20 units. What would be bad? Two
-# mistakes that are made every day:
+# number. Some weights at the prior are normal: here the data need fewer than 20 units. What would a bad fit look like?
+# Here are two common mistakes:
 #
 # - a divergence that is counted many times over, such as once for every row in a loss that is a mean over rows. That
 #   is a KL weight far above 1. (Another way to get it, a wrong ``num_data``, is refused.)
@@ -76,14 +76,14 @@ plt.show()
 
 # %%
 # In the middle the network has learned nothing and says so with bands that ignore the data. On the right it fits the
-# data and is certain in the gap, where it has seen nothing. The picture alone would not have told you which of the
-# two faults is in the code; the sentences above do, with the remedies.
+# data and is certain in the gap, where it has seen nothing. The picture alone would not tell which of the two mistakes
+# is in the code; the messages above do, with the remedies.
 #
 # Check 2: how noisy are the gradients?
 # -------------------------------------
 # Variational inference follows gradients that are drawn at random. ``gradient_noise`` holds the parameters still and
-# measures signal and noise. At an optimum the signal is 0; before, a ratio far below 1 means that most of each step
-# goes in a random direction.
+# measures signal and noise. At an optimum the signal is 0; before that, a ratio far below 1 means that most of each
+# step goes in a random direction.
 
 start = pb.MeanFieldGuide(model, init=pb.NetworkInit(scale=0.02))
 for name, guide in (("at the start", start), ("at the end", fitted)):
@@ -94,17 +94,18 @@ for name, guide in (("at the start", start), ("at the end", fitted)):
         print(f"{name:13} {kind:25} signal {signal:8.1f}   noise {noise:8.1f}   ratio {signal / noise:7.2f}")
 
 # %%
-# At the start the signal stands out. At the end noise is all that is left, which is what an optimum looks like. Local
-# reparameterisation has less of it, so the fit can settle closer; ``fit`` chose it by itself, as its status said.
+# At the start the signal stands out. At the end only noise is left, as it should be at an optimum. Local
+# reparameterisation has less noise, so the fit can settle closer to the optimum; ``fit`` chose it by default, as its
+# status said.
 #
 # **Trap:** a small signal is good news only together with a level objective. With a learning rate that is too high a
 # fit dances around the optimum; with one that is too low it never gets there.
 #
 # Check 3: the yardstick
 # ----------------------
-# NUTS draws from the exact posterior of the same model. It takes longer, and it is the only check that can tell what
-# the guide *cannot* represent. If your problem is too large for it, use a small one of the same kind: fewer rows,
-# fewer units.
+# NUTS draws from the exact posterior of the same model. It takes longer, and it is the only check that shows what the
+# guide *cannot* represent. If your problem is too large for it, use a small one of the same kind: fewer rows, fewer
+# units.
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", pb.ConvergenceWarning)  # the status says the same
@@ -112,8 +113,8 @@ with warnings.catch_warnings():
 print(chains.status)
 
 # %%
-# A yardstick has to be checked first. R-hat compares four chains that started far apart: above 1.01 they have not
-# found the same posterior. The effective sample size says how many independent draws they are worth; 400 are enough
+# The yardstick itself must be checked first. R-hat compares four chains that started far apart: above 1.01 they have
+# not found the same posterior. The effective sample size says how many independent draws they are worth; 400 are enough
 # here. If a sentence after these numbers says what to try, do that before you believe what follows.
 #
 # **Trap: R-hat of weights.** Hidden units can swap places without changing the function, and each chain has its own
@@ -151,17 +152,17 @@ plt.show()
 #
 # What to do
 # ----------
-# - Predictions inside the data: the mean-field is fine; its total band is dominated by the noise.
-# - Decisions that hang on the gap: use NUTS where it is affordable, or a guide with correlations.
-# - Whatever you choose, keep such a comparison on a small problem beside your code, and run it when the model
-#   changes.
+# - Predictions inside the data: the mean-field fit is fine; the noise dominates its total band.
+# - Decisions that depend on the gap: use NUTS where it is affordable, or a guide with correlations.
+# - Whatever you choose, keep such a comparison on a small problem beside your code, and run it when the model changes.
 #
-# **Trap:** a better ELBO is not a better posterior in every region. The ELBO weighs the places where data are.
+# **Trap:** a better ELBO is not a better posterior in every region. The ELBO depends on the places where there are
+# data.
 #
 # Exercises
 # ---------
 # 1. Add ``pb.LowRankGuide(model, rank=10)`` to the comparison. Where is it better than the mean-field?
-# 2. Give NUTS twice, with two seeds. The distances of the second to the first are the noise of the yardstick.
+# 2. Give NUTS twice, with two seeds. The distance of the second run from the first is the noise of the yardstick.
 # 3. Use ``kl_weight=0.3`` in ``pb.fit``. Which region gains, and which loses?
 # 4. Use 20 data points, then 500, with ``data.regression_problem(20, noise=2.0, gap=0.5)``. Does the mean-field come
 #    closer to NUTS with more data?

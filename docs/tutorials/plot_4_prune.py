@@ -1,11 +1,11 @@
 r"""Prune: which weights does the network need?
 ==============================================
 
-A posterior knows the standard deviation of each weight. A weight whose mean is within its own standard deviation of 0
-could as well be 0, so remove it.
+A posterior has a standard deviation for each weight. A weight whose mean is within its own standard deviation of 0
+might as well be 0, so remove it.
 
 We train a classifier of scikit-learn's digits, look at the signal-to-noise ratios of its weights, remove nineteen of
-every twenty, train what is left a little further, and end with a plain sparse network.
+every twenty, train the rest a little further, and end with a plain sparse network.
 """
 
 # %%
@@ -47,8 +47,8 @@ plt.show()
 
 # %%
 # Most weights of the first layer are below 0 dB: the data did not need them, and the prior pulled them back. Where
-# are they? Each of the 100 hidden units looks at 8 x 8 pixels; the mean ratio of each pixel over all units says which
-# pixels count.
+# are they? Each of the 100 hidden units sees 8 x 8 pixels; the mean ratio of each pixel over all units shows which
+# pixels matter.
 
 first = next(iter(ratios.values()))
 figure, (left, right) = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
@@ -82,7 +82,7 @@ plt.show()
 # Prune, then train on
 # --------------------
 # ``prune`` returns a posterior like any other. Removed weights are exactly 0 in every draw, and stay 0 when the guide
-# is trained further. So cut deep, and let the rest adapt:
+# is trained further. So remove many, and let the rest adapt:
 
 
 def describe(name: str, pruned: pb.GuidePosterior) -> float:
@@ -101,15 +101,15 @@ for fraction in (0.98, 0.95):
     print(f"{'':28} last ELBO {small.history.elbo[-1]:.0f} nats, of all weights {posterior.history.elbo[-1]:.0f}")
 
 # %%
-# What was broken at 98 % is mended to a good part; with a twentieth of its weights the network is about as good as
-# with all of them. And the ELBO is far higher, since a weight that is gone costs no divergence. **Trap:** the two
-# ELBOs are bounds for different models, so the difference is no evidence that the small one is "right"; it does say
-# that the large one pays for weights that it does not use.
+# Further training repairs much of the damage at 98 %; with a twentieth of its weights the network is about as good as
+# with all of them. And the ELBO is far higher, since a removed weight costs no divergence. **Trap:** the two ELBOs are
+# bounds for different models, so the difference is no evidence that the small one is "right"; it does show that the
+# large one pays for weights that it does not use.
 #
 # A plain sparse network
 # ----------------------
-# For deployment, take the mean weights of what is left as an ordinary ``nn.Module``. Layers with few weights left are
-# stored sparsely.
+# For deployment, turn the mean weights of the pruned posterior into an ordinary ``nn.Module``. Layers with few weights
+# left are stored sparsely.
 
 sparse = pruning.sparse_network(model, small.median())
 print(sparse)

@@ -1,1 +1,1 @@
-"""What every room uses: checks, files, scopes, processes, records, inputs, and running modules."""
+"""Code shared by the whole package: checks, files, scopes, processes, records, inputs, and running modules."""

@@ -1,4 +1,4 @@
-"""Long computations that write their state to a file now and then, and end in order when a signal asks them to."""
+"""Long computations that write their state to a file at intervals and stop cleanly on a signal."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from .files import write_state
 from .processes import Processes
 
 SHARE = 0.02
-"""Heuristic: largest share of the time that is spent on writing states at the ends of epochs."""
+"""Heuristic: largest share of the time spent on writing states at the ends of epochs."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what `kill`, `docker stop` and most job schedulers send first."""
@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """File that a long computation writes its state to, and how often.
+    """The file to which a long computation writes its state, and how often.
 
     Args:
         path: The file; its folder must exist.
@@ -43,13 +43,14 @@ class Checkpoint:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended a computation after a step, with its state in a file; the message says how to go on."""
+    """A signal ended a computation after a step; its state is in a file, and the message says how to resume."""
 
 
 class Keeper:
     """Writes the state of a computation when that is due; a signal makes it write at once and end the computation.
 
-    All processes write and stop together; process 0 holds the file. Messages call the file `name`, if it has one.
+    All processes write and stop together; only process 0 writes the file. Messages use `name`, if given, instead of the
+    path.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Keeper:
     def end_epoch(self, state: Callable[[], Mapping[str, Any]], *, is_last: bool) -> None:
         """Note that an epoch is done; its state is written, unless epochs are so short that this would be slow.
 
-        After the last one the state is written in any case, and no signal stops the computation.
+        After the last epoch the state is always written, and no signal stops the computation.
         """
         if self._checkpoint is None:
             return
@@ -111,7 +112,7 @@ def keeping(
     processes: Processes | None = None,
     name: str | Path | None = None,
 ) -> Iterator[Keeper]:
-    """A context for a computation that writes checkpoints. Without one, signals act as they did.
+    """A context for a computation that writes checkpoints. Without a checkpoint, signals act as usual.
 
     The file must not exist yet, unless it is the one to resume from.
     """
@@ -130,7 +131,7 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.stat()
-    except (OSError, ValueError) as error:  # a link in a circle, a name that is too long or has a null character
+    except (OSError, ValueError) as error:  # a loop of links, a name that is too long or contains a null character
         raise OSError(f"`checkpoint` cannot be {str(path)[:100]!r} ({error}); choose another path.") from error
     if path.exists() and not (resume is not None and Path(resume).exists() and path.samefile(resume)):
         raise FileExistsError(
@@ -151,10 +152,10 @@ def check_target(path: Path, resume: str | Path | None, name: str | Path) -> Non
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """A context in which the first SIGINT or SIGTERM only asks to stop, and a second one acts as it would without.
+    """A context in which the first SIGINT or SIGTERM only requests a stop, and a second one acts as usual.
 
-    Signals belong to the main thread. In other threads, and for a signal that the process ignores, nothing changes. The
-    context yields a function that says whether a signal has asked.
+    Only the main thread receives signals. In other threads, and for ignored signals, nothing changes. The context
+    yields a function that returns whether a stop was requested.
     """
     asked = threading.Event()
     before: dict[int, Any] = {}
@@ -172,7 +173,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 handler = signal.getsignal(number)
-                if handler not in (signal.SIG_IGN, None):  # None: set by C, and could not be restored
+                if handler not in (signal.SIG_IGN, None):  # None: the handler was set by C and could not be restored
                     before[number] = handler
                     signal.signal(number, ask)
         yield asked.is_set

@@ -17,7 +17,7 @@ def is_number(value: object) -> bool:
 
 
 def as_float(value: object) -> float:
-    """A real number as a float: infinity if it is beyond all floats, and NaN for what is no number."""
+    """A real number as a float: infinity if it is beyond all floats, NaN if it is not a number."""
     if not is_number(value):
         return math.nan
     try:
@@ -27,7 +27,7 @@ def as_float(value: object) -> float:
 
 
 def got(value: object) -> str:
-    """A value as a message shows it; a whole number of hundreds of digits by its size."""
+    """A value as a message shows it; a whole number of hundreds of digits is shown by its size."""
     found = as_float(value)
     if math.isinf(found) and not isinstance(value, float):
         return f"a number {'below -' if found < 0 else 'above '}{sys.float_info.max:.2g}"
@@ -43,7 +43,7 @@ def positive(name: str, value: float) -> float:
 
 
 def scale_in(name: str, value: float | Tensor, dtype: torch.dtype) -> None:
-    """Raise unless a dtype can hold scales above 0 and one divided by their squares."""
+    """Raise unless a dtype can represent the scales (above 0) and the inverses of their squares."""
     largest = torch.finfo(dtype).max
     ends = (value.min().item(), value.max().item()) if isinstance(value, Tensor) else (value, value)
     low, high = map(as_float, ends)
@@ -88,7 +88,7 @@ def at_least(name: str, value: int, minimum: int) -> int:
 
 
 def in_memory(name: str, count: int, num_bytes: int, remedy: str = "ask for fewer") -> None:
-    """Raise if so many things of `num_bytes` each need more than the memory of this machine."""
+    """Raise if `count` items of `num_bytes` each exceed the memory of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if count * num_bytes > memory:
         raise ValueError(
@@ -161,12 +161,12 @@ def finite(name: str, value: Tensor) -> None:
 
 
 def shape(value: Tensor) -> tuple[int, ...]:
-    """The shape as a plain tuple, which prints short."""
+    """The shape as a plain tuple, which prints compactly."""
     return tuple(value.shape)
 
 
 def described(value: object) -> str:
-    """What a value is, for a message that says what it should be."""
+    """The type of a value, for a message that says what was expected."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 

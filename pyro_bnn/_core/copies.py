@@ -11,7 +11,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def copied(module: M) -> M:
-    """A deep copy of a module, also of one that keeps tensors of its last call.
+    """A deep copy of a module, even of one that keeps tensors of its last call.
 
     Layers with `torch.nn.utils.weight_norm` or `torch.nn.utils.prune` keep the weight that they computed, and some
     networks keep their attention or their output. torch refuses to copy such tensors, because they have a history; here

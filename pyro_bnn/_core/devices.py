@@ -1,12 +1,12 @@
-"""What a program must know about the device of its tensors."""
+"""Whether reading a tensor makes the program wait for its device."""
 
 import torch
 
 
 def reads_wait(device: torch.device) -> bool:
-    """Whether a program that reads a value of a tensor waits for it, as on every device but the CPU.
+    """Whether a program that reads a value of a tensor waits for the device; true of every device but the CPU.
 
-    Operations are put into such a device's queue, and the program goes on. A read of a value empties the queue, so the
-    device is idle until the program has put the next operations into it.
+    The program puts operations into such a device's queue and continues at once. To read a value it waits until the
+    queue is empty, so the device is then idle until new operations arrive.
     """
     return device.type != "cpu"

@@ -1,4 +1,4 @@
-"""Packages that are installed only where they are wanted."""
+"""Optional packages, imported when needed."""
 
 import importlib
 from typing import Any
@@ -7,13 +7,13 @@ from .scope import filtered_warnings
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """A package that a part of this one needs is not installed; the message says how to get it."""
+    """An optional package is not installed; the message says how to install it."""
 
 
 def optional(module: str, package: str, extra: str, *, root: str | None = None) -> Any:
-    """A module of another package, imported when it is needed: that is slow, and some warn.
+    """Import an optional package when it is needed: importing is slow, and some packages warn.
 
-    An installed package that cannot be imported, or that lacks a package of its own, raises its own error.
+    If the package is installed but fails to import, its own error is raised.
     """
     root = module.partition(".")[0] if root is None else root
     try:

@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, carry a checksum, and hold no code.
 
 A state is plain data: None, numbers, texts, tensors, and lists, tuples and dictionaries of these. Its tensors are
-stored as safetensors, everything else as JSON in the header, and the SHA-256 of both beside it.
+stored as safetensors, and everything else as JSON in the header, together with the SHA-256 of both.
 """
 
 import glob
@@ -25,20 +25,20 @@ from torch import Tensor
 
 FORMAT = "pyro_bnn"
 VERSION = 1
-"""Version of the format; a file of a later one is refused."""
+"""Version of the format; files of later versions are refused."""
 
 MANY = 16
-"""Lists of at least so many floats are stored as one tensor."""
+"""Lists of at least this many floats are stored as one tensor."""
 
 
 class DamagedFileError(ValueError):
-    """A file is not what was written: its checksum or its structure is wrong."""
+    """A file is damaged: its checksum or its structure is wrong."""
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file that appears whole or not at all: a file beside it is written, synchronised, and renamed.
+    """Write a file that appears whole or not at all: a temporary file beside it is written, synchronised, and renamed.
 
-    What a symbolic link points to is replaced, and not the link. After an error the file is as it was before.
+    If the path is a symbolic link, the target is replaced and the link stays. After an error the file is unchanged.
     """
     target = Path(path).resolve()
     _remove_parts_of_dead_processes(target)
@@ -55,7 +55,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         part.unlink(missing_ok=True)
         if (
             isinstance(error, OSError) and error.errno is not None and error.filename is None
-        ):  # a full disk: the system names no file
+        ):  # a full disk: the system's error names no file
             error.filename = str(target)
         raise
     synchronise(target.parent)
@@ -72,13 +72,13 @@ def check_name(path: str | Path) -> None:
 
 
 def _part_of(target: Path, process: int, thread: str) -> str:
-    """Name of the file beside it, or a pattern; it says which process on which machine writes it."""
+    """Name of the temporary file, or a glob for it; the name contains the writing process and machine."""
     machine = zlib.crc32(platform.node().encode())
     return f".{target.name}.{machine:x}-{process}-{thread}.part"
 
 
 def _remove_parts_of_dead_processes(target: Path) -> None:
-    """A process that was killed while it wrote has left its file behind."""
+    """A process that was killed while writing leaves its temporary file behind."""
     before, after = _part_of(target, 0, "*").split("-0-")
     for part in target.parent.glob(f"{glob.escape(before)}-*-{after}"):
         process = part.name[len(before) + 1 :].partition("-")[0]
@@ -87,7 +87,7 @@ def _remove_parts_of_dead_processes(target: Path) -> None:
 
 
 def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # where signal 0 would end the process
+    if os.name == "nt":  # on Windows, signal 0 would end the process
         return True
     try:
         os.kill(process, 0)
@@ -99,7 +99,7 @@ def _is_alive(process: int) -> bool:
 
 
 def synchronise(folder: Path) -> None:
-    """Make a renaming last through a loss of power, where the system lets folders be opened."""
+    """Make a renaming survive a loss of power, where the system lets folders be opened."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -120,7 +120,7 @@ def write_state(path: str | Path, kind: str, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read what :func:`write_state` wrote, on the CPU; the file cannot run code."""
+    """Read what :func:`write_state` wrote, onto the CPU; the file cannot run code."""
     check_name(path)
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}; pass a {kind} that pyro_bnn wrote.")
@@ -128,7 +128,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-            digest = _digest(metadata, tensors)  # of what is written: a copy of a boolean is 0 or 1
+            digest = _digest(metadata, tensors)  # values as stored: a copy of a boolean is 0 or 1
             tensors = {name: value.clone() for name, value in tensors.items()}  # results depend on the alignment
     except (safetensors.SafetensorError, OSError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise DamagedFileError(
@@ -160,7 +160,7 @@ def read_state(path: str | Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def understood(path: str | Path, kind: str) -> Iterator[None]:
-    """A context for reading a file whose checksum is right but which may be forged: it raises `DamagedFileError`."""
+    """A context for reading a file that may be forged although its checksum is right; raises `DamagedFileError`."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -172,9 +172,9 @@ def understood(path: str | Path, kind: str) -> Iterator[None]:
 
 
 def raw_bytes(value: Tensor) -> memoryview:
-    """The bytes of a tensor on the CPU, row after row."""
+    """The bytes of a tensor on the CPU, in row-major order."""
     flat = value.detach().reshape(-1)
-    if flat.stride(0) != 1:  # a single number may have any stride
+    if flat.stride(0) != 1:  # for a tensor of one element any stride is valid
         flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().data
 
@@ -195,7 +195,7 @@ def _add(digest: Any, part: bytes) -> None:
 
 
 def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
-    """The value as JSON, with a reference in the place of each tensor, which is put into `tensors`."""
+    """The value as JSON; each tensor is put into `tensors` and replaced by a reference."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Tensor):
@@ -215,7 +215,7 @@ def _encoded(value: object, tensors: dict[str, Tensor], where: str) -> Any:
 
 
 def _stored(value: Tensor, tensors: dict[str, Tensor]) -> str:
-    """Put a copy with memory of its own into `tensors`; returns its name there."""
+    """Put a separate copy into `tensors`; returns its name there."""
     name = str(len(tensors))
     tensors[name] = value.detach().to("cpu", copy=True).contiguous()
     return name
@@ -230,7 +230,7 @@ def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return tensors[content]
     if kind == "floats":
         return tensors[content].tolist()
-    if kind in ("dict", "counter"):  # `MultiStepLR` has a counter
+    if kind in ("dict", "counter"):  # `MultiStepLR` has a `Counter`
         pairs = {_decoded(key, tensors): _decoded(item, tensors) for key, item in content}
         return Counter(pairs) if kind == "counter" else pairs
     items = [_decoded(item, tensors) for item in content]

@@ -1,4 +1,4 @@
-"""Runs of a module with given tensors instead of its own parameters."""
+"""Calls of a module with given tensors instead of its own parameters."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +14,10 @@ from .scope import EXCLUSIVE, filtered_warnings
 
 
 def parameter_to_buffer(net: nn.Module, path: str) -> None:
-    """Turn a parameter into a buffer, which is not learnable but moves with the module to another device."""
+    """Turn a parameter into a buffer: not learnable, but it still moves with the module to another device."""
     owner, attribute = _owner(net, path)
     value = owner._parameters.pop(attribute, None)
-    if value is not None:  # None if done already: one module may have several names
+    if value is not None:  # None if already done: a module may have several names
         if value.is_complex():
             raise ValueError(
                 f"random weights must be real, got `{path}` of {value.dtype}; leave it out of `where`, or make it of "
@@ -27,7 +27,7 @@ def parameter_to_buffer(net: nn.Module, path: str) -> None:
 
 
 def _owner(net: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """The module that owns a parameter, and its name there; `get_submodule` takes three times as long in a step."""
+    """The module that owns a parameter, and its name there; three times as fast as `get_submodule`."""
     *prefix, attribute = path.split(".")
     owner: nn.Module | None = net
     for part in prefix:
@@ -51,7 +51,7 @@ def num_axes(net: nn.Module, path: str) -> int:
 
 
 def num_lead_axes(net: nn.Module, tensors: Mapping[str, Tensor]) -> int:
-    """Largest number of axes that tensors have more than the parameters or buffers whose paths they have."""
+    """Largest number of leading axes that tensors have in addition to those of their parameters or buffers."""
     return max(value.dim() - num_axes(net, path) for path, value in tensors.items())
 
 
@@ -59,7 +59,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
-    """Make an embedding layer with a random weight return the true gradient; do nothing for other layers.
+    """Make an embedding layer with a random weight return the true gradient; other layers are unchanged.
 
     A sparse gradient becomes a dense one with the same numbers, since the gradient of the prior is dense.
     """
@@ -83,8 +83,8 @@ def prepare_embedding(net: nn.Module, path: str, name: str) -> None:
 def as_used(net: nn.Module, path: str, value: Tensor) -> Tensor:
     """The value of a random parameter that its layer uses: the padding row of an embedding keeps its first value.
 
-    torch gives the padding row no gradient. If the forward pass used a drawn row, the likelihood would depend on
-    numbers in which it has no gradient.
+    torch gives the padding row no gradient. If the forward pass used the drawn row, the likelihood would depend on
+    numbers for which it has no gradient.
     """
     return _with_padding(*_owner(net, path), value)
 
@@ -99,7 +99,7 @@ def _with_padding(layer: nn.Module, attribute: str, value: Tensor) -> Tensor:
 
 
 def refresh_recurrent_weights(net: nn.Module) -> None:
-    """Make recurrent layers look up their weights at each call; their own list of weights would not see a swap."""
+    """Make recurrent layers look up their weights at each call; their own list of weights would miss a swap."""
     for layer in net.modules():
         if isinstance(layer, nn.RNNBase):
             layer.register_forward_pre_hook(_refresh)
@@ -110,20 +110,20 @@ def _refresh(layer: nn.Module, _: object) -> None:
 
 
 def has_hooks_of_others(layer: nn.Module) -> bool:
-    """Whether a module has hooks, except that of :func:`refresh_recurrent_weights`."""
+    """Whether a module has hooks other than that of :func:`refresh_recurrent_weights`."""
     kinds = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(hook is not _refresh for hooks in kinds for hook in hooks.values())
 
 
 @contextmanager
 def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which the network's random parameters, otherwise buffers, are the given tensors.
+    """A context in which the given tensors replace the network's random parameters, which are otherwise buffers.
 
-    In it they count as parameters, so `next(net.parameters())` finds them too. Other parameters and buffers may be
-    given tensors as well.
+    In the context they count as parameters, so `next(net.parameters())` finds them too. Tensors may also be given for
+    other parameters and buffers.
     """
     owners = [_owner(net, path) for path in tensors]
-    with EXCLUSIVE:  # the network may be shared by threads
+    with EXCLUSIVE:  # threads may share the network
         used = [_with_padding(*owner, value) for owner, value in zip(owners, tensors.values(), strict=True)]
         slots: list[tuple[dict[str, Any], str]] = [(owner._parameters, attribute) for owner, attribute in owners]
         originals = [table.get(attribute) for table, attribute in slots]
@@ -136,15 +136,15 @@ def swapped(net: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
                 if original is not None:
                     table[attribute] = original
                 else:
-                    table.pop(attribute, None)  # None if done already: one module may have several names
+                    table.pop(attribute, None)  # None if already done: a module may have several names
 
 
 ONE_ROW = "Expected more than 1 value per channel"
-"""Beginning of torch's message if batch normalisation in train mode gets one row."""
+"""Beginning of torch's message when batch normalisation in train mode gets one row."""
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], x: Inputs) -> Tensor:
-    """The output of `net` with `tensors` as buffers, by path; like `torch.func.functional_call`, but traceable."""
+    """The output of `net` with `tensors`, by path, as its buffers; like `torch.func.functional_call`, but traceable."""
     try:
         with swapped(net, tensors):
             output = call_network(net, x)
@@ -195,18 +195,18 @@ def _loop(net: nn.Module, tensors: Mapping[str, Tensor], batched: set[str], x: I
 
 
 BatchedNetwork = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-"""Function from weights by path, each with one leading axis of K draws, and x to outputs of shape (K, N, ...)."""
+"""Function from weights by path, each with a leading axis of K draws, and x to outputs of shape (K, N, ...)."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
-"""Layers without parameters that act on each number separately, so they work with further leading axes."""
+"""Elementwise layers without parameters, which accept further leading axes."""
 
 
 def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> BatchedNetwork:
-    """A function that runs a network for many weight draws at once, with gradients: the fastest one that is right.
+    """A function that runs a network for many weight draws at once, with gradients: the fastest correct one.
 
     A chain of linear and elementwise layers becomes batched matrix products; other networks use `torch.func.vmap` if it
-    works. Either is used only if its outputs and gradients agree with a plain loop's; that loop is the last resort.
-    The example has at least two draws of all random weights.
+    works. Either is used only if its outputs and gradients agree with those of a plain loop; otherwise the plain loop
+    is used. The example has at least two draws of all random weights.
     """
     paths = set(example)
 
@@ -225,8 +225,8 @@ def batched(net: nn.Module, example: Mapping[str, Tensor], x: Inputs) -> Batched
 
 @contextmanager
 def ordinary_attention() -> Iterator[None]:
-    """A context without attention's fused operations, which have no rule for many draws at once."""
-    with EXCLUSIVE:  # the switches belong to the process
+    """A context without torch's fused attention, which `vmap` does not support."""
+    with EXCLUSIVE:  # these settings belong to the process
         before = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
@@ -237,7 +237,7 @@ def ordinary_attention() -> Iterator[None]:
 
 
 def as_chain(net: nn.Module, random: set[str], x: Inputs) -> BatchedNetwork | None:
-    """The network as batched matrix products; None unless it is fixed layers, then linear and elementwise ones."""
+    """The network as batched matrix products; None if it has other layers than linear and elementwise ones."""
     if (
         not isinstance(x, Tensor)
         or type(net) is not nn.Sequential
@@ -281,7 +281,7 @@ def _agree(first: BatchedNetwork, second: BatchedNetwork, example: Mapping[str, 
     """Whether two functions that run a network give the same outputs and gradients on the example."""
     results = []
     for run in (first, second):
-        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # then vmap is a loop too
+        with torch.enable_grad(), filtered_warnings("error", "There is a performance drop"):  # vmap would loop too
             given = {path: value.detach().requires_grad_() for path, value in example.items()}
             try:
                 output = run(given, x)

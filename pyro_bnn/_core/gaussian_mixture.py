@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 BISECTIONS = 80
-"""Number of halvings of a bracket: 2^-80 of its width is below the rounding error of any well-determined quantile."""
+"""Number of bisection steps: 2^-80 of the bracket's width is below the rounding error of any well-determined
+quantile."""
 
 
 def normal_cdf(z: Tensor) -> Tensor:
-    """Distribution function of N(0, 1), exact to rounding also in the lower tail, where ``torch.special.ndtr`` is 0."""
+    """Distribution function of N(0, 1), accurate in the lower tail, where ``torch.special.ndtr`` is 0."""
     return 0.5 * torch.erfc(z * -math.sqrt(0.5))
 
 
@@ -23,8 +24,8 @@ def mixture_cdf(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tenso
 def mixture_icdf(weights: Tensor, loc: Tensor, scale: Tensor, q: Tensor) -> Tensor:
     """Quantile of the probability q, by bisection between the quantiles of the components.
 
-    q has shape (...), the parameters of the components (..., M). For q above one half the mixture is reflected at 0:
-    1 - q is exact there, and the lower tail keeps all its digits, so both tails do.
+    q has shape (...), the parameters of the components (..., M). For q above one half the mixture is reflected at 0: 1
+    - q is exact there and the lower tail is accurate, so both tails are accurate.
     """
     weights, loc, scale, q = weights.double(), loc.double(), scale.double(), q.double()
     sign = torch.where(q <= 0.5, 1.0, -1.0).to(q)
@@ -46,8 +47,8 @@ def mixture_crps(weights: Tensor, loc: Tensor, scale: Tensor, y: Tensor) -> Tens
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma_i^2) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sigma_i^2+\sigma_j^2)
 
-    with the mean absolute value :math:`A(\mu, \sigma^2)` of a Gaussian (Grimit et al., 2006). The pairs are summed
-    component by component, so memory grows with M, and time with the square of M.
+    where :math:`A(\mu, \sigma^2)` is the mean absolute value of a Gaussian (Grimit et al., 2006). A loop over
+    components sums the pairs, so memory grows with M, and time with the square of M.
     """
     weights, loc, scale, y = weights.double(), loc.double(), scale.double(), y.double()
     total = (weights * _mean_absolute(y.unsqueeze(-1) - loc, scale)).sum(-1)

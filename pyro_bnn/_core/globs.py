@@ -29,7 +29,7 @@ MOST_NAMES = 8
 
 
 def advice(glob: str, names: Sequence[str]) -> str:
-    """For a message: what to write instead of a glob that matches none of the names.
+    """For a message: a suggestion to replace a glob that matches none of the names.
 
     >>> advice("net.*.wieght", ["net.0.weight", "net.0.bias"])
     "write 'net.*.weight'"
@@ -49,7 +49,7 @@ def advice(glob: str, names: Sequence[str]) -> str:
 
 
 def _corrected(glob: str, names: Sequence[str]) -> str:
-    """The glob with each component that occurs in no name replaced by the nearest one that does."""
+    """The glob with each unknown component replaced by the most similar one in the names."""
     known = sorted({part for name in names for part in name.split(".")})
     parts = []
     for part in glob.split("."):

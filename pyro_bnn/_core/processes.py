@@ -1,4 +1,4 @@
-"""The processes that share a computation by `torch.distributed`, and what they say to each other."""
+"""The processes that share a computation by `torch.distributed`, and the messages between them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,51 +10,51 @@ from torch import Tensor
 from typing_extensions import Self
 
 GOLDEN = 0x9E3779B97F4A7C15
-"""Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that they are far apart."""
+"""Distance between the seeds of two processes: 2**64 divided by the golden ratio, so that seeds are far apart."""
 
 LONG = 2**16
-"""Heuristic: number of elements from which on a tensor is sent by itself."""
+"""Heuristic: tensors of at least this many elements are sent one by one."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a computation."""
+    """The processes that share a computation."""
 
     rank: int = 0
     count: int = 1
 
     @classmethod
     def present(cls) -> Self:
-        """Those of the process group that `torch.distributed` has; a single one if there is none."""
+        """The processes of `torch.distributed`'s process group; a single one if there is none."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property
     def are_many(self) -> bool:
-        """Whether there is more than one."""
+        """Whether there is more than one process."""
         return self.count > 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this process has number 0."""
+        """Whether this process has rank 0."""
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """The seed of this process; that of process 0 is the given one."""
+        """The seed of this process; process 0 gets the given seed."""
         return (seed + self.rank * GOLDEN) % 2**63
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor, in place, by its sum over all processes."""
         if self.are_many:
             for tensor in tensors:
-                sent = tensor.contiguous()  # the tensor itself, unless it lies in another order
+                sent = tensor.contiguous()  # the tensor itself, unless its memory has another order
                 dist.all_reduce(sent)
                 if sent is not tensor:
                     tensor.copy_(sent)
 
     def sum_joined_(self, tensors: Sequence[Tensor]) -> None:
-        """Like :meth:`sum_`; small tensors travel together, since each message takes its time."""
+        """Like :meth:`sum_`; small tensors are sent together, since each message has a cost."""
         self.sum_([tensor for tensor in tensors if tensor.numel() >= LONG])
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             small = [tensor for tensor in tensors if tensor.numel() < LONG and tensor.dtype == dtype]
@@ -66,16 +66,16 @@ class Processes:
                 tensor.copy_(total.view_as(tensor))
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor, in place, by that of process 0."""
+        """Replace each tensor, in place, by process 0's."""
         if self.are_many:
             for tensor in tensors:
                 sent = tensor.contiguous()
-                dist.broadcast(sent.reshape(-1).view(torch.uint8), 0)  # as bytes: not every type can be sent
-                if sent is not tensor and not torch.equal(sent, tensor):  # one that repeats numbers takes no copy
+                dist.broadcast(sent.reshape(-1).view(torch.uint8), 0)  # as bytes: some dtypes cannot be sent
+                if sent is not tensor and not torch.equal(sent, tensor):  # an expanded tensor takes no copy
                     tensor.copy_(sent)
 
     def from_first(self, value: Any) -> Any:
-        """The value that process 0 has; it must be possible to pickle it."""
+        """Process 0's value; it must be picklable."""
         if not self.are_many:
             return value
         values = [value]
@@ -94,13 +94,13 @@ class Processes:
         """For each flag, whether it is set in any process."""
         if not self.are_many:
             return list(flags)
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from a GPU only
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # NCCL sends from GPUs only
         counts = torch.tensor([float(flag) for flag in flags], device=device)
         dist.all_reduce(counts)
         return [count > 0 for count in counts.tolist()]
 
     def require_same(self, values: dict[str, str]) -> None:
-        """Raise in all processes unless they have the same values, which are words by a name."""
+        """Raise in all processes unless they have the same values, which are given as texts by name."""
         theirs = self.gathered(values)
         for name in values:
             different = next((i for i, other in enumerate(theirs) if other.get(name) != theirs[0].get(name)), None)

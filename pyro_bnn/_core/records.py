@@ -1,4 +1,4 @@
-"""Dataclasses as plain data and back, with every field checked by name: what a file holds may be anything."""
+"""Dataclasses as plain data and back, with every field checked by name, because a file may hold anything."""
 
 import math
 from collections.abc import Mapping
@@ -25,9 +25,8 @@ def plain(value: Any) -> Any:
 def record(kind: type[T], values: object, where: str) -> T:
     """A dataclass from the result of :func:`plain`.
 
-    Fields may be numbers, which must be finite (whole numbers: of 64 bits), truth values, texts, tensors, dataclasses,
-    and optional ones, lists, tuples and dictionaries of these. Messages name the field that is wrong, as a part of
-    `where`.
+    Fields may be finite numbers (whole numbers: of 64 bits), booleans, texts, tensors, dataclasses, and optional
+    values, lists, tuples and dictionaries of these. Messages name the wrong field, after `where`.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # T is a dataclass
@@ -38,7 +37,7 @@ def record(kind: type[T], values: object, where: str) -> T:
 
 
 def _checked(value: Any, hint: Any, where: str) -> Any:
-    """The value as a field with this annotation."""
+    """The value, converted to the annotated type of a field."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is UnionType:
         (other,) = [argument for argument in arguments if argument is not NoneType]
@@ -65,10 +64,10 @@ def _items(value: Any, hint: Any, where: str) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"`{where}` must be a list, got {_shown(value)}.")
     if hint is float and all(type(item) is float for item in value) and all(map(math.isfinite, value)):
-        return list(value)  # a history may have a million
+        return list(value)  # fast, since a history may have a million
     return [_checked(item, hint, f"{where}[{index}]") for index, item in enumerate(value)]
 
 
 def _shown(value: object) -> str:
-    """A number or a text itself, of other things their type."""
+    """A number or a text itself; for other values their type."""
     return _checks.got(value)[:40] if isinstance(value, int | float | str | NoneType) else type(value).__name__

@@ -1,7 +1,7 @@
-"""Functions that look inside objects.
+"""Functions that inspect objects.
 
 For distributions: their tensors, single elements, and copies on another device or dtype. For modules: whether a call
-does more than the class says.
+runs more code than the class defines.
 """
 
 import copy
@@ -34,7 +34,7 @@ def elementwise(name: str, prior: Distribution, shape: torch.Size) -> Distributi
 
 def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
     """A copy of any distribution whose floating-point tensors have the device and dtype of `like`."""
-    copies: dict[int, object] = {}  # a transform and its inverse hold each other once one was asked for
+    copies: dict[int, object] = {}  # a transform and its cached inverse refer to each other
 
     def move(value: object) -> object:
         if isinstance(value, Tensor):
@@ -55,7 +55,7 @@ def move_distribution(distribution: Distribution, like: Tensor) -> Distribution:
 
 
 def unvalidated(distribution: Any) -> Any:
-    """A copy of a distribution that does not check values: to read them waits for a device, and stops a compiler."""
+    """A copy of a distribution without value checks: reading values waits for a device and stops a compiler."""
     result = copy.copy(distribution)
     result._validate_args = False
     nested = {name: value for name, value in vars(result).items() if isinstance(value, Distribution)}
@@ -80,7 +80,7 @@ def require_positive(name: str, prior: object) -> TorchDistributionMixin:
 
 
 def is_learned(distribution: Distribution) -> bool:
-    """Whether a distribution has a tensor with a gradient."""
+    """Whether a distribution has a tensor that requires a gradient."""
     return any(tensor.requires_grad for tensor in tensors_of(distribution))
 
 
@@ -90,7 +90,7 @@ def tensors_of(value: object, seen: set[int] | None = None) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Distribution, Transform)) and id(value) not in seen:
-        seen.add(id(value))  # a transform and its inverse hold each other once one was asked for
+        seen.add(id(value))  # a transform and its cached inverse refer to each other
         for part in vars(value).values():
             yield from tensors_of(part, seen)
     elif isinstance(value, (list, tuple)):
@@ -118,7 +118,7 @@ def element_of(distribution: Distribution, index: tuple[int, ...]) -> Distributi
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a call of a module does more than its class says: by hooks, or by a `forward` of the object's own."""
+    """Whether a call of a module runs code that its class does not define: hooks, or the object's own `forward`."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(hooks) or "forward" in vars(module)
 

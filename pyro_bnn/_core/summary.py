@@ -1,4 +1,4 @@
-"""What objects say of themselves: a few lines at the prompt, and a small table in a notebook."""
+"""How objects describe themselves: a few lines at the prompt, and a small table in a notebook."""
 
 import html
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ class Summary:
         return f"<div><strong>{html.escape(self.title)}</strong>{notes}<table>{''.join(rows)}</table></div>"
 
     def _table(self, most: int) -> list[list[str]]:
-        """At most so many rows as texts, with the header; a row that says how many are left out has one cell."""
+        """At most this many rows as texts, with the header; a one-cell row counts those left out."""
         rows, header = self.rows, [list(self.header)] if self.header else []
         most -= len(header)
         if not rows or most < 1:
@@ -76,11 +76,11 @@ class Summary:
 class Shown:
     """A class whose objects are shown by a :class:`Summary`, at the prompt and in notebooks.
 
-    Nothing is raised, for debuggers show objects that are half built.
+    Nothing is raised, since debuggers show objects that are only partly constructed.
     """
 
     def _summary(self) -> Summary:
-        """What to say; it is quick, draws nothing and changes nothing."""
+        """The summary of this object; it is quick, draws nothing and changes nothing."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Shown:
 
 
 def _safe(shown: Shown, form: Callable[[Summary], str]) -> str:
-    """The summary, or only the class of an object that is half built, or whose numbers are nowhere."""
+    """The summary; only the class name if the object is partly constructed or its tensors are on the meta device."""
     try:
         return form(shown._summary())  # noqa: SLF001  # this class calls its own subclasses
     except Exception as error:

@@ -19,7 +19,7 @@ from .own.targets import Target
 from .specs import make_init, make_inputs, make_prior, make_scale_map
 
 CHECKED_ROWS = 2
-"""Number of rows that a network of the user is tried on."""
+"""Number of rows in the trial run of a user's network."""
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
@@ -28,7 +28,7 @@ def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
 
 
 def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
-    """The same for a trained run, whose data are not at hand; its parameters and buffers are still to be loaded."""
+    """The same for a trained run without its data; its parameters and buffers are still to be loaded."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
@@ -36,7 +36,7 @@ def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
-    """A clause on globs of a run's prior that choose the prior of no parameter; empty if there is none."""
+    """A clause about globs of a run's prior that match no parameter; empty if there is none."""
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
@@ -62,7 +62,7 @@ def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[B
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:
-    """The likelihood; a known noise scale is in the target's units, and the network predicts in standard units."""
+    """The likelihood; a known noise scale is in the target's units, while the network predicts in standard units."""
     name, _, number = spec.partition(":")
     if name != "gaussian" or not number:
         return make_likelihood(spec)
@@ -72,7 +72,7 @@ def _likelihood(spec: str, target: Target) -> Likelihood:
 
 
 def _first(config: RunConfig, x: Tensor) -> list[nn.Module]:
-    """The modules in front of a network; rows of tables and arrays are standardised before."""
+    """The modules in front of a network; they standardise rows of tables and arrays."""
     return [*make_inputs(config.inputs, x)] if config.kind == "images" else []
 
 

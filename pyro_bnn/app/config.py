@@ -1,7 +1,7 @@
 """The settings of one training run: each is declared once, in `RunConfig`.
 
-The option of the command line, its help, the checks, `config.json` and the table of the report follow from that. The
-help shows the settings; so torch is loaded where settings are checked, and not before.
+The command-line option, its help, the checks, `config.json` and the report's table are derived from that declaration.
+The help needs the settings too, so torch is loaded only when settings are checked.
 """
 
 from collections.abc import Callable
@@ -28,25 +28,25 @@ from .specs import (
 from .validation import STRICT, checked, parsed
 
 VERSION = 2
-"""Version of configurations in files; one of a later version is refused."""
+"""Version of configurations in files; later versions are refused."""
 
 NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
 """Headings in the help of the command line."""
 
 KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
-"""What data may be, and several of them in words."""
+"""Kinds of data, and the words for several items of each."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the command line and the checks have to know of a setting.
+    """What the command line and the checks need to know about a setting.
 
     Args:
         help: What the setting is, for the help.
         panel: Heading in the help.
-        choices: What may be typed, for completion; texts that end with a colon are beginnings.
-        default: What the help says of the default; None for what the recipes have, an empty text for nothing.
-        kinds: The data that have this setting; for others it has its default.
+        choices: Accepted texts, for completion; texts that end with a colon are prefixes.
+        default: The help's text about the default; None if recipes set it, an empty text to say nothing.
+        kinds: The kinds of data that have this setting; for others it keeps its default.
         check: Function that raises ValueError if a value is wrong.
     """
 
@@ -58,7 +58,7 @@ class Setting:
     check: Callable[[Any], object] | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Adds the check to those that pydantic makes of the annotation."""
+        """Adds the check to pydantic's checks of the annotation."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
@@ -73,7 +73,7 @@ class Setting:
 
 
 def kind_of(dataset: str) -> str:
-    """What a data set is, by its name: ``images``, ``table`` or ``arrays``."""
+    """The kind of a data set, by its name: ``images``, ``table`` or ``arrays``."""
     from ..data import GREY_SETS  # late: loads torch
 
     ending = Path(dataset).suffix.lower()
@@ -107,12 +107,12 @@ def _network(spec: str) -> None:
 
 
 def _inputs(spec: str) -> None:
-    import torch  # late: it takes long
+    import torch  # imported late: importing takes long
 
     make_inputs(spec, torch.zeros(2, 1))
 
 
-Whole = Annotated[int, Ge(0), Lt(2**63)]  # also what a seed may be
+Whole = Annotated[int, Ge(0), Lt(2**63)]  # also the check of a seed
 Count = Annotated[int, Ge(1), Lt(2**63)]
 Name = Annotated[str, MinLen(1)]
 IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
@@ -120,9 +120,9 @@ IMAGES, TABLE, ROWS = ("images",), ("table",), ("table", "arrays")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that a training run depends on, its data and its own network's code excepted.
+    """Everything that determines a training run, except its data and the code of the user's network.
 
-    `Setting.help` in the annotation of a field says what it is.
+    `Setting.help` in a field's annotation describes the field.
     """
 
     __pydantic_config__ = STRICT
@@ -318,7 +318,7 @@ class RunConfig:
 
     @property
     def kind(self) -> str:
-        """What the data are: ``images``, ``table`` or ``arrays``."""
+        """Kind of the data: ``images``, ``table`` or ``arrays``."""
         return kind_of(self.dataset)
 
     def check(self) -> None:
@@ -329,7 +329,7 @@ class RunConfig:
             raise ValueError(f"{'; '.join(problems)}.")
 
     def _disagreements(self) -> list[str]:
-        """What is wrong between settings that are right one by one."""
+        """What is wrong in the combination of settings that are each valid."""
         kind = self.kind
         problems = [
             f"`{field.name}` goes with {' and '.join(KINDS[k] for k in setting.kinds)} only"

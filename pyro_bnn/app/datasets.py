@@ -1,4 +1,4 @@
-"""The data of a run: rows to train on and to test on, and what a trained run has to know of them."""
+"""The data of a run: training and test rows, and what a trained run must know about them."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .own.targets import Target
 
 @dataclass(frozen=True)
 class Facts:
-    """What is written of a run's data into its folder: enough to build its network and to encode new rows.
+    """The record of a run's data in its folder: enough to build the network and to encode new rows.
 
     Args:
         sha256: Checksum of the rows.
@@ -58,8 +58,8 @@ class Dataset:
         y_train: Training targets: labels, shape (N,), or numbers, shape (N, O).
         x_test: Test inputs, shape (M, ...).
         y_test: Test targets.
-        facts: What the run's folder says of them.
-        notes: Sentences for the user on what was done to the rows.
+        facts: The record of them in the run's folder.
+        notes: Sentences that tell the user how the rows were processed.
     """
 
     x_train: Tensor
@@ -81,7 +81,7 @@ class Dataset:
 
 
 def check_same(config: RunConfig, facts: Facts | None, sha256: str, shown: Path) -> None:
-    """Raise if rows with this checksum are not those that a run was trained on; `facts` are what its folder says."""
+    """Raise if rows with this checksum are not the run's training rows; `facts` is the record in the run's folder."""
     if facts is None or facts.sha256 == sha256:
         return
     if config.kind == "images":

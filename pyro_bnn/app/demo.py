@@ -40,8 +40,8 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
     """Fit 92 noisy points of a sine, and draw the predictive bands inside and outside their range.
 
     Returns:
-        Epistemic standard deviation, averaged inside and outside the data's range; aleatoric standard deviation inside,
-        and that of the true noise.
+        Averages of the epistemic standard deviation inside and outside the data's range, and of the aleatoric one
+        inside; and the standard deviation of the true noise.
     """
     x, y = regression_problem(seed=seed)
     with seeded(seed):
@@ -65,7 +65,7 @@ def regression_demo(folder: Folder, *, seed: int = 0, picture_format: str = "png
 
     truth = 10 * torch.sin(2 * torch.pi * grid)
     ax = plotting.regression_bands(grid, prediction, data=(x, y), truth=truth)
-    ax.set(ylim=(-40, 40))  # further out the bands leave the picture
+    ax.set(ylim=(-40, 40))  # farther out the bands leave the picture
     save_picture(folder, "regression.png", ax, picture_format)
 
     inside = grid.flatten().abs() <= 0.5

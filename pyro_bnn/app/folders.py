@@ -1,8 +1,8 @@
-"""Folders that the program writes: they are there whole or not at all, and files of others are never lost.
+"""Folders that the program writes: they appear whole or not at all, and files of other programs are never lost.
 
-``NAME`` is made as ``.NAME.part`` beside it, under the lock ``.NAME.lock``. At the end files of others move from an
-earlier ``NAME`` to the new folder, the rest of the earlier one is removed, and ``.NAME.part`` becomes ``NAME``. If the
-process is killed in between, the next command finishes this.
+``NAME`` is made as ``.NAME.part`` beside it, under the lock ``.NAME.lock``. At the end, files of other programs move
+from an earlier ``NAME`` to the new folder, the rest of the earlier one is removed, and ``.NAME.part`` becomes ``NAME``.
+If the process is killed in between, the next command finishes this.
 """
 
 import errno
@@ -23,7 +23,7 @@ class Folder:
 
     Args:
         path: Where the files are written.
-        place: Where the folder is, or will be at the end.
+        place: The folder's final path.
         manifest: The folder's manifest.
     """
 
@@ -32,7 +32,7 @@ class Folder:
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context in which a file is written to the path that it yields; afterwards it is in its place, whole."""
+        """A context that yields a path to write to; afterwards the complete file is in its place."""
         self.check_free(name)
         part = self.path / f"{PART}{name}"
         try:
@@ -56,7 +56,7 @@ class Folder:
             path.write_text(text, encoding="utf-8")
 
     def __contains__(self, name: str) -> bool:
-        """Whether the program has written a file of this name, and it is there."""
+        """Whether a file of this name exists and the program wrote it."""
         return name in self.manifest.files and (self.path / name).is_file()
 
     def discard(self, name: str) -> None:
@@ -67,7 +67,7 @@ class Folder:
             self.manifest.write(self.path)
 
     def check_free(self, *names: str) -> None:
-        """Raise FileExistsError if a file is there, or in the earlier folder, and the program has not written it."""
+        """Raise FileExistsError if the file exists here or in the earlier folder and the program did not write it."""
         earlier = _manifest_of(self.place.real) or Manifest("")
         for name in names:
             for folder, manifest in ((self.path, self.manifest), (self.place.real, earlier)):
@@ -77,7 +77,7 @@ class Folder:
                     )
 
     def note(self, progress: str) -> None:
-        """Say how far this process has come, to other commands; such as ``12 of 40 epochs``."""
+        """Tell other commands how far this process is; such as ``12 of 40 epochs``."""
         (self.path / PROGRESS).write_text(progress)
 
     def require(self, num_bytes: int) -> None:
@@ -92,11 +92,11 @@ class Folder:
 
 @contextmanager
 def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[Folder]:
-    """A context in which a folder is made; it is in its place only at the end, and complete.
+    """A context in which a folder is made; it appears in its place only at the end, complete.
 
-    If the context ends with an exception, nothing of it stays, and an earlier folder is as it was; except that with a
-    checkpoint in it the unfinished folder stays, for :func:`resuming`. With `force`, an earlier folder of the program
-    is replaced, and files in it that the program did not write move to the new one.
+    If the context ends with an exception, the new folder is removed and an earlier folder stays unchanged; only a
+    folder with a checkpoint stays, unfinished, for :func:`resuming`. With `force`, an earlier folder of the program is
+    replaced, and files in it that the program did not write move to the new one.
     """
     place = Place.of(out)
     _check_target(place)
@@ -116,7 +116,7 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
                         shutil.copymode(place.real, place.part)
                 yield from _working(Folder(place.part, place, manifest))
             finally:
-                with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest says whose it is
+                with suppress(OSError, ValueError):  # what cannot be removed stays; its manifest records who wrote it
                     if not manifest.is_finished and not is_resumable(place):
                         _clear(place.part, manifest)
     finally:
@@ -127,7 +127,7 @@ def creating(out: str | Path, *, command: str, force: bool = False) -> Iterator[
 
 @contextmanager
 def resuming(run: str | Path) -> Iterator[Folder]:
-    """A context in which an unfinished training run goes on from its checkpoint; at the end it is in its place."""
+    """A context in which an unfinished training run continues from its checkpoint; at the end it is in its place."""
     place = Place.of(run)
     if not place.part.is_dir() and not has_manifest(place.real):
         raise FileNotFoundError(f"{run} holds no training run, finished or not; make one with `pyro-bnn train`.")
@@ -147,18 +147,18 @@ def resuming(run: str | Path) -> Iterator[Folder]:
 
 @contextmanager
 def updating(run: str | Path, *, command: str, writes: Sequence[str] = ()) -> Iterator[Folder]:
-    """A context in which files are added to a finished folder, or replaced in it; `writes` are their names."""
+    """A context in which files, named in `writes`, are added to a finished folder or replaced in it."""
     place = Place.of(find_run(run))
     with locked(place, command):
         folder = Folder(place.real, place, Manifest.read(place.real))
         with told(place):
-            folder.manifest.write(place.real)  # which shows that it can be written
+            folder.manifest.write(place.real)  # this tests that the folder is writable
         folder.check_free(*writes)
         yield folder
 
 
 def find_run(run: str | Path) -> Path:
-    """The folder of a finished run, unchanged. What a killed process has left half done is finished first."""
+    """The folder of a finished run, unchanged. If a killed process left work half done, that work is finished first."""
     place = Place.of(run)
     part = _manifest_of(place.part)
     if part is not None and part.is_finished:
@@ -181,7 +181,7 @@ def find_run(run: str | Path) -> Path:
 
 
 def is_resumable(place: Place) -> bool:
-    """Whether there is an unfinished folder with a state from which its command can go on."""
+    """Whether there is an unfinished folder with a state from which its command can resume."""
     manifest = _manifest_of(place.part)
     return manifest is not None and not manifest.is_finished and (place.part / CHECKPOINT).is_file()
 
@@ -201,7 +201,7 @@ def _working(folder: Folder) -> Iterator[Folder]:
 
 
 def _settle(place: Place) -> None:
-    """Finish what a killed process has left half done. The caller holds the lock."""
+    """Finish what a killed process left half done. The caller holds the lock."""
     manifest = _manifest_of(place.part)
     if manifest is not None and manifest.is_finished and (manifest.replaces or not place.real.exists()):
         _publish(place, manifest)
@@ -231,7 +231,7 @@ def _publish(place: Place, manifest: Manifest) -> None:
 
 
 def _clear(folder: Path, manifest: Manifest) -> None:
-    """Remove the program's files from a folder, and the folder itself if nothing else is in it."""
+    """Remove the program's files from a folder, and the folder itself if it is then empty."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest last
         if manifest.owns(path):
             path.unlink()
@@ -254,7 +254,7 @@ def _progress(place: Place) -> str:
 
 
 def _check_target(place: Place) -> None:
-    """Raise if a folder can never be made at a place."""
+    """Raise if a folder can never be made at this path."""
     shown, real = place.shown, place.real
     if real.exists() and not real.is_dir():
         raise FileExistsError(f"{shown} is a file; choose another --out.")
@@ -266,7 +266,7 @@ def _check_target(place: Place) -> None:
 
 
 def _make_room(place: Place, force: bool) -> None:
-    """Raise if something is at a place that is not to be replaced; else remove what a killed process left there."""
+    """Raise if the path must not be replaced; otherwise remove what a killed process left there."""
     part, shown = place.part, place.shown
     manifest = _manifest_of(part) or Manifest("")
     others = manifest.others(part) if part.is_dir() else []

@@ -1,4 +1,4 @@
-"""The images of a run: those it is trained on, those it is tested on, and those that stand for the unknown."""
+"""The images of a run: training images, test images, and images that represent the unknown."""
 
 import hashlib
 from dataclasses import replace
@@ -19,7 +19,7 @@ SIBLINGS = {"fashion-mnist": "mnist", "mnist": "fashion-mnist"}
 
 
 def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Tensor]:
-    """The data set of the classes that are not held out, relabelled 0, 1, ..., and the test images of the others.
+    """The classes that are not held out, relabelled 0, 1, ..., and the test images of the held-out classes.
 
     Raises:
         ValueError: If fewer than two classes remain or a label does not exist.
@@ -44,7 +44,7 @@ def known_classes(images: Images, hold_out: tuple[int, ...]) -> tuple[Images, Te
 def load_data(config: RunConfig, *, root: str | Path | None, download: bool = False) -> tuple[Dataset, Tensor]:
     """A run's images, and the test images of its held-out classes.
 
-    If the run has a validation set, that takes the place of the test set.
+    If the run has a validation set, it replaces the test set.
 
     Raises:
         ValueError: If the validation set is as large as the training set, or as for :func:`known_classes`.
@@ -84,9 +84,10 @@ def _dataset(images: Images) -> Dataset:
 def load_with_unknown(
     config: RunConfig, ood: str | None, *, root: str | Path | None, download: bool = False
 ) -> tuple[Dataset, Tensor, str]:
-    """A run's images; those that are unknown to it, shape (M, H, W), of which there may be none; and what these are.
+    """A run's images; the images unknown to it, shape (M, H, W), possibly none; and a description of these.
 
-    They are the test images of the data set `ood`, else of the run's held-out classes, else of its data set's sibling.
+    The unknown images are the test images of the data set `ood`, else of the run's held-out classes, else of its data
+    set's sibling.
 
     Raises:
         ValueError: If they are of the run's own data set, have another size, or were trained on.
@@ -110,11 +111,12 @@ def load_with_unknown(
 
 
 MOST_KNOWN = 0.01
-"""Heuristic: a larger share of images that are also training images is no accident. In all data sets here it is 0."""
+"""Heuristic: a larger share of images that are also training images is no coincidence. The share is 0 in all data sets
+here."""
 
 
 def check_unseen(name: str, x: Tensor, x_train: Tensor) -> None:
-    """Raise if images, called `test` or `unknown`, are those that a run was trained on."""
+    """Raise if images, called `test` or `unknown`, are among a run's training images."""
     trained = {row.tobytes() for row in x_train.float().numpy()}
     seen = sum(row.tobytes() in trained for row in x.float().numpy())
     if seen > MOST_KNOWN * len(x):

@@ -13,20 +13,20 @@ from .validation import STRICT, checked, parsed
 
 MANIFEST = "manifest.json"
 CHECKPOINT, PROGRESS = "checkpoint", ".progress"
-"""Files of an unfinished folder: the state from which training goes on, and how far it has come."""
+"""Files of an unfinished folder: the state from which training continues, and its progress."""
 
 PART = ".part-"
-"""Beginning of names of files that are being written."""
+"""Prefix of the names of files that are being written."""
 
 FORMAT, VERSION = "pyro_bnn folder", 1
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-"""Names that the program gives to files: none reaches out of its folder, is hidden, or is too long for a disk."""
+"""Names that the program gives to files: not outside the folder, not hidden, not too long for a disk."""
 
 
 @dataclass
 class Manifest:
-    """The files that the program wrote to a folder. All others are not the program's, and it does not delete them.
+    """The files that the program wrote to a folder. The program does not own any other file, and does not delete it.
 
     Args:
         command: The command that made the folder.
@@ -68,14 +68,14 @@ class Manifest:
         return manifest
 
     def owns(self, path: Path) -> bool:
-        """Whether a file of the folder is the program's, or what a killed process has left of one."""
+        """Whether the program wrote a file of the folder, or a killed process left it incomplete."""
         if path.is_dir() and not path.is_symlink():
             return False
         is_left = path.name.startswith(PART) or (path.name.startswith(".") and path.name.endswith(".part"))
         return path.name in (*self.files, MANIFEST, CHECKPOINT, PROGRESS) or is_left
 
     def others(self, folder: Path) -> list[str]:
-        """Names of what is in a folder and is not the program's."""
+        """Names of what the folder holds but the program did not write."""
         return sorted(path.name for path in folder.iterdir() if not self.owns(path))
 
 

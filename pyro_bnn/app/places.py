@@ -17,7 +17,7 @@ except ImportError:  # Windows
 
 @dataclass(frozen=True)
 class Place:
-    """Where a folder is to be.
+    """Where a folder is to be made.
 
     Args:
         shown: The folder as the user wrote it.
@@ -29,7 +29,7 @@ class Place:
 
     @classmethod
     def of(cls, folder: str | Path) -> "Place":
-        """The place that a path names; a link to a folder is followed."""
+        """The place for a path; a link to a folder is followed."""
         shown = Path(folder)
         check_name(shown)
         if shown.is_symlink() and not shown.exists():
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def lock(self) -> Path:
-        """The lock of both; it is there only while a command writes, and says which."""
+        """The lock of both; it exists only while a command writes, and names that command."""
         return self.real.parent / f".{self.real.name}.lock"
 
 
@@ -51,8 +51,8 @@ class Place:
 def locked(place: Place, command: str) -> Iterator[None]:
     """A context in which no other command writes to a place. The kernel releases the lock of a dead process.
 
-    The file is gone afterwards, which libraries of locks do not promise; so a lock is taken anew if its file was
-    removed between its opening and its locking.
+    The lock file is removed afterwards, which lock libraries do not promise; so the lock is taken anew if its file was
+    removed between opening and locking.
     """
     if fcntl is None:
         raise OSError(f"{place.shown} cannot be locked: this system has no POSIX file locks; on Windows, use WSL.")
@@ -65,7 +65,7 @@ def locked(place: Place, command: str) -> Iterator[None]:
         place.lock.write_text(f"process {os.getpid()} on {socket.gethostname()} (pyro-bnn {command})")
         yield
     finally:
-        with suppress(OSError):  # a file that stays does no harm
+        with suppress(OSError):  # a leftover file does no harm
             place.lock.unlink()
         os.close(descriptor)
 

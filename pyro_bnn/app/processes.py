@@ -16,11 +16,11 @@ from .places import Place
 
 
 class Follower(Folder):
-    """The folder as processes other than the first see it: they know its path, and write nothing."""
+    """The folder as processes other than the first see it: they know its path and write nothing."""
 
     @contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """A context with a path elsewhere, at which nothing stays: the first process may have moved the folder."""
+        """A context with a temporary path, for when the first process may have moved the folder."""
         with tempfile.TemporaryDirectory() as elsewhere:
             yield Path(elsewhere) / name
 
@@ -30,12 +30,12 @@ class Follower(Folder):
 
 @contextmanager
 def joined(device: str) -> Iterator[tuple[Processes, str]]:
-    """A context in which this process belongs to the group that the launcher has started, if there is one.
+    """A context in which this process belongs to the launcher's process group, if there is one.
 
-    The launcher keeps one store of addresses for all its restarts. Each restart gets a part of its own, or a process
-    would look for its peers where they were before (PyTorch issue 135712).
+    The launcher keeps one address store for all its restarts. Each restart gets its own part of the store; otherwise a
+    process would look for its peers at their earlier addresses (PyTorch issue 135712).
 
-    Yields the processes, and the device of this one: of ``cuda`` a GPU of its own.
+    Yields the processes, and this process's device; for ``cuda`` each process gets a GPU of its own.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or distributed.is_initialized():
         yield Processes.present(), device
@@ -55,9 +55,9 @@ def joined(device: str) -> Iterator[tuple[Processes, str]]:
 
 @contextmanager
 def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iterator[Folder]:
-    """A context in which the first process enters that of a folder, and the others follow it.
+    """A context in which the first process enters the context of a folder, and the others follow.
 
-    The others exit if the first one could not enter the context, which says why.
+    The others exit if the first one could not enter the context; it reports why.
     """
     if not processes.is_first:
         place: tuple[Path, Place] | None = processes.from_first(None)
@@ -76,7 +76,7 @@ def shared(folder: AbstractContextManager[Folder], processes: Processes) -> Iter
 
 
 def going_on(out: Path, *, force: bool) -> AbstractContextManager[Folder]:
-    """The folder of a new run, or, where the launcher has restarted the processes of a run that died, of that run."""
+    """The folder of a new run; after a restart by the launcher, the folder of the run that died."""
     was_restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if was_restarted and is_resumable(Place.of(out)):
         return resuming(out)

@@ -9,7 +9,7 @@ __all__ = ["DATA_SETS", "NAMES", "RECIPES", "default", "find_recipe"]
 
 
 # The 2018 article "Weight Uncertainty in Neural Networks" on FashionMNIST, after Blundell et al. (2015),
-# https://arxiv.org/abs/1505.05424. Weight 1 is the article's 1 / num_batches.
+# https://arxiv.org/abs/1505.05424. KL weight 1 is the article's 1 / num_batches.
 ARTICLE = RunConfig(
     dataset="fashion-mnist",
     prior=f"mixture:0.5,1,{math.exp(-6)!r}",
@@ -26,7 +26,7 @@ ARTICLE = RunConfig(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. With a wide prior, the first layer stays uncertain
-# about patterns of pixels that garments do not show. That makes predictions underconfident; the KL weight corrects it.
+# about pixel patterns that garments do not show. That makes predictions underconfident; the KL weight corrects this.
 DEFAULT = replace(
     ARTICLE,
     prior="net.2.*=normal:0.4;**=normal:0.1",
@@ -56,7 +56,7 @@ DIGITS = replace(
 )
 
 # Heuristic: chosen on 10,000 images set aside from the training set. Natural gradients need fewer epochs than Adam, and
-# less time for each. Their memory of 1,000 steps lets scales grow where the images say nothing.
+# less time for each. Averages over 1,000 steps let scales grow where the images carry no information.
 FAST = replace(
     DEFAULT, optimizer="natural:0.999,1", epochs=27, batch_size=256, lr=0.007, schedule="warm-cosine", kl_weight="0.11"
 )
@@ -65,9 +65,9 @@ FAST = replace(
 FAST_DIGITS = replace(DIGITS, optimizer="natural:0.99,1", init="network:0.03", epochs=33, lr=0.1)
 
 # The tutorial "Bayes by Backprop from scratch" of the book "Deep Learning - The Straight Dope" (MXNet), chapter 18,
-# https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. Its loss is the one
-# whose gradient `lr` multiplies. It describes two hidden layers and makes parameters for two, but its function `net`
-# skips the second: `hidden=(400,)` repeats what it computed.
+# https://github.com/zackchase/mxnet-the-straight-dope. Its pixels are grey levels / 126. `lr` multiplies the gradient
+# of its loss. It describes two hidden layers and makes parameters for two, but its function `net` skips the second:
+# `hidden=(400,)` repeats what it computed.
 TUTORIAL = RunConfig(
     dataset="mnist",
     prior="normal:1",
@@ -120,7 +120,7 @@ def find_recipe(dataset: str, name: str) -> RunConfig:
 
 
 def default(setting: str) -> str:
-    """What a setting is in the recipe `default`, as typed on the command line.
+    """A setting's value in the recipe `default`, as typed on the command line.
 
     Example:
         >>> default("epochs"), default("hidden"), default("guide")

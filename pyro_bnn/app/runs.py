@@ -31,10 +31,10 @@ from .validation import checked, parsed
 T = TypeVar("T")
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
-"""Files of each run: settings, what is to be known of the data, record of the fit, and posterior."""
+"""Files of each run: settings, the record of the data, the record of the fit, and the posterior."""
 
 ACCURACY = "accuracy.json"
-"""File of a run that recorded its accuracy."""
+"""File with the accuracies of a run that recorded them."""
 
 
 def train(
@@ -46,7 +46,7 @@ def train(
     force: bool = False,
     progress: bool = False,
 ) -> tuple[BayesianModel, GuidePosterior]:
-    """Train as the configuration says, and write a folder, which is there only if the training ends well."""
+    """Train as configured and write a folder, which appears only if training ends well."""
     config.check()
     with creating(out, command="train", force=force) as folder:
         return fit(config, data, folder, device=device, progress=progress)
@@ -55,9 +55,9 @@ def train(
 def fit(
     config: RunConfig, data: Dataset, folder: Folder, *, device: str = "cpu", progress: bool = False
 ) -> tuple[BayesianModel, GuidePosterior]:
-    """Train as the configuration says, and write configuration, history, posterior and accuracies.
+    """Train as configured and write configuration, history, posterior and accuracies.
 
-    While it trains, the folder holds a checkpoint. If there is one to begin with, the training goes on from it.
+    During training the folder holds a checkpoint. If a checkpoint exists at the start, training continues from it.
     """
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
@@ -105,14 +105,14 @@ def fit(
 
 
 SPACE = 4
-"""Files of a run over its guide: the posterior, and a checkpoint with the optimizer's two moments."""
+"""Size of a run's files in units of its guide's: the posterior, and a checkpoint with the optimizer's two moments."""
 
 WARM = 0.1
 """Heuristic: learning rate of the first epoch of `warm-cosine`, as a fraction of the next."""
 
 
 def _schedule(config: RunConfig) -> Callable[[Optimizer], LRScheduler] | None:
-    """A function that makes the schedule of the learning rate; None keeps it constant."""
+    """A function that makes the learning-rate schedule; None keeps the rate constant."""
     if config.schedule == "constant":
         return None
     if config.schedule == "cosine":
@@ -135,17 +135,17 @@ def load_config(run: str | Path) -> RunConfig:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """The configuration in a folder, of a finished run or of one that is being made."""
+    """The configuration in the folder of a finished or unfinished run."""
     return _read(folder, CONFIG, RunConfig.from_json)
 
 
 def read_facts(folder: Path) -> Facts:
-    """What a folder says of a run's data; the folder is that of a finished run or of one that is being made."""
+    """The record of a run's data in the folder of a finished or unfinished run."""
     return _read(folder, DATA, lambda text: record(Facts, parsed(text), "data"))
 
 
 def begun_facts(folder: Folder) -> Facts | None:
-    """What a folder that is being made says of its data; None if its training has not begun."""
+    """The record of the data in the folder of an unfinished run; None if its training has not begun."""
     return read_facts(folder.path) if (folder.path / CHECKPOINT).is_file() else None
 
 
@@ -158,7 +158,7 @@ def load_accuracy(run: str | Path) -> AccuracyCurve | None:
 
 
 def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
-    """What a file of a run holds."""
+    """Content of a run's file."""
     path = verified(folder, name)
     try:
         return make(path.read_bytes())
@@ -167,7 +167,7 @@ def _read(folder: Path, name: str, make: Callable[[bytes], T]) -> T:
 
 
 def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
-    """Check that a file to be written is none that a run consists of, or is made of."""
+    """Check that a file to be written is not one that the run consists of or reads."""
     real = out.resolve()
     if has_manifest(real.parent) and Manifest.read(real.parent).owns(real):
         raise FileExistsError(f"{out} is a file of the run {real.parent}; choose another --out.")
@@ -178,7 +178,7 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
 
 
 def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
-    """The trained model and posterior of a run; it is an error if the data are not those that it was trained on."""
+    """The trained model and posterior of a run; raises if the data are not those of its training."""
     check_same(load_config(run), read_facts(Path(run)), data.facts.sha256, Path(run))
     return load_trained(run, device=device)
 

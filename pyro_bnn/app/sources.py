@@ -1,4 +1,4 @@
-"""The data of runs, from wherever they are: image sets, tables, arrays."""
+"""The data of runs: image sets, tables and arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,9 +22,10 @@ from .own.targets import Target, guessed, learned_classes, learned_numbers, targ
 def load(
     config: RunConfig, *, root: str | Path | None = None, download: bool = False, facts: Facts | None = None
 ) -> Dataset:
-    """The data of a run, from where they are now if `root` says so.
+    """The data of a run; `root` says where they are now.
 
-    `facts` are what the run's folder says of the data; a new run has none, and learns means, scales and categories.
+    `facts` is the record of the data in the run's folder; a new run has none, and determines means, scales and
+    categories.
     """
     if config.kind == "images":
         return images.load_data(config, root=root, download=download)[0]
@@ -91,7 +92,7 @@ def _load_table(config: RunConfig, path: Path, facts: Facts | None) -> Dataset:
 
 
 def _on_numbers(written: Mapping[str, str]) -> list[str]:
-    """Sentences on columns of numbers that are not written with a decimal point, by how they are written."""
+    """Sentences on number columns written without a decimal point, grouped by their format."""
     return [
         f"Numbers in {listed([name for name in written if written[name] == form])} are read as in {form}: {form} is "
         "1234.5."
@@ -149,11 +150,11 @@ def _array_targets(target: Target, y: np.ndarray, shown: str, name: str = "y") -
 
 
 def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
-    """What a first look at the file of a new run shows.
+    """First look at the file of a new run.
 
     Returns:
-        The likelihood that its targets suggest; a sentence that says why; the number of rows for training and test
-        together, or for training where the file has test rows; and whether it has.
+        Returns the likelihood that its targets suggest; a sentence with the reason; whether the file has test rows; and
+        the number of training rows, which includes test rows if these are still to be chosen.
     """
     path = Path(config.dataset)
     if config.kind == "table":
@@ -178,11 +179,11 @@ class Sample:
 
     Args:
         x: Inputs, shape (N, ...).
-        y: Targets; None if the file has none. They are 0 in rows that lack one.
+        y: Targets; None if the file has none. Rows that lack a target have 0.
         has_target: Whether each row has a target, shape (N,); None if all have one, or none has.
         rows: Number of each row in its file, from 1.
         kept: Columns of the file that are copied beside the predictions.
-        notes: Sentences for the user on what was done to the rows.
+        notes: Sentences that tell the user how the rows were processed.
     """
 
     x: Tensor
@@ -209,7 +210,7 @@ def read_sample(
     drop_missing: bool = False,
     allow_unseen: bool = False,
 ) -> Sample:
-    """Rows of a file, as the network of a trained run takes them."""
+    """Rows of a file, encoded for the network of a trained run."""
     if config.kind == "table":
         return _table_sample(config, facts, path, keep, drop_missing, allow_unseen)
     if keep:
@@ -244,7 +245,7 @@ def _table_sample(
 
 
 def _known_targets(target: Target, name: str, table: Table) -> tuple[Tensor | None, Tensor | None, list[str]]:
-    """The targets of new rows, which of the rows have one, and what is to be said; targets are not needed."""
+    """The targets of new rows, which are optional; which rows have one; and notes for the user."""
     if name not in table.names:
         return None, None, []
     known = ~table.column(name).is_missing
@@ -280,7 +281,7 @@ def _array_sample(config: RunConfig, facts: Facts, path: Path) -> Sample:
 
 
 def _pixels(x: np.ndarray, facts: Facts, shown: str) -> Tensor:
-    """Images for a run on an image set, whose pixels lie in [0, 1]; bytes are divided by 255."""
+    """Images for a run on an image set; pixels lie in [0, 1], and bytes are divided by 255."""
     if [*x.shape[1:]] != facts.input_shape or x.dtype.kind not in "fiu":
         raise ValueError(
             f"`x` in {shown} must hold images of shape (N, {', '.join(map(str, facts.input_shape))}), got {x.dtype} of "

@@ -1,6 +1,6 @@
 """Specifications: short texts, as typed on the command line, that name a prior, an initialisation, and so on.
 
-The help of the command line lists them; so the library is loaded where a specification is read, and not before.
+The command line's help lists them, so the library is loaded only when a specification is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet")
 """Endings of the files that are read as tables."""
 
 PIXEL_SCALE_FLOOR = 0.003
-"""About one grey level; added to the standard deviation of each pixel, so that no constant pixel is blown up."""
+"""About one grey level; added to each pixel's standard deviation, so that division does not blow up constant pixels."""
 
 
 OPTIMIZERS = ("adam", "sgd", "natural")
@@ -40,11 +40,11 @@ PRIORS: dict[str, tuple[Callable[..., pb.Prior], str]] = {
 """Each prior by its typed name, with the meaning of its numbers, in the order of its arguments."""
 
 PRIOR_CHOICES = " or ".join(", ".join(f"{name}:{numbers}" for name, (_, numbers) in PRIORS.items()).rsplit(", ", 1))
-"""All of them in a sentence."""
+"""All priors in one sentence."""
 
 
 SMALLEST, LARGEST = 1e-18, 1e18
-"""The squares of numbers between these fit in single precision, which ends at 1.2e-38 and 3.4e38."""
+"""The squares of numbers between these fit in single precision, which ranges from 1.2e-38 to 3.4e38."""
 
 
 def numbers_in(spec: str, text: str, count: int) -> list[float]:
@@ -94,7 +94,9 @@ def make_init(spec: str) -> Init:
     """
     name, _, rest = spec.partition(":")
     if spec == "uniform":
-        from ..inference.guides import UniformInit  # here, as `pb` loads it, when a specification is read
+        from ..inference.guides import (
+            UniformInit,  # imported here, since `pb` loads lazily when a specification is read
+        )
 
         return UniformInit()
     if spec == "normal":
@@ -165,17 +167,17 @@ def make_kl_weight(spec: str, num_weights: int) -> pb.kl.KLWeight:
 
 
 def make_estimator(spec: str) -> Estimator | None:
-    """The gradient estimator that a specification names; None if each weight is drawn once a step."""
+    """The gradient estimator that a specification names; None draws each weight once per step."""
     return {"weights": lambda: None, "local": pb.LocalReparameterization, "flipout": pb.Flipout}[spec]()
 
 
 def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.Parameter]], Optimizer]:
-    """The maker of optimizers that a specification names, with a learning rate for `fit_svi`.
+    """The optimizer factory that a specification names, with a learning rate for `fit_svi`.
 
-    `fit_svi` minimises the loss of the whole data set, which is that of one batch times the number of batches. For SGD
-    the learning rate is divided by that number; the steps of the others do not depend on the scale of the loss.
+    `fit_svi` minimises the loss of the whole data set: the loss of one batch times the number of batches. For SGD the
+    learning rate is divided by that number; other optimizers' steps do not depend on the scale of the loss.
     """
-    import torch  # late: it takes long
+    import torch  # imported late: importing takes long
 
     if spec == "adam":
         return functools.partial(torch.optim.Adam, lr=lr, fused=True)
@@ -191,7 +193,7 @@ def make_optimizer(spec: str, lr: float, num_batches: int) -> Callable[[list[nn.
 
 
 def make_scale_map(optimizer: str) -> pb.scale_maps.ScaleMap:
-    """The scale map of a mean-field guide that the optimizer of a specification can fit."""
+    """A mean-field guide's scale map that suits the named optimizer."""
     return pb.scale_maps.Precision() if optimizer.startswith("natural") else pb.scale_maps.Softplus()
 
 
@@ -204,6 +206,6 @@ def parts_of(spec: str) -> tuple[str, str]:
 
 
 def stored(spec: str) -> str:
-    """The name of a function as a run's configuration has it: a file with its full path."""
+    """The function's name in a run's configuration: a file with its full path."""
     place, function = parts_of(spec)
     return f"{Path(place).resolve()}:{function}" if place.endswith(".py") else spec

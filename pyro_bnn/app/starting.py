@@ -1,4 +1,4 @@
-"""Settings of new runs: from a recipe, or chosen for one's own data, with what the user gave in their place."""
+"""Settings of new runs: from a recipe, or chosen for the user's data; what the user gave overrides them."""
 
 import math
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from .config import RunConfig, kind_of
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
-"""Heuristic: optimisation steps of a run on tables or arrays, and limits of the epochs that follow from them."""
+"""Heuristic: optimisation steps of a run on tables or arrays, and the resulting limits of the epochs."""
 
 LARGEST_BATCH = 256
-"""Heuristic: rows of a step, or all where there are fewer."""
+"""Heuristic: rows per step; all rows if there are fewer."""
 
 OWN = RunConfig(
     dataset="table.csv",
@@ -37,7 +37,7 @@ OWN = RunConfig(
 
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
-    """The settings of a new run, with what the user gave, and sentences on what was guessed."""
+    """The settings of a new run, including what the user gave, and sentences on what was guessed."""
     settings = dict(given)
     if "net" in settings:
         if "hidden" in settings:
@@ -61,7 +61,7 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
         guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")
     if settings.get("net", "mlp") != "mlp" or settings.get("guide", "mean-field") != "mean-field" or is_natural:
-        guesses["estimator"] = "weights"  # the others do not suit every layer, guide and optimizer
+        guesses["estimator"] = "weights"  # other choices do not suit every layer, guide and optimizer
     config = replace(OWN, **{**guesses, **settings})
     config.check()
     if not Path(dataset).exists():

@@ -1,4 +1,4 @@
-"""A study of approximate posteriors: each beside NUTS, on a noisy sine with a gap in its data."""
+"""A study of approximate posteriors: each is compared with NUTS on a noisy sine with a gap in its data."""
 
 import functools
 from collections.abc import Callable
@@ -32,10 +32,11 @@ DROPOUT, ENSEMBLE = 0.05, 5
 
 
 class RegressionStudy:
-    """Methods beside NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
+    """Methods compared with NUTS on 92 points of 10 sin(2 pi x), with known noise and a gap in the middle.
 
-    The network has one hidden layer of 20 tanh units. All methods share one model, and so one exact posterior, except
-    the mixture prior and MC dropout, which have a model each. All fits maximise the ELBO itself: no posterior is cold.
+    The network has one hidden layer of 20 tanh units. All methods share one model and so one exact posterior, except
+    the mixture prior and MC dropout, which have their own models. All fits maximise the ELBO itself: no posterior is
+    cold.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class RegressionStudy:
         )
 
     def nuts(self) -> MCMCPosterior:
-        """The posterior of NUTS, with which all others are compared."""
+        """The NUTS posterior, with which all others are compared."""
         return fit_nuts(
             self.model,
             (self.x, self.y),

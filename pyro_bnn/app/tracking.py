@@ -71,7 +71,7 @@ class AccuracyTracker:
         return {"train": [*self.curve.train], "test": [*self.curve.test]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self.curve = AccuracyCurve(tuple(state_dict["train"]), tuple(state_dict["test"]))
 
     def _accuracy(self, x: Tensor, y: Tensor) -> float:

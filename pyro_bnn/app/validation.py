@@ -1,6 +1,6 @@
-"""Dataclasses from JSON: pydantic checks each field, and one sentence says all that is wrong.
+"""Dataclasses from JSON: pydantic checks each field, and one sentence lists all that is wrong.
 
-Pydantic is loaded where something is checked, and not before: the help of the command line needs only annotations.
+Pydantic is loaded only when something is checked: the command line's help needs only annotations.
 """
 
 import functools
@@ -29,7 +29,7 @@ IN_PLAIN_WORDS = {
     "greater than": "above",
     "less than": "below",
 }
-"""What pydantic says, and what is said here."""
+"""Pydantic's phrases and their replacements here."""
 
 
 def parsed(text: str | bytes) -> Any:
@@ -44,10 +44,10 @@ def parsed(text: str | bytes) -> Any:
 
 
 def checked(kind: type[T], values: object) -> T:
-    """A dataclass from plain data, as JSON holds them; annotations of its fields say what each may be.
+    """A dataclass from plain data, as from JSON; the annotations of its fields define what is valid.
 
     Raises:
-        ValueError: If a field is missing, unknown or wrong; the message names all that are.
+        ValueError: If a field is missing, unknown or wrong; the message names every such field.
     """
     from pydantic import ValidationError
 

@@ -1,1 +1,1 @@
-"""One call that chooses method, settings and length, and says why."""
+"""One call that chooses method, settings and length, and reports why."""

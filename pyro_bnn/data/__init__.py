@@ -1,4 +1,4 @@
-"""The data sets of commands and examples, as tensors."""
+"""The data sets used by commands and examples, as tensors."""
 
 from ._corruptions import add_noise as add_noise
 from ._corruptions import blur as blur

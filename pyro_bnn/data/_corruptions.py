@@ -14,11 +14,11 @@ BLUR_SCALES = (0.4, 0.6, 0.7, 0.8, 1.0)
 CONTRASTS = (0.75, 0.5, 0.4, 0.3, 0.15)
 
 BLUR_WIDTH = 4.0
-"""Half of the width of a blur's kernel, in its standard deviations, as in scikit-image."""
+"""Half-width of a blur's kernel, in its standard deviations, as in scikit-image."""
 
 
 def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
-    r"""Images with independent Gaussian noise on every pixel, cut off at 0 and 1.
+    r"""Images with independent Gaussian noise on every pixel, clipped to [0, 1].
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
@@ -44,7 +44,7 @@ def add_noise(x: Tensor, strength: int, *, seed: int = 0) -> Tensor:
 
 
 def blur(x: Tensor, strength: int) -> Tensor:
-    r"""Images blurred by a Gaussian; beyond an edge its nearest pixel goes on.
+    r"""Images blurred by a Gaussian; beyond an edge, its nearest pixel is repeated.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
@@ -70,7 +70,7 @@ def blur(x: Tensor, strength: int) -> Tensor:
 
 
 def lower_contrast(x: Tensor, strength: int) -> Tensor:
-    r"""Images whose pixels are closer to their mean, which is kept for every image and colour.
+    r"""Images with reduced contrast: pixels move towards the mean of their image and colour.
 
     Args:
         x: Images with values in [0, 1], shape (..., H, W).
@@ -92,7 +92,7 @@ def lower_contrast(x: Tensor, strength: int) -> Tensor:
 
 
 def _of_strength(x: Tensor, strength: int, values: tuple[float, ...]) -> float:
-    """The constant of a strength; raises unless `x` holds images."""
+    """The constant for a strength; raises unless `x` holds images."""
     _checks.finite("x", _checks.real_tensor("x", x))
     if x.dim() < 2 or not x.numel():
         raise ValueError(f"`x` must be images of shape (..., H, W), got shape {_checks.shape(x)}.")

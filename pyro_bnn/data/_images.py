@@ -15,7 +15,7 @@ from ._missing import MissingDataError, data_folder
 
 IMAGE_SETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 GREY_SETS = (*IMAGE_SETS, "digits")
-"""The data sets whose images have the shape (H, W), without an axis of colours."""
+"""The data sets whose images have the shape (H, W), without a colour axis."""
 
 DATA_SETS = (*GREY_SETS, "cifar10")
 FILES = (
@@ -66,7 +66,7 @@ class Images:
 def load_images(name: str, *, root: str | Path | None = None, download: bool = False) -> Images:
     """MNIST, FashionMNIST or CIFAR-10, or scikit-learn's 8 x 8 digits.
 
-    CIFAR-10 is published as pickles, which can hold code. Torchvision reads them (the extra ``vision``), and only if
+    CIFAR-10 is published as pickles, which can hold code. Torchvision (the extra ``vision``) reads them, and only if
     their checksums match the published files.
 
     Args:
@@ -138,7 +138,7 @@ def _download(published: str, root: Path, folder: Path) -> None:
 
 
 def _cifar10(root: Path) -> Images:
-    """CIFAR-10 by torchvision, which opens none of the pickles before the checksums of all are right."""
+    """CIFAR-10 by torchvision, which opens a pickle only after the checksums of all are verified."""
     datasets = optional("torchvision", "torchvision", "vision").datasets
     try:
         with filtered_warnings("ignore"):  # numpy warns of arrays that were pickled by its first versions
@@ -176,7 +176,7 @@ def _size(images: Tensor) -> str:
 
 
 def _digits() -> Images:
-    from sklearn.datasets import load_digits  # late: importing it takes longer than all of this package
+    from sklearn.datasets import load_digits  # imported late: it takes longer than all of this package
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()

@@ -7,7 +7,7 @@ from .._core import checks as _checks
 
 
 class MissingDataError(FileNotFoundError):
-    """The files of a data set are not in the folder where they were looked for."""
+    """A data set's files are not in the folder searched."""
 
 
 def data_folder(root: object) -> Path:

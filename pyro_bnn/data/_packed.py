@@ -1,4 +1,4 @@
-"""Archives of packed images: many files of JPEG or PNG in one file of numpy's."""
+"""Archives of packed images: many JPEG or PNG files in one NumPy file."""
 
 import io
 import itertools
@@ -20,7 +20,7 @@ ARRAYS = {"jpeg": "the bytes of all files, dtype uint8", "offsets": "N + 1 whole
 
 
 def read_packed_images(file: str | Path) -> tuple[Tensor, Tensor]:
-    """Images that are packed as JPEG or PNG files into one ``.npz`` archive.
+    """Images packed as JPEG or PNG files into one ``.npz`` archive.
 
     The archive has three arrays: ``jpeg`` (uint8), all image files one after the other; ``offsets`` (N + 1), of which
     image i is the bytes from ``offsets[i]`` up to ``offsets[i + 1]``; and ``labels`` (N).
@@ -71,7 +71,7 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
 
     Args:
         folder: Folder that holds the two archives.
-        classes: Names of the classes, of the labels 0, 1, ...; by default their numbers.
+        classes: Names of the labels 0, 1, ...; by default the numbers themselves.
 
     Returns:
         The data set, values in [0, 1], images of shape (C, H, W).
@@ -95,12 +95,12 @@ def load_packed_images(folder: str | Path, *, classes: tuple[str, ...] | None = 
 
 def _decoded(content: bytes, name: str, path: Path) -> Tensor:
     """An image of dtype uint8, shape (C, H, W)."""
-    from PIL import Image  # late: nothing else needs it
+    from PIL import Image  # imported late: nothing else needs it
 
     try:
         with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
             mode, values = image.mode, np.array(image)
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow has no exception of its own for broken files
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow has no specific exception for broken files
         raise _damaged(path, f"{name} is no whole JPEG or PNG file ({error})") from error
     if mode not in ("L", "RGB"):
         raise _damaged(path, f"{name} has the mode {mode}, and must be grey (L) or in colour (RGB)")
@@ -108,13 +108,13 @@ def _decoded(content: bytes, name: str, path: Path) -> Tensor:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an archive, which fit each other."""
+    """The arrays of an archive, checked to fit each other."""
     if not path.is_file():
         raise MissingDataError(
             f"there is no file {path.absolute()}; packed images are an archive of numpy.savez with {_layout()}."
         )
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # no code from files
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:  # files must not run code
             arrays = {name: archive[name] for name in archive.files if name in ARRAYS}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, f"it is no archive of arrays ({error})") from error

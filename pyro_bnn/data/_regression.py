@@ -1,4 +1,4 @@
-"""A made regression problem: a noisy sine."""
+"""A synthetic regression problem: a noisy sine."""
 
 import torch
 from torch import Tensor

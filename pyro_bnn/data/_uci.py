@@ -18,7 +18,7 @@ UCI_SETS = ("concrete", "energy", "kin8nm", "power-plant", "wine-quality-red", "
 
 @dataclass(frozen=True)
 class Regression:
-    """A data set for regression, in the units in which it was published.
+    """A data set for regression, in its published units.
 
     Args:
         x_train: Training inputs, shape (N, D).

@@ -1,4 +1,4 @@
-"""From a model and data to a posterior: guides, estimators, and a folder for each way to infer."""
+"""From a model and data to a posterior: guides, estimators, and one folder for each inference method."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation that belong to the draws of a posterior, and networks that draws bring along."""
+"""Statistics of batch normalisation for a posterior's draws, and other network state that draws carry."""
 
 import itertools
 from abc import abstractmethod
@@ -35,23 +35,23 @@ def refresh_batch_norm(
     batch_size: int = 128,
     seed: int | None = None,
 ) -> None:
-    r"""Compute the running statistics of batch normalisation anew, as means over draws and over batches of x.
+    r"""Recompute the running statistics of batch normalisation as means over draws and over batches of x.
 
     A fit leaves averages over its last steps, that is, over earlier weights. Here each draw, and each of B batches,
     gives a mean and a variance,
 
     .. math:: \mu = \tfrac1{S B} \sum_{s, b} \mu_{s b}, \qquad \sigma^2 = \tfrac1{S B} \sum_{s, b} \sigma^2_{s b},
 
-    which replace the model's own, for all predictions to come. Nothing else changes. Dropout is off. Where draws
-    differ so much that none is served by a mean, take a :class:`RefreshedPosterior`.
+    which replace the model's own statistics in all later predictions. Nothing else changes. Dropout is off.
+    If draws differ so much that no average suits them, use a :class:`RefreshedPosterior`.
 
     Args:
         model: The model; its network is changed in place.
-        posterior: The draws, of any method; or one value of each latent variable, such as ``posterior.median()``.
-        x: Inputs, shape (N, ...): some thousand rows of the training data, in the form in which the fit saw them.
+        posterior: The draws, from any method; or one value of each latent variable, such as ``posterior.median()``.
+        x: Inputs, shape (N, ...): some thousand training rows, in the form that the fit saw.
         num_samples: Number of draws S.
-        batch_size: About as many rows as the batches of the fit had: the variance in a smaller batch is smaller.
-        seed: Seed of the draws, which leaves torch's generators as they were.
+        batch_size: About the batch size of the fit: smaller batches have a smaller variance.
+        seed: Seed of the draws; torch's generators are left as they were.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, or x does not fit.
@@ -86,12 +86,12 @@ def refresh_batch_norm(
 
 
 def _of_inner(name: str) -> Any:
-    """A property that is that of the posterior inside."""
+    """A property that returns the inner posterior's."""
     return property(lambda self: getattr(self.inner, name))
 
 
 class CarryingPosterior(Posterior):
-    """A posterior with the draws of another one and values of the network's own parameters and buffers."""
+    """A posterior with another posterior's draws and values of the network's own parameters and buffers."""
 
     def __init__(self, model: BayesianModel, posterior: Posterior | Callable[..., object]) -> None:
         _checks.kind("model", model, BayesianModel, "a BayesianModel")
@@ -105,11 +105,11 @@ class CarryingPosterior(Posterior):
     constants, guides, pruned_sites = map(_of_inner, ("constants", "guides", "pruned_sites"))
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Those of the draws."""
+        """The inner posterior's marginals."""
         return self.inner.marginals()
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """That of the draws."""
+        """The inner posterior's diagnosis."""
         return self.inner.diagnose(model)
 
     @abstractmethod
@@ -118,26 +118,26 @@ class CarryingPosterior(Posterior):
 
     @torch.no_grad()
     def median(self) -> Draw:
-        """That of the draws, with what goes with it."""
+        """The inner posterior's draw, with the values that go with it."""
         median = self.inner.median()
         return median | self._rest(median)
 
     @torch.no_grad()
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Those of the draws, with what goes with them."""
+        """The inner posterior's draws, with the values that go with them."""
         inner = self.inner.centers(everywhere=everywhere)
         return [None if center is None else center | self._rest(center) for center in inner]
 
     @torch.no_grad()
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """The draws, each with what goes with it."""
+        """The draws, each with the values that go with it."""
         for draw in self.inner.draws(num_samples, *args):
             yield draw | self._rest(draw)
 
 
 @dataclass(frozen=True)
 class RefreshedRecord:
-    """What a file says of a :class:`RefreshedPosterior`: its draws, and the rows of which it takes the statistics."""
+    """Record of a :class:`RefreshedPosterior` in a file: its draws, and the rows for its statistics."""
 
     inner: Saved
     x: Any
@@ -145,18 +145,18 @@ class RefreshedRecord:
 
 
 class RefreshedPosterior(CarryingPosterior):
-    r"""Draws of a posterior, each with statistics of batch normalisation of its own.
+    r"""Draws of a posterior, each with its own statistics of batch normalisation.
 
-    For each draw the network runs over x once, in train mode as far as batch normalisation goes, and
-    :func:`~pyro_bnn.predict` uses the means over the batches. That costs as much as a prediction of x, at each call; a
-    :class:`~pyro_bnn.StoredPosterior` pays it once. The model stays as it is, and must be the one that predicts.
+    For each draw the network runs over x once, with batch normalisation in train mode, and :func:`~pyro_bnn.predict`
+    uses the means over the batches. Each call costs as much as a prediction of x; a :class:`~pyro_bnn.StoredPosterior`
+    computes the statistics only once. The model is not changed; predictions must use this model.
 
     Args:
         model: The model.
-        posterior: The draws, of any method.
-        x: Inputs, shape (N, ...): some thousand rows of the training data, in the form in which the fit saw them. A
-            file of the posterior holds them; one of a :class:`~pyro_bnn.StoredPosterior` does not.
-        batch_size: About as many rows as the batches of the fit had.
+        posterior: The draws, from any method.
+        x: Inputs, shape (N, ...): some thousand training rows, in the form that the fit saw. A file of the posterior
+            contains them; a file of a :class:`~pyro_bnn.StoredPosterior` does not.
+        batch_size: About the batch size of the fit.
 
     Raises:
         ValueError: If the network has no batch normalisation with running statistics, if x does not fit, or if
@@ -194,7 +194,7 @@ class RefreshedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """That of the draws."""
+        """The inner posterior's method."""
         return f"{self.inner.method}, batch normalisation refreshed"
 
     @property
@@ -206,7 +206,7 @@ class RefreshedPosterior(CarryingPosterior):
         return _statistics(self._model, draw, self._batches)
 
     def to_record(self) -> dict[str, Any]:
-        """The posterior of the draws, and x; see :meth:`Posterior.to_record`."""
+        """The inner posterior and x; see :meth:`Posterior.to_record`."""
         return plain(RefreshedRecord(saved(self.inner), self._x, self._batch_size))
 
     @classmethod
@@ -218,22 +218,22 @@ class RefreshedPosterior(CarryingPosterior):
 
 @dataclass(frozen=True)
 class PinnedRecord:
-    """What a file says of a :class:`PinnedPosterior`: its draws, and what they carry."""
+    """Record of a :class:`PinnedPosterior` in a file: its draws, and the values that go with them."""
 
     inner: Saved
     values: dict[str, Tensor]
 
 
 class PinnedPosterior(CarryingPosterior):
-    r"""Draws of a posterior together with the learned parameters and buffers that the network has now.
+    r"""Draws of a posterior together with the network's present learned parameters and buffers.
 
-    Later changes of the model do not reach them. So networks with batch normalisation, or with parameters that are not
-    random, make an :class:`~pyro_bnn.EnsemblePosterior` in which each member keeps its own.
+    Later changes of the model do not affect these values. So for networks with batch normalisation, or with parameters
+    that are not random, each member of an :class:`~pyro_bnn.EnsemblePosterior` keeps its own.
 
     Args:
         model: The model of the posterior.
-        posterior: The draws, of any method.
-        values: Learned parameters and buffers, as in :attr:`values`; None takes the network's own.
+        posterior: The draws, from any method.
+        values: Learned parameters and buffers, as in :attr:`values`; None uses the network's own.
 
     Raises:
         ValueError: If the values have other names than the network's.
@@ -256,7 +256,7 @@ class PinnedPosterior(CarryingPosterior):
 
     @property
     def method(self) -> str:
-        """That of the draws."""
+        """The inner posterior's method."""
         return self.inner.method
 
     @property
@@ -273,7 +273,7 @@ class PinnedPosterior(CarryingPosterior):
         return self.values
 
     def to_record(self) -> dict[str, Any]:
-        """The posterior of the draws, and what they carry; see :meth:`Posterior.to_record`."""
+        """The inner posterior, and the values that go with its draws; see :meth:`Posterior.to_record`."""
         return plain(PinnedRecord(saved(self.inner), self.values))
 
     @classmethod
@@ -293,7 +293,7 @@ def _as_posterior(posterior: Posterior | Callable[..., object]) -> Posterior:
 
 
 def _batches(model: BayesianModel, x: Inputs, batch_size: int) -> list[Inputs]:
-    """The rows in batches of nearly equal size, near the size that is asked for, on the model's device."""
+    """The rows in batches of nearly equal size, near the requested size, on the model's device."""
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     if not _norms(model):
         raise ValueError(
@@ -323,7 +323,7 @@ def _running(model: BayesianModel) -> dict[str, Tensor]:
 
 
 def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict[str, Tensor]:
-    """Means over the batches of the statistics under a draw; the model is as it was afterwards."""
+    """Means over the batches of the statistics under a draw; afterwards the model is as it was."""
     with eval_mode(model), _recording(model):
         for batch in batches:
             model.output_given(draw, batch)
@@ -332,14 +332,14 @@ def _statistics(model: BayesianModel, draw: Draw, batches: list[Inputs]) -> dict
 
 @contextmanager
 def _recording(model: BayesianModel) -> Iterator[None]:
-    """A context in which batch normalisation averages its statistics from new on; then they are as before."""
+    """A context in which batch normalisation averages its statistics afresh; afterwards they are restored."""
     layers = list(_norms(model).values())
     buffers = [{name: value.clone() for name, value in layer.named_buffers(recurse=False)} for layer in layers]
     before = [(layer.momentum, layer.training) for layer in layers]
     try:
         for layer in layers:
             layer.reset_running_stats()
-            layer.momentum, layer.training = None, True  # an average with equal weights
+            layer.momentum, layer.training = None, True  # equal weights for all batches
         yield
     finally:
         for layer, (momentum, is_training), values in zip(layers, before, buffers, strict=True):

@@ -13,7 +13,7 @@ __all__ = ["EpochRecord", "History"]
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Means over one epoch, in which each row of the data counts the same.
+    """Means over one epoch; each row of the data has the same weight.
 
     Args:
         epoch: Number of the epoch, from 0.
@@ -39,8 +39,8 @@ class History(Shown):
     """The record of a fit.
 
     Args:
-        num_data: Number of data points; None for a model that does not say.
-        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro"`` and the reason why.
+        num_data: Number of data points; None for a model that does not define it.
+        path: How gradients were computed: ``"direct"``, without effect handlers, or ``"pyro"`` and the reason for it.
         elbo: Estimate of the evidence lower bound of the whole data set at each step, in nats.
         expected_log_likelihood: Estimate of the expected log-likelihood of the whole data set at each step, in nats.
         kl: KL divergence of the posterior from the prior at each step, in nats, or its estimate.

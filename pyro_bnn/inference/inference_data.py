@@ -18,7 +18,7 @@ __all__ = ["check_data", "inference_data"]
 
 
 def check_data(model: object, x: object, y: object) -> None:
-    """Raise unless ArviZ is installed, and model and inputs, and with both the targets, are given together."""
+    """Raise unless ArviZ is installed, x is given with a model, and y with both."""
     _require_arviz()
     if (model is None) != (x is None) or (y is not None and x is None):
         raise ValueError("`model` and `x` go together, and `y` needs both, got one alone; give all or none.")
@@ -40,8 +40,8 @@ def inference_data(
 
     Args:
         samples: Draws, ``{site: shape (K, S, *event)}``.
-        statistics: What a sampler reported, by ArviZ's names, shapes (K, S).
-        attributes: What to say of the posterior; None is left out.
+        statistics: The sampler's statistics, by ArviZ's names, shapes (K, S).
+        attributes: Attributes of the group ``posterior``; those that are None are left out.
         model: The model; with x it gives the group ``posterior_predictive``.
         x: Inputs, shape (N, ...).
         y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.

@@ -26,12 +26,12 @@ MAX_DIMENSIONS = 5000
 """Largest number of latent numbers; their Hessian takes 200 MB in double precision."""
 
 SMALL_GRADIENT = 1e-3
-"""Heuristic: largest gradient, in nats per posterior standard deviation, at which a point counts as the mode."""
+"""Heuristic: a point counts as the mode if no gradient exceeds this, in nats per posterior standard deviation."""
 
 
 @dataclass(frozen=True)
 class LaplaceRecord:
-    """What a file says of a :class:`LaplacePosterior`; it needs no data."""
+    """Record of a :class:`LaplacePosterior` in a file; loading needs no data."""
 
     location: Tensor
     precision: Tensor
@@ -44,7 +44,7 @@ class LaplacePosterior(Posterior):
     r"""The Gaussian :math:`N(z^*, H^{-1})` over all latent variables, in unconstrained space.
 
     Args:
-        coordinates: What turns flat vectors into values.
+        coordinates: The map from flat vectors to values.
         location: The mode z*, shape (P,).
         precision: The Hessian H of the potential at the mode, shape (P, P), positive definite.
         peak: Log joint density of the data and the mode, in nats.
@@ -91,7 +91,7 @@ class LaplacePosterior(Posterior):
             yield self._values(self.location + torch.linalg.solve_triangular(self._factor.mT, noise, upper=True)[:, 0])
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Those of the variables without constraints; see :meth:`Posterior.marginals`."""
+        """Marginals of the unconstrained variables; see :meth:`Posterior.marginals`."""
         median = self.median()
         scales = self._coordinates.layout.views(torch.cholesky_inverse(self._factor).diagonal().sqrt())
         free = [site.name for site in self._coordinates.sites if site.transform is None]
@@ -158,26 +158,26 @@ def fit_laplace(
     .. math:: q(z) = N(z^*, H^{-1}), \qquad H = \nabla^2 U(z^*), \qquad U(z) = -\log p(y, z).
 
     The Hessian is the full one of the exact potential, and all its P x P numbers are stored. If it is not positive
-    definite, as at a saddle or a kink of the network, the negative curvature of the likelihood is set to 0 in the
-    directions that have it. Only the prior's curvature is left there, and the status says so. A constrained variable,
-    such as a noise scale, is approximated in unconstrained space, and the mode is that in unconstrained space.
+    definite, as at a saddle or a kink of the network, the likelihood's curvature is set to 0 in the directions where it
+    is negative. Only the prior's curvature is left in these, and the status says so. A constrained variable, such as a
+    noise scale, is approximated in unconstrained space, and so the mode is the one in unconstrained space.
 
     Args:
         model: The model; its learnable parameters stay as they are.
         data: A tuple (x, y) with all rows, or a loader of such pairs, which are read into memory.
         max_iterations: Largest number of L-BFGS iterations.
         dtype: Type of the computation; None computes in the dtype of the model. The draws have the dtype of the model.
-        init: Posterior of which one draw is the start of the search, such as that of a fitted delta guide; by default
+        init: Posterior from which the start of the search is drawn, such as that of a fitted delta guide; by default
             the search starts at the network's own weights.
         progress: Whether to show a progress bar that counts evaluations of the potential.
-        seed: Seed of the draw of `init` and of what a loader draws, which leaves torch's generators as they were.
+        seed: Seed of the draw of `init` and of a loader's random order; torch's generators are left as they were.
 
     Returns:
         A posterior with `location` (the mode, in unconstrained space), `precision`, `log_evidence` and `status`.
 
     Raises:
         ValueError: If the data do not fit the model, if there are more than 5000 latent numbers, or if the curvature is
-            still not positive, as may happen under a mixture prior.
+            still not positive, as can happen under a mixture prior.
 
     References:
         MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks; Daxberger et al. (2021),
@@ -191,7 +191,7 @@ def fit_laplace(
     begin = time.perf_counter()
     if init is not None:
         _checks.kind("init", init, Posterior, "a Posterior; wrap a guide in `GuidePosterior`")
-    with restored(model.device), seeded(seed, model.device):  # a loader may draw its order
+    with restored(model.device), seeded(seed, model.device):  # a loader may shuffle
         x, y = Pairs(data, model.like, model.num_data).whole()
     potential = network_potential(model, x, y, dtype, stacklevel=2)
     if potential.num_dimensions > MAX_DIMENSIONS:
@@ -209,7 +209,7 @@ def fit_laplace(
     precision, num_negative = _precision(potential, mode)
     value, gradient = potential.value_and_grad(mode[None])
     return LaplacePosterior(
-        Coordinates(potential.sites),  # the potential holds the data too
+        Coordinates(potential.sites),  # the potential also holds the data
         mode,
         precision,
         peak=-float(value[0]),

@@ -1,7 +1,7 @@
 r"""Maps from a guide's free parameters to standard deviations.
 
 A map is a small class: the scale as a function of the parameter, the derivative of this function, and its inverse. The
-name of the map is the name of the parameters in the guide: ``rho.net.0.weight``, ``log_variance.net.0.weight``. To add
+name of the map names the parameters in the guide: ``rho.net.0.weight``, ``log_variance.net.0.weight``. To add
 a map, write a class in this file and add its name to `__all__`; all tests of maps and guides then include it.
 """
 
@@ -31,10 +31,10 @@ class ScaleMap(ABC):
     """A map from a free parameter to a standard deviation."""
 
     name: ClassVar[str]
-    """Name of the parameters in a guide, an identifier."""
+    """Prefix of the parameters' names in a guide, an identifier."""
 
     moderate: ClassVar[float] = 0.0
-    """A parameter with a moderate scale, which removed weights get."""
+    """A parameter with a moderate scale, for removed weights."""
 
     @abstractmethod
     def __call__(self, parameter: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class ScaleMap(ABC):
         """The parameter whose scale is `scale`."""
 
     def start(self, scale: Tensor) -> Tensor:
-        """The parameter from which a guide starts if it is to start at `scale`; a map may have to start lower."""
+        """The parameter at which a guide starts for a first scale of `scale`; a map may have to start lower."""
         return self.inverse(scale)
 
     @abstractmethod
@@ -56,7 +56,7 @@ class ScaleMap(ABC):
         """
 
     def write(self, parameter: Tensor, out: Tensor, scratch: Tensor) -> None:
-        """Write the scale into `out`, without gradients; a map may override this method to allocate no memory.
+        """Write the scale into `out`, without gradients; a map may override this method to avoid allocating memory.
 
         Both have shape (P,); `scratch`, shape (2 or more, P), is memory that may be overwritten.
         """
@@ -112,7 +112,7 @@ class Softplus(ScaleMap):
 class LogVariance(ScaleMap):
     r"""The scale :math:`\sigma = e^{v / 2}`: the parameter v is the logarithm of the variance.
 
-    A step of the parameter changes any scale by a factor.
+    A step of the parameter multiplies any scale by a factor.
 
     Example:
         >>> LogVariance()(torch.tensor([0.0, -4.0]))
@@ -140,7 +140,7 @@ class LogVariance(ScaleMap):
 
 
 FIRST_SHARE = 0.9
-"""Heuristic: share of the cap at which larger first scales start; the slope there is a hundredth of softplus'."""
+"""Heuristic: larger first scales start at this share of the cap; the slope there is a hundredth of softplus'."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ class Capped(ScaleMap):
     r"""The scale :math:`\sigma = s / (1 + s / m)` with :math:`s = \log(1 + e^\rho)`: never above the cap m.
 
     Far below the cap this is :class:`Softplus`. The slope :math:`(\sigma / s)^2\, ds / d\rho` is above 0 everywhere, so
-    a scale at the cap can come down again; where scales are clamped, it could not. A guide starts at nine tenths of the
-    cap where its first scales would be larger. In a :class:`~pyro_bnn.LowRankGuide` the cap holds for the part of the
-    standard deviation that is not shared.
+    a scale at the cap can come down again; a clamped scale could not. A guide starts at nine tenths of the cap where
+    its first scales would be larger. In a :class:`~pyro_bnn.LowRankGuide` the cap applies to the standard deviations of
+    the independent part.
 
     Args:
         max_scale: The cap m, above 0.
@@ -174,7 +174,7 @@ class Capped(ScaleMap):
     def __call__(self, parameter: Tensor) -> Tensor:
         """The softplus of the parameter, bent below the cap."""
         scale = softplus(_checks.real_tensor("parameter", parameter))
-        return (scale / (1 + scale / self.max_scale)).clamp(max=self.max_scale)  # rounding may go beyond
+        return (scale / (1 + scale / self.max_scale)).clamp(max=self.max_scale)  # rounding may overshoot
 
     def inverse(self, scale: Tensor) -> Tensor:
         """The softplus' inverse of s."""
@@ -207,7 +207,7 @@ class Precision(ScaleMap):
     r"""The scale :math:`\sigma = S^{-1/2}`: the parameter S is the precision, one divided by the variance.
 
     It is for :func:`~pyro_bnn.natural_gradient`, whose steps keep the precision above 0. Steps of an optimizer such as
-    Adam do not, and are far too small for it: precisions are in the thousands.
+    Adam can make it negative, and are far too small: precisions are in the thousands.
 
     Example:
         >>> Precision()(torch.tensor([1.0, 10_000.0]))

@@ -19,7 +19,7 @@ __all__ = ["StoredPosterior"]
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """What a file says of a :class:`StoredPosterior`."""
+    """Record of a :class:`StoredPosterior` in a file."""
 
     samples: dict[str, Tensor]
     values: dict[str, Tensor]
@@ -29,14 +29,16 @@ class StoredRecord:
 
 
 class StoredPosterior(Posterior):
-    """Draws that are kept, with the values of a network's own parameters and buffers that go with them.
+    """A fixed set of draws, with each draw's values of the network's own parameters and buffers.
 
-    :meth:`of` makes it of any posterior. Predictions then take the same draws each time, and make none. It is for draws
-    that cost much, such as a :class:`~pyro_bnn.RefreshedPosterior`'s; a file of it needs no training data.
+    :meth:`of` makes it from any posterior. Predictions then use the same draws each time, instead of making new ones.
+    Use it for draws that are expensive, such as a :class:`~pyro_bnn.RefreshedPosterior`'s; its file needs no training
+    data.
 
     Args:
         samples: The draws of the latent variables, ``{site: shape (S, *event)}``.
-        values: What they carry, ``{"net.PATH": shape (S, ...)}``; see :attr:`Posterior.carried`.
+        values: Values of parameters and buffers that go with the draws, ``{"net.PATH": shape (S, ...)}``; see
+            :attr:`Posterior.carried`.
         method: Name of the inference method.
         status: How the inference ended.
         seconds: Wall time of the inference, if known.
@@ -68,7 +70,7 @@ class StoredPosterior(Posterior):
         _checks.kind("samples", samples, Mapping, "a dict of draws, {site: shape (S, *event)}")
         _checks.kind("status", status, Status, "a Status")
         self.samples, self.values = dict(samples), dict(values or {})
-        """The draws, ``{site: shape (S, *event)}``, and what they carry."""
+        """The draws, ``{site: shape (S, *event)}``, with the values that go with them."""
         counts = {name: len(_checks.rows(name, tensor)) for name, tensor in {**self.samples, **self.values}.items()}
         if not self.samples or len({*counts.values()}) > 1:
             raise ValueError(f"`samples` and `values` must hold the same number of draws of each site, got {counts}.")
@@ -83,10 +85,10 @@ class StoredPosterior(Posterior):
         Args:
             posterior: The posterior, or any Pyro guide.
             num_samples: Number of draws S. Memory and files take S numbers for each weight.
-            seed: Seed of the draws, which makes them repeatable and leaves torch's generator as it was.
+            seed: Seed of the draws, which makes them repeatable; torch's generator is left as it was.
 
         Raises:
-            ValueError: If the posterior is linearised in predictions, which needs a median, and stored draws have none.
+            ValueError: If predictions with the posterior are linearised, which needs a median; stored draws have none.
         """
         source = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
         if source.is_linearised:
@@ -129,7 +131,7 @@ class StoredPosterior(Posterior):
         return {name: value[0] for name, value in self.samples.items() if _is_same(value)}
 
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
-        """Evenly spaced draws, each at most once, and so no more than are stored; see :meth:`Posterior.draws`."""
+        """Evenly spaced draws, each at most once; see :meth:`Posterior.draws`."""
         yield from spaced({**self.samples, **self.values}, num_samples, remedy="store more of them")
 
     def to_record(self) -> dict[str, Any]:
@@ -162,5 +164,5 @@ class StoredPosterior(Posterior):
 
 
 def _is_same(value: Tensor) -> bool:
-    """Whether all rows are equal; where the last differs from the first, as nearly always, no other is read."""
+    """Whether all rows are equal; if the last differs from the first, as is usual, no other row is read."""
     return torch.equal(value[0], value[-1]) and bool((value == value[:1]).all())

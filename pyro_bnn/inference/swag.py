@@ -1,4 +1,4 @@
-"""Stochastic weight averaging, Gaussian: a posterior from the path of a point estimate."""
+"""Stochastic weight averaging, Gaussian (SWAG): a posterior from the path of a point estimate."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ from .scale_maps import LogVariance
 __all__ = ["SWAG"]
 
 SMALLEST_VARIANCE = 1e-30
-"""Variance of weights that did not move."""
+"""Variance for weights that did not move."""
 
 
 class SWAG:
     r"""Collects the path of a point estimate during a fit, and makes a Gaussian from its mean and covariance.
 
-    It is a callback. At the ends of epochs it takes the point z, in unconstrained space. From K of these it computes
+    It is a callback. At the ends of epochs it records the point z, in unconstrained space. From K points it computes
 
     .. math:: \bar z = \tfrac1K \sum_k z_k, \qquad
               V = \mathrm{diag}\left(\tfrac1K \sum_k z_k^2 - \bar z^2\right), \qquad d_k = z_k - \bar z_k,
@@ -30,9 +30,9 @@ class SWAG:
     with :math:`\bar z_k` the mean of the first k points. For rank 0 the posterior is :math:`N(\bar z, V)`, otherwise
     :math:`N(\bar z, \tfrac12 V + \tfrac1{2 (r - 1)} \sum d_k d_k^\top)` over the last r deviations.
 
-    The path should come from SGD with a constant, rather large learning rate, after the loss has stopped falling: its
-    spread, and so the width of the posterior, grows with the learning rate. Running statistics of batch normalisation
-    stay as at the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
+    The path should come from SGD with a constant, rather large learning rate, after the loss has stopped falling: the
+    spread of the points, and so the width of the posterior, grows with the learning rate. Running statistics of batch
+    normalisation stay as at the end of the fit; :class:`~pyro_bnn.RefreshedPosterior` computes them for each draw.
 
     Args:
         guide: The point estimate that is fitted, made by :func:`auto_delta`.
@@ -78,7 +78,7 @@ class SWAG:
         return self._layout.pack(self._guide.locations())
 
     def __call__(self, history: History) -> None:
-        """Take the point if this epoch is one of those."""
+        """Record the point if one is due after this epoch."""
         epoch = len(history.epochs)
         self._history = history
         if epoch <= self._start or (epoch - self._start - 1) % self._every:
@@ -87,26 +87,26 @@ class SWAG:
         self._count += 1
         before, self._mean = point - self._mean, self._mean + (point - self._mean) / self._count
         after = point - self._mean
-        # Welford's update: means of squares would lose a variance far below the square of the mean
+        # Welford's update: a mean of squares would lose a variance far below the square of the mean
         self._variance = self._variance + (before * after - self._variance) / self._count
         if self._rank:
             self._deviations = [*self._deviations, after][-self._rank :]
         self._epochs = [*self._epochs[:1], epoch]
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has collected, for checkpoints."""
+        """Its state, for checkpoints."""
         counts = {"count": self._count, "epochs": list(self._epochs)}
         return counts | {"mean": self._mean, "variance": self._variance, "deviations": list(self._deviations)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self._count, self._epochs = state_dict["count"], list(state_dict["epochs"])
         self._mean, self._variance = (state_dict[name].to(self._mean) for name in ("mean", "variance"))
         self._deviations = [deviation.to(self._mean) for deviation in state_dict["deviations"]]
 
     @torch.no_grad()
     def posterior(self, model: BayesianModel) -> GuidePosterior:
-        """The Gaussian as a posterior: of a :class:`LowRankGuide`, or of a :class:`MeanFieldGuide` for rank 0.
+        """The posterior: a :class:`LowRankGuide`, or a :class:`MeanFieldGuide` for rank 0.
 
         Args:
             model: The model of the fit.

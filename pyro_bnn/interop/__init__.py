@@ -1,1 +1,1 @@
-"""What speaks to other programs: scikit-learn and TensorBoard."""
+"""Interfaces to scikit-learn and TensorBoard."""

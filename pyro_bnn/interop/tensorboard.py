@@ -1,4 +1,4 @@
-"""The history of a fit for TensorBoard, while it runs."""
+"""Writes the history of a fit for TensorBoard while the fit runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,22 +20,22 @@ class TensorBoard:
     """Callback of :func:`~pyro_bnn.fit_svi` that writes the history to a folder, for ``tensorboard --logdir FOLDER``.
 
     After each epoch it writes the epoch's means: ``per_row/elbo``, ``per_row/nll`` (minus the expected log-likelihood)
-    and ``per_row/kl``, in nats per row of the data set (``total/...`` for a model that does not say how many there
-    are), ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis
-    counts steps. Of several processes the first one writes.
+    and ``per_row/kl``, in nats per row of the data set (``total/...`` for a model without a number of rows),
+    ``schedule/learning_rate``, ``schedule/kl_weight`` and ``schedule/seconds_per_epoch``. The horizontal axis counts
+    steps. With several processes only the first one writes.
 
-    Checkpoints hold how far it has come: a resumed fit goes on there, and TensorBoard forgets what the interrupted one
-    had written after its checkpoint. The file is complete after each epoch, and closed at the end of the fit; in a loop
-    of your own use it in a ``with`` statement. Give each fit a folder of its own.
+    Checkpoints record how far it has written: a resumed fit continues there, and TensorBoard discards what the
+    interrupted fit wrote after its checkpoint. The file is complete after each epoch, and closed at the end of the fit;
+    in a loop of your own use it in a ``with`` statement. Give each fit its own folder.
 
     Args:
         log_dir: Folder to write to, or a `SummaryWriter` of torch, which you close yourself.
-        guide: Guide of which the signal-to-noise ratios are written too, in decibel, as a histogram per site.
+        guide: Guide whose signal-to-noise ratios are written too, in decibel, as a histogram per site.
         every_step: Whether to write ELBO, NLL and KL of each step too, as ``step_per_row/elbo`` and so on.
 
     Raises:
         ImportError: If TensorBoard is not installed.
-        ValueError: If an argument is of another kind.
+        ValueError: If an argument is of the wrong kind.
 
     Example:
         >>> import functools, tempfile
@@ -78,11 +78,11 @@ class TensorBoard:
             self._writer = None
 
     def state_dict(self) -> dict[str, Any]:
-        """How many steps are written."""
+        """Number of steps written so far."""
         return {"num_steps": self._num_steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after the steps that are written; later ones of the same folder are forgotten."""
+        """Continue after the steps written before; later ones in the same folder are discarded."""
         self._num_steps, self._must_forget = int(state_dict["num_steps"]), True
 
     def __call__(self, history: History) -> None:

@@ -1,4 +1,4 @@
-"""What is believed before the data: distributions, priors, likelihoods and the model of them."""
+"""Assumptions before seeing data: distributions, priors, likelihoods and the model that joins them."""
 
 import lazy_loader
 

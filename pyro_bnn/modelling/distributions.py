@@ -20,7 +20,7 @@ Size = torch.Size | list[int] | tuple[int, ...]
 
 
 class _Mixture(TorchDistribution):
-    """A mixture of Gaussians over numbers, whose quantiles are computed in double precision."""
+    """A mixture of univariate Gaussians, whose quantiles are computed in double precision."""
 
     support = constraints.real
     has_rsample = False
@@ -59,7 +59,7 @@ class _Mixture(TorchDistribution):
         return quantile.to(torch.promote_types(value.dtype, components[2].dtype))
 
     def _check(self, value: Tensor) -> None:
-        """Raise, where values are validated, unless they are finite numbers whose shape fits."""
+        """If values are validated, raise unless they are finite numbers whose shape fits."""
         if not self._validate_args:
             return
         _checks.finite("value", value)
@@ -149,7 +149,7 @@ class ScaleMixtureNormal(_Mixture):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density in nats, with exact gradients in the value and in the three arguments."""
         self._check(value)
-        mixing, scale1, scale2 = self._unexpanded  # unexpanded: one logarithm, not one per weight
+        mixing, scale1, scale2 = self._unexpanded  # so one logarithm is enough, instead of one per weight
         first_is_wide = scale1 >= scale2
         wide = torch.where(first_is_wide, scale1, scale2)
         narrow = torch.where(first_is_wide, scale2, scale1)
@@ -171,12 +171,12 @@ class ScaleMixtureNormal(_Mixture):
 
 
 class NormalMixture(_Mixture):
-    r"""Finite mixture of Gaussians over numbers, computed in log space.
+    r"""Finite mixture of univariate Gaussians, computed in log space.
 
     .. math:: p(y) = \sum_{m=1}^M \pi_m\, N(y; \mu_m, \sigma_m^2), \qquad \pi = \mathrm{softmax}(\text{logits}).
 
-    A `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. All
-    its arguments are tensors, so several mixtures can be stacked into one.
+    `MixtureSameFamily` has neither quantiles nor the two parts of the variance; this class has both. All its arguments
+    are tensors, so several mixtures can be stacked into one.
 
     Args:
         logits: Unnormalised log-weights of the M components, shape (..., M).
@@ -251,7 +251,7 @@ class NormalMixture(_Mixture):
 
 
 def _is_validated(validate_args: bool | None) -> bool:
-    """Whether arguments are checked; None stands for torch's own setting."""
+    """Whether arguments are checked; None means torch's own setting."""
     return Distribution._validate_args if validate_args is None else validate_args
 
 

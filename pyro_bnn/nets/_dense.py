@@ -20,7 +20,7 @@ def mlp(
     """A fully connected network.
 
     Args:
-        sizes: Numbers of inputs, hidden units of each layer, and outputs.
+        sizes: Number of inputs, number of units of each hidden layer, and number of outputs.
         activation: Function that makes the activation module after each hidden layer.
         first: Modules put before the first layer, such as `nn.Flatten()` or :class:`Standardize`.
         dropout: Probability of an :class:`MCDropout` after each activation; None for no dropout.

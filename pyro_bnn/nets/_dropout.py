@@ -7,7 +7,7 @@ from .._core import checks as _checks
 
 
 class MCDropout(nn.Module):
-    r"""Monte Carlo dropout: dropout that stays on in eval mode, so that predictions of one set of weights differ.
+    r"""Monte Carlo dropout: dropout that stays on in eval mode, so that predictions with the same weights differ.
 
     .. math:: x \mapsto \frac{b \cdot x}{1 - p}, \qquad b_i \sim \mathrm{Bernoulli}(1 - p).
 

@@ -15,16 +15,16 @@ SIZE = 28
 def lenet5(
     *, num_classes: int = 10, in_channels: int = 1, first: Sequence[nn.Module] = (), dropout: float | None = None
 ) -> nn.Sequential:
-    """LeNet-5 for images of 28 x 28 pixels, in the form that is common today.
+    """LeNet-5 for images of 28 x 28 pixels, in today's common form.
 
-    Two convolutions of 5 x 5 with 6 and 16 channels, the first with a frame of two pixels, each followed by a rectified
-    linear unit and the largest of 2 x 2; then linear layers with 120 and 84 hidden units. The article has sigmoid
-    units, means of 2 x 2 with learned factors, a second convolution that sees a part of the channels, and outputs by
-    distances.
+    Two convolutions of 5 x 5 with 6 and 16 channels, the first with a padding of two pixels, each followed by a
+    rectified linear unit and max pooling over 2 x 2; then linear layers with 120 and 84 hidden units. The article has
+    sigmoid units, average pooling over 2 x 2 with learned factors, a second convolution that sees only some of the
+    channels, and outputs by distances.
 
     The modules are ``conv1``, ``conv2``, ``linear1``, ``linear2`` and ``linear3``, and between them ``images``,
-    ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. Those of `first` are ``first0``, ``first1``, ...;
-    ``dropout1`` and ``dropout2`` follow the hidden linear layers.
+    ``relu1`` to ``relu4``, ``pool1``, ``pool2`` and ``flatten``. The modules in `first` are named ``first0``,
+    ``first1``, ...; ``dropout1`` and ``dropout2`` follow the hidden linear layers.
 
     Args:
         num_classes: Number of outputs, C.
@@ -33,7 +33,7 @@ def lenet5(
         dropout: Probability of an :class:`MCDropout` after each hidden linear layer; None for no dropout.
 
     Returns:
-        A network from images of shape (N, D, 28, 28), or (N, 28, 28) in grey, to logits of shape (N, C).
+        A network that maps images of shape (N, D, 28, 28), or grey ones (N, 28, 28), to logits of shape (N, C).
 
     References:
         LeCun et al. (1998), Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 86,
@@ -67,7 +67,7 @@ def lenet5(
 
 
 class _Images(nn.Module):
-    """Gives grey images their axis of colours; raises unless images have 28 x 28 pixels."""
+    """Adds the channel axis to grey images; raises unless images have 28 x 28 pixels."""
 
     def __init__(self, num_channels: int) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class Standardize(nn.Module):
 
         Args:
             x: Training inputs, shape (N, ...).
-            floor: Number added to every standard deviation, so that nearly constant features are not blown up.
+            floor: Number added to every standard deviation, so that division does not blow up nearly constant features.
 
         Raises:
             ValueError: If x is not finite, has fewer than two rows, or a constant feature while `floor` is 0.

@@ -1,4 +1,4 @@
-"""From a posterior to a decision: prediction, comparison, pruning and pictures."""
+"""Uses of a posterior: prediction, comparison, pruning and pictures."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What is computed from draws of outputs: uncertainty and metrics."""
+"""Functions of draws of outputs: uncertainty and metrics."""
 
 import lazy_loader
 

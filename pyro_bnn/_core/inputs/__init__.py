@@ -1,4 +1,4 @@
-"""What a network may be given: one tensor or several, converted from what people have."""
+"""Inputs of a network: one tensor or several, converted from arrays, lists and data frames."""
 
 from ._conversion import as_inputs as as_inputs
 from ._conversion import as_targets as as_targets

@@ -1,7 +1,8 @@
-"""Tensors from what people have: arrays, lists of numbers, data frames.
+"""Tensors from arrays, lists of numbers and data frames.
 
-What is a tensor already is never changed, only refused. Everything else becomes a tensor that the model can use: floats
-get its floating-point type, whole numbers become int64, and truth values stay. Memory may be shared with an array.
+A tensor is never converted; it is accepted or refused. Everything else becomes a tensor that the model can use: floats
+get its floating-point type, whole numbers become int64, and booleans stay booleans. The tensor may share memory with an
+array.
 """
 
 import numbers
@@ -18,7 +19,7 @@ from .. import checks as _checks
 from ._tree import Inputs
 
 WIDEST = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
-"""Type of numpy for each kind of numbers."""
+"""NumPy type for each kind of numbers."""
 
 REMEDIES = {
     "O": "convert it, such as by `.astype(float)`, or encode its categories as whole numbers",
@@ -30,14 +31,14 @@ REMEDIES = {
     "c": "pass real and imaginary parts as two columns",
     "V": "pass each field as a column, such as by `numpy.lib.recfunctions.structured_to_unstructured`",
 }
-"""What to do about an array, by the kind of its type."""
+"""What to do about an array, by the kind of its dtype."""
 
 
 def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
-    """Inputs of a network from what people have.
+    """Inputs of a network from tensors, arrays, lists or data frames.
 
-    A tuple is several inputs, and so is a list of tensors or arrays. A list of numbers, or of lists of numbers, is one.
-    What becomes a tensor gets the device and floating-point type of `like`, or else torch's default ones.
+    A tuple is several inputs, and so is a list of tensors or arrays. A list of numbers, or of lists of numbers, is one
+    input. A converted input gets the device and floating-point type of `like`, by default torch's defaults.
     """
     if isinstance(value, Tensor):
         return _checked(name, value)
@@ -59,7 +60,7 @@ def as_inputs(name: str, value: object, like: Tensor | None = None) -> Inputs:
 
 
 def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
-    """Targets from what people have: one tensor."""
+    """Targets as one tensor, from a tensor, array, list or data frame."""
     if isinstance(value, Tensor):
         return _checked(name, value)
     if isinstance(value, Mapping):
@@ -75,7 +76,7 @@ def as_targets(name: str, value: object, like: Tensor | None = None) -> Tensor:
 
 
 def _checked(name: str, value: Tensor) -> Tensor:
-    """The tensor, if it is one with which a model can compute."""
+    """The tensor, after a check that a model can compute with it."""
     _checks.tensor(name, value)
     if value.is_quantized:
         raise ValueError(f"`{name}` must not be quantized, got {value.dtype}; call `{name}.dequantize()`.")
@@ -114,7 +115,7 @@ def _first_other(name: str, value: object) -> tuple[str, object] | None:
 
 
 def _is_array(name: str, value: list) -> bool:
-    """Whether a list is one array of numbers, and not several inputs."""
+    """Whether a list is one array of numbers, as opposed to several inputs."""
     other = _first_other(name, value)
     if other is None:
         return True
@@ -151,7 +152,7 @@ def _largest(tensor: Tensor) -> float:
 
 def _array(name: str, value: Any) -> np.ndarray:
     """An array of numbers."""
-    pandas = sys.modules.get("pandas")  # what it made is recognised without importing it
+    pandas = sys.modules.get("pandas")  # recognises its objects without importing it
     if pandas is not None and isinstance(value, pandas.DataFrame):
         return _table(name, value)
     if pandas is not None and isinstance(value, (pandas.Series, pandas.Index, pandas.api.extensions.ExtensionArray)):
@@ -186,7 +187,7 @@ def _require_numbers(label: str, array: np.ndarray, dtype: object) -> None:
 
 
 def _table(name: str, frame: Any) -> np.ndarray:
-    """A data frame, column by column, since as a whole it becomes an array of objects if its types differ."""
+    """A data frame, converted column by column: as a whole it becomes an array of objects if its types differ."""
     columns = [
         _column(f"column {label!r} of `{name}`", frame.iloc[:, position])
         for position, label in enumerate(frame.columns)

@@ -13,9 +13,9 @@ Pair = tuple[Inputs, Tensor]
 
 
 class Pairs:
-    """All rows of a data set, in batches, on the device and in the floating-point type of a tensor.
+    """All rows of a data set, in batches, on the device and in the floating-point type of a given tensor.
 
-    At the end of a pass it raises if there were more or fewer rows than `num_data`.
+    At the end of a pass it raises if the number of rows was not `num_data`.
     """
 
     def __init__(self, data: object, like: Tensor, num_data: int, batch_size: int = 128) -> None:
@@ -29,7 +29,7 @@ class Pairs:
         self._like, self._batch_size, self._num_data = like, batch_size, num_data
         self._data = self._pair(data) if isinstance(data, tuple) else data
         self.after_batch: Callable[[int], object] = lambda num_rows: None
-        """Called with the number of rows of each batch when it has been used, such as by a progress bar."""
+        """Called after each batch with the number of its rows, such as by a progress bar."""
 
     def _pair(self, pair: object) -> Pair:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -62,7 +62,7 @@ class Pairs:
             yield take(x, part), y[part]
 
     def first(self) -> Inputs:
-        """The inputs of a first batch."""
+        """The inputs of the first batch."""
         return next(iter(self))[0]
 
     def whole(self) -> Pair:

@@ -56,20 +56,20 @@ def num_rows(x: Inputs, name: str = "x") -> int:
 
 
 def versions(x: Inputs) -> list[int]:
-    """How often each tensor was changed in place; tensors of inference mode do not count that."""
+    """How often each tensor was changed in place; inference-mode tensors do not count their changes."""
     found = [x] if isinstance(x, Tensor) else leaves(x)
     return [leaf._version for leaf in found if not leaf.is_inference()]
 
 
 def take(x: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some of the rows: a slice gives views, indices copy."""
+    """Some of the rows: slices give views, indices give copies."""
     if isinstance(rows, slice):
         return map_inputs(lambda leaf: leaf[rows], x)
-    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # a third of the time of `leaf[rows]`
+    return map_inputs(lambda leaf: leaf.index_select(0, rows), x)  # takes a third of the time of `leaf[rows]`
 
 
 def to_device(x: Inputs, device: torch.device | None) -> Inputs:
-    """The inputs on a device; None leaves them where they are. From pinned memory the program does not wait."""
+    """The inputs on a device, or where they are if it is None; copies from pinned memory do not block."""
     if device is None:
         return x
     if isinstance(x, Tensor):
@@ -80,12 +80,12 @@ def to_device(x: Inputs, device: torch.device | None) -> Inputs:
 def _moved(leaf: Tensor, device: torch.device) -> Tensor:
     if leaf.device == device:
         return leaf
-    # To the CPU the program does wait: nothing else would, before the numbers are read.
+    # A copy to the CPU does wait; otherwise its numbers could be read too early.
     return leaf.to(device, non_blocking=device.type != "cpu")
 
 
 def shapes(x: Inputs) -> object:
-    """Shapes for messages: that of a tensor as a plain tuple, and tuples or dictionaries of these for several."""
+    """Shapes for messages: a plain tuple for one tensor, tuples or dictionaries of these for several."""
     if isinstance(x, Tensor):
         return tuple(x.shape)
     if isinstance(x, Mapping):
@@ -124,7 +124,7 @@ def call(net: nn.Module, x: Inputs) -> object:
 def _require_signature(
     net: nn.Module, arguments: tuple[Inputs, ...], named: dict[str, Inputs], error: TypeError
 ) -> None:
-    """Raise if it was the call that was wrong, and not something inside of the network."""
+    """Raise if the call itself was wrong, as opposed to an error inside of the network."""
     signature = inspect.signature(net.forward)
     try:
         signature.bind(*arguments, **named)

@@ -13,9 +13,9 @@ from ._state import State
 
 
 class Plan:
-    """Modules of a network whose calls may be remembered, and what was learned of them; several memories share it.
+    """Modules whose calls may be remembered, and what is known of them; several memories share this object.
 
-    Its `random` parameters are buffers. Parameters that are `learned` change from call to call and count as drawn, too.
+    Its `random` parameters are buffers. Parameters in `learned` change from call to call, so they are treated as drawn.
     """
 
     def __init__(self, net: nn.Module, random: set[str], learned: Collection[str] = ()) -> None:
@@ -30,31 +30,31 @@ class Plan:
         hooked = {module for module in fixed if any(map(has_hooks_of_others, module.modules()))}
         self.modules = [module for module in fixed if module not in hooked]
         self.is_free = not has_global and not any(map(has_hooks_of_others, net.modules()))
-        """Whether the network has no hooks, which count its calls or look into them."""
+        """Whether the network has no hooks; a hook may count or inspect calls."""
         self.refused: set[nn.Module] = set()
-        """Modules whose calls turned out not to be repeatable."""
+        """Modules whose calls were found not to be repeatable."""
         self.has_noise = False
-        """Whether the network draws random numbers of its own."""
+        """Whether the network itself draws random numbers."""
         self.is_worthwhile = any(
             next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
             for module in self.modules
         )
-        """Whether there may be something to remember."""
+        """Whether any call could be remembered."""
 
 
 def _ends(path: str) -> list[int]:
-    """Lengths of all beginnings of a path that end with a dot."""
+    """Lengths of all prefixes of a path that end with a dot."""
     return [index + 1 for index, letter in enumerate(path) if letter == "."]
 
 
 class Memory:
-    """What a network computes from one input without its random parameters, for calls with other draws of these.
+    """Results that a network computes from one input without its random parameters, kept for calls with other draws.
 
-    In the first call all is computed, and watched. In later calls, modules whose results must be the same return what
-    was kept, without being run. So a call that runs the same operations on the rest gives the same bits, and it takes
-    the same random numbers. Who runs the rest for several draws at once gets the same numbers up to rounding.
+    The first call computes everything and records it. In later calls, modules whose results cannot have changed return
+    the kept results without running. If the rest runs the same operations, results are the same bit for bit, and so are
+    the random numbers. If the rest runs for several draws at once, results agree up to rounding.
 
-    All calls must have the same input, unless :meth:`refill` says what is kept of another one.
+    All calls must have the same input, unless :meth:`refill` supplies the kept values for another input.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -66,7 +66,7 @@ class Memory:
 
     @property
     def is_used(self) -> bool:
-        """Whether the next call would leave out what is remembered."""
+        """Whether the next call would skip what is remembered."""
         return self._state is not None
 
     @property
@@ -75,18 +75,18 @@ class Memory:
         return self._is_off
 
     def will_watch(self) -> bool:
-        """Whether the next call will be watched: it is the first, or the network was changed since the last."""
+        """Whether the next call will be recorded: it is the first one, or the network has changed since the last."""
         self._drop_if_changed()
         return not self.is_off and not self.is_used
 
     @property
     def has_noise(self) -> bool:
-        """Whether the network was seen to draw random numbers of its own."""
+        """Whether the network itself drew random numbers in the recorded call."""
         return self._plan.has_noise
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all that is kept."""
+        """Memory of all kept tensors."""
         return sum(value.numel() * value.element_size() for value in self.kept)
 
     @property
@@ -96,7 +96,7 @@ class Memory:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """The modules whose calls are left out."""
+        """The modules whose calls are skipped."""
         return list(self._calls)
 
     @property
@@ -106,7 +106,7 @@ class Memory:
         return [(m, i, p) for m, i, call in numbered for p, o in enumerate(call.outputs) if o.value is not None]
 
     def refill(self, values: Sequence[Tensor]) -> None:
-        """Go on with another input of the same shape, for which the modules give `values`, in the order of `kept`."""
+        """Continue with another input of the same shape and its values, in the order of `kept`."""
         outputs = [output for output in self._outputs() if output.value is not None]
         for output, value in zip(outputs, values, strict=True):
             output.value = value
@@ -119,13 +119,13 @@ class Memory:
         self._calls, self._state, self._is_off = {}, None, True
 
     def begin_block(self) -> None:
-        """Begin a block of calls between which nothing else runs: its calls look for changed numbers only."""
+        """Begin a block of calls with nothing else between them: these calls check only for changed numbers."""
         self._is_block = False
         self._drop_if_changed()
         self._is_block = True
 
     def end_block(self) -> None:
-        """End the block: the next call looks for all changes of the network again."""
+        """End the block: the next call checks for all changes of the network again."""
         self._is_block = False
 
     def _drop_if_changed(self) -> None:
@@ -136,7 +136,7 @@ class Memory:
 
     @contextmanager
     def during(self, drawn: Mapping[str, Tensor]) -> Iterator[None]:
-        """A context for one call of the network with weights by path.
+        """A context for one call of the network, given its weights by path.
 
         If it raises :class:`Diverged`, call :meth:`forget` and run the network again.
         """
@@ -171,7 +171,7 @@ class Memory:
         if recorder.is_hopeless:
             self.forget()
         if not recorder.is_valid:
-            return  # what was refused is known now: the next call records the rest
+            return  # the refused module is known now, so the next call records the rest
         for (module, index), call in recorder.calls.items():
             self._calls.setdefault(module, {})[index] = call
         if not self.kept:
@@ -182,7 +182,7 @@ class Memory:
 
 @contextmanager
 def _forwards(modules: list[nn.Module], called: Callable[..., Any]) -> Iterator[None]:
-    """A context in which the forward passes of modules go through a function; hooks stay as they are."""
+    """A context that sends the forward passes of modules through a function; hooks stay as they are."""
     originals = []
     try:
         for module in modules:

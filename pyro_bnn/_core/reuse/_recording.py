@@ -1,4 +1,4 @@
-"""A run of a network in which every operation of torch is watched: which calls of modules can be remembered."""
+"""Records every torch operation in a run of a network, to find the module calls that can be remembered."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ Forward = Callable[..., Any]
 
 
 class Diverged(Exception):  # noqa: N818  # control flow: the caller runs the network as a whole
-    """The network went another way than in the recorded run, and needs a value that was not kept."""
+    """The network took another branch than in the recorded run and needs a value that was not kept."""
 
 
 class Absent(Tensor):
-    """Stands in for a tensor that only remembered calls take; it has a shape and no values, and an operation raises."""
+    """Placeholder, without values, for a tensor that only remembered calls use; any operation on it raises."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -38,9 +38,9 @@ class Absent(Tensor):
 
 
 class RecordedOutput:
-    """A tensor that a recorded call returned. It is kept only if something takes it that is not remembered itself.
+    """A tensor that a recorded call returned. It is kept only if something that is not remembered uses it.
 
-    It is the call's own if its memory was made there.
+    It is the call's own if its memory was allocated during the call.
     """
 
     def __init__(self, tensor: Tensor, *, is_own: bool) -> None:
@@ -48,17 +48,17 @@ class RecordedOutput:
         self.value: Tensor | None = None
         self.absent = Absent(tensor)
         self.is_lost = False
-        """Whether a later remembered call has changed it in place, so that only its changed form can be asked for."""
+        """Whether a later remembered call changed it in place, so that only the changed value is available."""
         self.is_copied = False
-        """Whether the network changes it in place, so that each call must get a copy of its own."""
+        """Whether the network changes it in place, so that each call must get a new copy."""
 
     def keep(self, tensor: Tensor) -> None:
-        """Keep the value, which is needed."""
+        """Keep the value, because something needs it."""
         if self.value is None and not self.is_lost:
             self.value = tensor.detach()
 
     def protect(self) -> None:
-        """Keep the present value, which is about to be changed in place."""
+        """Keep the present value before it is changed in place."""
         tensor = self.reference()
         if not self.is_copied and not self.is_lost and tensor is not None:
             self.value, self.is_copied = tensor.detach().clone(), True
@@ -77,7 +77,7 @@ class Call:
         self.inputs, self.outputs, self._result = inputs, outputs, result
 
     def replayed(self, arguments: Any) -> Any:
-        """The result, if the arguments are of the same kind as in the recorded call."""
+        """The result, if the arguments have the same structure as in the recorded call."""
         if described(arguments) != self.inputs:
             raise Diverged("a module was called with arguments of another shape")
         return rebuilt(self._result, RecordedOutput.given, (RecordedOutput,))
@@ -96,8 +96,8 @@ class Recorder(TorchDispatchMode):
 
     A call of a module is recorded if its result can depend neither on drawn weights nor on anything else that changes:
     it takes no tensor that was computed from drawn weights, neither as an argument nor otherwise; it draws no random
-    numbers; and it changes nothing that was there before, neither tensors nor attributes. What a module that is refused
-    returns counts as computed from drawn weights.
+    numbers; and it changes nothing that was there before, neither tensors nor attributes. The result of a refused
+    module counts as computed from drawn weights.
     """
 
     def __init__(self, drawn: Iterable[Tensor], refused: set[nn.Module]) -> None:
@@ -111,14 +111,15 @@ class Recorder(TorchDispatchMode):
         self._is_open = True
         self._of_others = generators_of_others()
         self.is_valid = True
-        """Whether nothing was found on the way that would change what was recorded before; else record again."""
+        """Whether the recording stands: nothing found later changes what was recorded before. Otherwise record
+        again."""
         self.has_noise = False
-        """Whether the network draws random numbers of its own."""
+        """Whether the network itself draws random numbers."""
         self.is_hopeless = False
-        """Whether it draws them by others than torch, so that what is computed from them cannot be told."""
+        """Whether it draws them from another generator than torch's, so that their effects cannot be traced."""
 
     def finish(self) -> None:
-        """End the recording: outputs that nothing needs are forgotten."""
+        """End the recording and drop the outputs that nothing needs."""
         if generators_of_others() != self._of_others:
             self.is_valid, self.has_noise, self.is_hopeless = False, True, True
         self._by_storage.clear()
@@ -128,12 +129,12 @@ class Recorder(TorchDispatchMode):
     # --- calls of modules ---------------------------------------------------------------------------------------------
 
     def called(self, module: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
-        """Run a module's forward pass, and record it if that is possible."""
+        """Run a module's forward pass, and record it if possible."""
         if self._frame is not None:
             return forward(*args, **kwargs)
         index = self._counts.get(module, 0)
         self._counts[module] = index + 1
-        if module in self.refused:  # what it gives may differ from call to call, and so all that is computed from it
+        if module in self.refused:  # its result may differ from call to call, and so may everything computed from it
             result = forward(*args, **kwargs)
             self._drawn.update(_storage(tensor) for tensor in tensors_within(result))
             return result
@@ -175,7 +176,7 @@ class Recorder(TorchDispatchMode):
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation of torch, and watch it."""
+        """Run a torch operation and record it."""
         kwargs = kwargs or {}
         given = [*tensors_within(args), *tensors_within(kwargs)]
         written = _written(func, args, kwargs)
@@ -206,7 +207,7 @@ class Recorder(TorchDispatchMode):
             if len(found) == 1 and found[0][0].is_own:
                 found[0][0].protect()
                 continue
-            for _, module in found:  # the change would have to show in all that share the memory
+            for _, module in found:  # the change would have to be repeated in every tensor that shares the memory
                 self._refuse(module)
 
     def _watch_inside(self, frame: _Frame, written: Sequence[Tensor], is_impure: bool) -> None:
@@ -226,7 +227,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef | None:
-    """What tensors with common memory have in common, not given to others as long as it is held; None if unknown."""
+    """A key that tensors with common memory share and that stays unique while it is held; None if unknown."""
     try:
         return StorageWeakRef(tensor.untyped_storage())
     except (NotImplementedError, RuntimeError):  # of a sparse tensor
@@ -244,7 +245,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _trains(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation is batch normalisation that changes its running statistics, which its schema hides."""
+    """Whether an operation is batch normalisation that changes running statistics, as its schema does not say."""
     if "batch_norm" not in func._schema.name:
         return False
     named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs

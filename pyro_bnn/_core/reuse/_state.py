@@ -1,6 +1,6 @@
-"""A snapshot of modules, to see later whether they changed; and of the random generators of Python and numpy.
+"""A snapshot of modules and of the random generators of Python and NumPy, to find later changes.
 
-It keeps the version counter of each tensor, not the values, and the object of every other attribute.
+It keeps each tensor's version counter instead of its values, and a reference to every other attribute.
 """
 
 import operator
@@ -15,7 +15,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class State:
-    """A snapshot of some modules; new values in the tensors of `changing` do not count as a change."""
+    """A snapshot of some modules; new values in the `changing` tensors do not count as a change."""
 
     def __init__(self, modules: Iterable[nn.Module], changing: Collection[Tensor] = ()) -> None:
         modules = list(dict.fromkeys(modules))
@@ -42,12 +42,12 @@ class State:
         return True
 
     def has_same_tensors(self) -> bool:
-        """Whether the contents of the tensors are unchanged; this takes a fraction of the time of :meth:`is_same`."""
+        """Whether the tensors' values are unchanged; this takes a fraction of the time of :meth:`is_same`."""
         return all(tensor._version == version for tensor, version in self._tensors)
 
 
 def generators_of_others() -> tuple[object, ...]:
-    """States of the random generators of Python and, if it is loaded, numpy: a network may draw from them."""
+    """States of the random generators of Python and, if loaded, NumPy: a network may draw from them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return (random.getstate(),)

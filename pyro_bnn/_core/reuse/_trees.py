@@ -11,7 +11,7 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 
 
 class OpaqueError(Exception):
-    """An object may hold tensors that cannot be found."""
+    """Objects of other types may contain tensors that cannot be found."""
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -41,7 +41,7 @@ def rebuilt(value: Any, replace: Callable[[Any], Any], kinds: tuple[type, ...]) 
 
 
 def described(value: Any) -> Any:
-    """A tree with the shape, type and device of each tensor in its place, by which two calls are compared."""
+    """A tree in which shape, type and device replace each tensor, to compare two calls."""
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.device
     if type(value) in (tuple, list):

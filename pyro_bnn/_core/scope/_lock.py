@@ -1,13 +1,13 @@
-"""The lock of what belongs to the whole process."""
+"""The lock for state that belongs to the whole process."""
 
 import os
 import threading
 
 
 class ProcessLock:
-    """A lock of the whole process, which a thread that holds it can take again.
+    """A reentrant lock for the whole process.
 
-    A process that is forked while another thread holds it begins with a new one; else it would wait for ever.
+    A process forked while another thread holds the lock starts with a new one; otherwise it would wait forever.
     """
 
     def __init__(self) -> None:
@@ -26,4 +26,4 @@ class ProcessLock:
 
 
 EXCLUSIVE = ProcessLock()
-"""Held while something that belongs to the whole process is changed: torch's generators, Pyro's stack and store."""
+"""Held while process-wide state is changed: torch's generators, Pyro's stack and store."""

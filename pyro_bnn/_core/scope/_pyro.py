@@ -1,4 +1,4 @@
-"""Modules and models beside Pyro's global state: its parameter store, its handlers, its traces."""
+"""Isolates modules and models from Pyro's global state: parameter store, handlers and traces."""
 
 import re
 import weakref
@@ -20,7 +20,7 @@ class AbstractPyroModule(type(PyroModule), ABCMeta):  # type: ignore[misc]
     """Metaclass of abstract and of generic modules; it combines the metaclasses of PyroModule and `ABC`."""
 
     def __getitem__(cls, parameters: Any) -> Any:
-        """A generic class with its type parameters, as in annotations; of other classes what Pyro makes of them."""
+        """A generic class with its type parameters, as in annotations; other classes behave as in Pyro."""
         return cls.__class_getitem__(parameters) if Generic in cls.__mro__ else super().__getitem__(parameters)
 
 
@@ -30,7 +30,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
     A `PyroModule` looks up its parameters in the store by name, so a second model of the same shape would get the
     first one's. Other entries stay visible, for guides that are plain functions with `pyro.param`. At the end the store
-    is restored. The store and the handlers of calls inside belong to the process, so other threads wait.
+    is restored. Pyro's parameter store and handlers belong to the process, so other threads wait.
     """
     names = {name for m in modules if isinstance(m, nn.Module) for name, _ in m.named_parameters()}
     names |= {name.removesuffix("_unconstrained") for name in names}
@@ -47,7 +47,7 @@ def own_parameters(*modules: object) -> Iterator[None]:
 
 
 class _NoContext(AbstractContextManager[None]):
-    """Stands in for the context of a `PyroModule`: it is never active, so no attribute is a Pyro statement."""
+    """Replaces the context of a `PyroModule`: it is never active, so no attribute access is a Pyro statement."""
 
     active, used = 0, True
 
@@ -58,7 +58,7 @@ class _NoContext(AbstractContextManager[None]):
         pass
 
     def get(self, name: str) -> None:
-        """No value is kept."""
+        """The result is not cached."""
 
     def set(self, name: str, value: Tensor) -> None:
         """Keep no value."""
@@ -68,9 +68,9 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def without_pyro(module: ModuleT, values: Mapping[str, Tensor] | None = None) -> ModuleT:
-    """A twin of a module whose attributes are plain: it uses neither Pyro's handlers nor its parameter store.
+    """A copy of a module, a twin, whose attributes are plain: it uses neither Pyro's handlers nor its parameter store.
 
-    It has the same parameters, buffers and mode. So threads may call twins of one module side by side. Its own
+    It has the same parameters, buffers and mode. Threads may call twins of one module concurrently. Its own
     `PyroSample` attributes have the given values; one without a value is drawn at each access.
     """
     twin = object.__new__(type(module))
@@ -100,7 +100,8 @@ def allow_local_mode(module: PyroModule) -> None:
 def local_param(name: str, parameter: nn.Parameter) -> Tensor:
     """A `pyro.param` statement for a parameter of a module: Pyro can trace it, but it stays out of the global store.
 
-    A frozen parameter gets none. To an optimizer of Pyro it would be one with gradient 0, which weight decay changes.
+    A frozen parameter gets no statement. Pyro's optimizers would treat it as a parameter with gradient 0, and weight
+    decay would change it.
     """
     if not parameter.requires_grad:
         return parameter
@@ -112,7 +113,7 @@ def local_param(name: str, parameter: nn.Parameter) -> Tensor:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """A context that raises the errors of a traced model without the list of all shapes that Pyro adds to them."""
+    """A context in which errors of a traced model are raised without the list of all shapes that Pyro adds."""
     try:
         yield
     except (ValueError, RuntimeError) as error:

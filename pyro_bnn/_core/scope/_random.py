@@ -1,4 +1,4 @@
-"""Random numbers: streams of their own, and torch's generators seeded and put back."""
+"""Random numbers: separate streams, and contexts that seed and restore torch's generators."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ from ._lock import EXCLUSIVE
 
 
 class Stream:
-    """Random numbers of its own for a long computation, from torch's generators.
+    """A separate stream of random numbers for a long computation, drawn from torch's generators.
 
-    These generators belong to the whole process. A ``with`` block lends them to the stream: its numbers go on where its
-    last block ended, other streams wait, and afterwards the generators are as they were. So a computation in many
-    blocks gives the same numbers whatever other threads compute between them. Without a seed, torch's generator gives
+    These generators belong to the whole process. A ``with`` block lends them to the stream: its numbers continue where
+    its last block ended, other streams wait, and afterwards the generators are restored. So a computation in many
+    blocks gives the same numbers, whatever other threads compute in between. Without a seed, torch's generator gives
     one.
     """
 
@@ -42,11 +42,11 @@ class Stream:
         EXCLUSIVE.__exit__()
 
     def state(self) -> list[Tensor]:
-        """Where the stream is, between two blocks."""
+        """The state of the stream between two blocks."""
         return list(self._state)
 
     def restore(self, state: list[Tensor]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Continue from what :meth:`state` returned."""
         if len(state) != len(self._state):
             raise ValueError(
                 f"the random numbers must go on with {len(self._state) - 1} GPU generators, got {len(state) - 1}; "
@@ -67,7 +67,7 @@ def _set_generators(states: list[Tensor]) -> None:
 
 @contextmanager
 def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[None]:
-    """A context in which torch's generators are seeded; afterwards they are as before. Other threads' streams wait.
+    """A context in which torch's generators are seeded; afterwards they are restored. Other threads' streams wait.
 
     With the seed None it does nothing.
     """
@@ -80,7 +80,7 @@ def seeded(seed: int | None, device: torch.device | None = None) -> Iterator[Non
 
 
 def reseed(seed: int, device: torch.device | None) -> None:
-    """Seed the generators from which computations on a device draw, and no others."""
+    """Seed only the generators from which computations on a device draw."""
     torch.default_generator.manual_seed(_checks.seed(seed))
     if _draws_on_cuda(device):
         torch.cuda.manual_seed_all(seed)
@@ -93,7 +93,7 @@ def _draws_on_cuda(device: torch.device | None) -> bool:
 
 @contextmanager
 def restored(device: torch.device | None) -> Iterator[None]:
-    """A context after which torch's generators are as they were before; inside, other threads' streams wait."""
+    """A context that restores torch's generators at its end; inside, other threads' streams wait."""
     with EXCLUSIVE:
         outer = _generator_states(_draws_on_cuda(device))
         try:
@@ -104,6 +104,6 @@ def restored(device: torch.device | None) -> Iterator[None]:
 
 @contextmanager
 def undone(device: torch.device) -> Iterator[Callable[[], None]]:
-    """A context that yields a function which puts the generators of a device back to where they were at its begin."""
+    """A context that yields a function, which resets a device's generators to their state at the start."""
     states = _generator_states(_draws_on_cuda(device))
     yield lambda: _set_generators(states)

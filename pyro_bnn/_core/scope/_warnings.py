@@ -1,4 +1,4 @@
-"""Filters of warnings, which belong to the process, and fits whose caller reports how they ended."""
+"""Warning filters, which belong to the process, and fits that leave it to the caller to report how they ended."""
 
 import inspect
 import warnings
@@ -16,8 +16,8 @@ def filtered_warnings(
 ) -> Iterator[None]:
     """A context in which warnings of a category whose text begins with a pattern are ignored, or raised.
 
-    The filters belong to the process, so other threads wait: two such contexts that overlap would leave one filter for
-    ever. Use it for short computations only; for a whole fit use :func:`silent_fits`.
+    The filters belong to the process, so other threads wait: two overlapping contexts would leave one filter in place
+    forever. Use it for short computations only; for a whole fit use :func:`silent_fits`.
     """
     with EXCLUSIVE, warnings.catch_warnings():
         warnings.filterwarnings(action, message, category)
@@ -29,7 +29,7 @@ _is_silent: ContextVar[bool] = ContextVar("is_silent", default=False)
 
 @contextmanager
 def silent_fits() -> Iterator[None]:
-    """A context in which this thread's fits do not warn of how they ended: the caller reports it."""
+    """A context in which this thread's fits do not warn about how they ended: the caller reports it."""
     token = _is_silent.set(True)
     try:
         yield
@@ -38,13 +38,13 @@ def silent_fits() -> Iterator[None]:
 
 
 def warn_of_fit(message: str, category: type[Warning], *, stacklevel: int) -> None:
-    """Warn of how a fit ended, unless it runs in :func:`silent_fits`; `stacklevel` is as in `warnings.warn`."""
+    """Warn about how a fit ended, unless it runs in :func:`silent_fits`; `stacklevel` is as in `warnings.warn`."""
     if not _is_silent.get():
         warnings.warn(message, category, stacklevel=stacklevel + 1)
 
 
 def outer_stacklevel() -> int:
-    """The `stacklevel` with which a warning of the caller points to the first line outside of this package."""
+    """The `stacklevel` with which the caller's warning points to the first line outside of this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
         frame, level = frame.f_back, level + 1

@@ -55,7 +55,7 @@ def compare(
         study = RegressionStudy(
             seed=seed, num_steps=num_steps, num_samples=num_samples, compile=compile, progress=sys.stderr.isatty()
         )
-        with silent_fits():  # their statuses are printed
+        with silent_fits():  # the statuses are printed instead
             result = study.run(tell)
         picture = study.save(result, folder, picture_format=picture_format)
     output.table(f"\n{result}")

@@ -1,4 +1,4 @@
-"""Options and arguments of the commands, and the reading of their texts."""
+"""Options and arguments of the commands, and parsing of their texts."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ DemoSeed = Annotated[int, typer.Option(help="Seed of the noise, initial weights,
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each setting of a run; None leaves a setting as the recipe has it."""
+    """The command with an option for each setting of a run; None keeps the recipe's value."""
     hints = get_type_hints(RunConfig, include_extras=True)
     found = []
     for name, setting in settings().items():
@@ -152,7 +152,7 @@ def read_numbers(kind: type[Number], text: str, name: str) -> tuple[Number, ...]
 
 
 def read_names(text: str) -> tuple[str, ...]:
-    """The names in a text such as ``id,name``, without the blanks around them."""
+    """The names in a text such as ``id,name``, without surrounding blanks."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -168,7 +168,7 @@ def check_file(out: Path, *, force: bool) -> None:
 
 def check_device(name: str) -> str:
     """The name of a device, unchanged."""
-    import torch  # late: it takes long
+    import torch  # imported late: importing takes long
 
     try:
         kind = torch.device(name).type

@@ -1,4 +1,4 @@
-"""What a command says: sentences and tables for people, and with `--json` one document for programs."""
+"""Output of a command: sentences and tables for people, and with `--json` one document for programs."""
 
 import json
 import math
@@ -17,10 +17,10 @@ __all__ = ["Output", "has_colours"]
 
 
 class Output:
-    """The two streams of a command.
+    """The two output streams of a command.
 
     Without `--json`, all words go to standard output. With it, they go to standard error, and standard output holds one
-    JSON document. On a terminal, rich colours the words; their letters and places are the same without colours.
+    JSON document. On a terminal, rich colours the words; the text is the same without colours.
     """
 
     def __init__(self, command: str, *, as_json: bool) -> None:
@@ -31,11 +31,11 @@ class Output:
         return sys.stderr if self._as_json else sys.stdout
 
     def say(self, text: str = "", *, style: str = "") -> None:
-        """Write lines of text, on a terminal with colours in a style in rich's words."""
+        """Write lines of text; on a terminal with colours, in one of rich's styles."""
         if not has_colours(self._stream):
             typer.echo(text, file=self._stream)
             return
-        from rich.console import Console  # late: it takes long
+        from rich.console import Console  # imported late: importing takes long
         from rich.text import Text
 
         Console(file=self._stream, soft_wrap=True, highlight=False).print(Text(text, style=style))
@@ -52,7 +52,7 @@ class Output:
                 self.say(rows, style="" if is_table else "dim")
 
     def document(self, **content: Any) -> None:
-        """Write the JSON document, if it is wanted: command, version, and plain data, dataclasses and paths.
+        """Write the JSON document, if it was requested: command, version, and plain data, dataclasses and paths.
 
         Numbers that are not finite become null.
         """

@@ -56,10 +56,10 @@ def predict(
 ) -> None:
     """Predict new rows, with intervals and the sources of uncertainty.
 
-    For numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (what is not known of
+    For numbers: mean, standard deviation (sd) and its parts aleatoric_sd (noise) and epistemic_sd (uncertainty about
     the weights), and intervals, in the units of the target. For classes: the most probable one, the probability of
     each, and the entropy and its two parts, in nats. Rows keep their order; the first column is the number of the row.
-    If rows have the target, scores are printed too.
+    If the rows include the target, scores are printed too.
     """
     if as_json and out == "-":
         raise ValueError("--json and the predictions cannot both go to standard output; name a file by --out.")

@@ -78,10 +78,10 @@ for command, examples in COMMANDS:
 
 
 def run() -> None:
-    """Run the command line, and exit. A fault gives one line."""
+    """Run the command line, and exit. An error prints one line."""
     try:
         code = program(standalone_mode=False, prog_name="pyro-bnn")
-        if code == INTERRUPTED:  # Typer makes this of a Ctrl-C outside of the commands
+        if code == INTERRUPTED:  # Typer raises this for a Ctrl-C outside of the commands
             raise KeyboardInterrupt
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}. Try --help.", 2)
@@ -100,8 +100,8 @@ def _fail(message: str, code: int) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int] | None:
-    """The sentence that an error is told as and the exit code, which is 2 for wrong use; None for a bug."""
-    if "torch" in sys.modules:  # else the library has not run yet, and loading it takes long
+    """The sentence that reports an error, and the exit code, which is 2 for wrong use; None for a bug."""
+    if "torch" in sys.modules:  # otherwise the library has not run yet, and loading it takes long
         fault = _of_the_library(error)
         if fault is not None:
             return fault
@@ -122,7 +122,10 @@ def _of_the_library(error: Exception) -> tuple[str, int] | None:
 
     if isinstance(error, DamagedFileError | NonFiniteError):
         return str(error), 1
-    words = ("can't allocate memory", "Storage size calculation overflowed")  # on the CPU, torch says so in words only
+    words = (
+        "can't allocate memory",
+        "Storage size calculation overflowed",
+    )  # on the CPU torch has words only
     is_of_memory = isinstance(error, RuntimeError) and any(part in str(error) for part in words)
     if is_of_memory or isinstance(error, torch.cuda.OutOfMemoryError):
         return EXHAUSTED, 1
@@ -130,7 +133,7 @@ def _of_the_library(error: Exception) -> tuple[str, int] | None:
 
 
 def _sentence(error: Exception) -> str:
-    """The message of an error; that of the system as a sentence."""
+    """The message of an error; a system error becomes a sentence."""
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror.lower()}."

@@ -35,8 +35,9 @@ def prune(
 ) -> None:
     """Measure what removing weights costs and saves.
 
-    Prints scores, file size and speed by the share of weights removed; those of lowest signal-to-noise ratio
-    |mean| / sd go first. Tables and pictures are written into the run's folder; the run itself keeps all its weights.
+    Prints scores, file size and speed by the share of weights removed; weights with the lowest signal-to-noise ratio
+    |mean| / sd are removed first. Tables and pictures are written into the run's folder; the run itself keeps all its
+    weights.
     """
     if (keep is None) != (out is None):
         raise ValueError("--keep and --out go together: the share of weights left, and the folder for that run.")

@@ -36,8 +36,8 @@ def report(
 ) -> None:
     """Write a report on a training run: one HTML page that needs no network.
 
-    Its first line is a decision. It holds verdicts with their thresholds, scores beside scores of simple methods,
-    calibration, unknown images, examples, training curves, weights and settings.
+    Its first line recommends a decision. It contains verdicts with their thresholds, scores of the network and of
+    simple methods, calibration, unknown images, examples, training curves, weights and settings.
     """
     if out is not None:
         options.check_file(out, force=force)

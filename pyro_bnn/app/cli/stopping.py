@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment ends the program with a sentence."""
+"""Ctrl-C at any moment ends the program with a message."""
 
 import os
 import signal
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
-"""Exit code of a program that Ctrl-C has stopped, as shells have it."""
+"""Exit code of a program stopped by Ctrl-C, as in shells."""
 
 STOPPED = "error: stopped.\n"
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """A context that Ctrl-C ends with a sentence and the exit code 130, after all that was begun is tidied up."""
+    """A context that Ctrl-C ends with a message and exit code 130, after cleaning up."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -26,10 +26,10 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """A context for imports that take long, in which Ctrl-C ends the program at once.
+    """A context for slow imports, in which Ctrl-C ends the program at once.
 
-    Some libraries catch every exception while they are imported, or turn it into another; there, an exception would be
-    lost or end in a traceback. Nothing has been begun yet that must be tidied up.
+    Some libraries catch every exception during their import, or replace it by another; there, an exception would be
+    lost or end in a traceback. Nothing needs cleaning up yet.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -71,9 +71,9 @@ def train(
     """Train a Bayesian network on images, a table or arrays.
 
     Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
-    default recipes of image sets train cold posteriors: their KL weight is below 1. A run that was stopped goes on with
-    --resume. Of a table, columns of numbers are standardised and others become one input for each category; all results
-    are in the units of the target.
+    default recipes of image sets train cold posteriors: their KL weight is below 1. A stopped run continues with
+    --resume. In a table, columns of numbers are standardised and other columns become one input for each category; all
+    results are in the units of the target.
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
@@ -84,7 +84,7 @@ def train(
     if resume is None and (dataset is None or out is None):
         raise ValueError(f"Missing {'the data set' if dataset is None else 'option --out'}. Try --help.")
     if dataset is not None and not Path(dataset).suffix:
-        recipes.find_recipe(dataset, recipe or "default")  # a mistake is told before torch is loaded
+        recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     with loading():
         from .. import runs, sources
         from ..building import unused_globs

@@ -1,1 +1,1 @@
-"""Reports on a training run, one module each: what is measured, printed, and written into the run's folder."""
+"""Reports on a training run, one module each: they measure, print, and write into the run's folder."""

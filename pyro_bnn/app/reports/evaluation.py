@@ -31,7 +31,7 @@ SCORES: dict[str, Callable[[ClassificationPrediction], Tensor]] = {
     "maximum probability": lambda prediction: 1 - prediction.max_probability,
     "logit variance": lambda prediction: prediction.logit_variance,
 }
-"""Out-of-domain scores; a larger score counts as less known."""
+"""Out-of-domain scores; a larger score means less known."""
 
 NUM_COMPONENTS = 10
 """Number of draws in the small ensemble, whose members are also scored one by one."""
@@ -45,7 +45,7 @@ LEGEND = [
 
 @dataclass(frozen=True)
 class ClassifierScores:
-    """Scores of single draws, mean weights and ensembles, and how well each score tells unknown images from known."""
+    """Scores of single draws, mean weights and ensembles, and how well each score detects unknown images."""
 
     rows: list[dict[str, Any]]  # name, accuracy, nll (nats), ece (15 bins) and brier (summed over classes) of each way
     ood: dict[str, metrics.OODScores]  # by name of the score
@@ -67,19 +67,19 @@ class ClassifierScores:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report, and the predictions that it was made of."""
+    """A report, and the predictions behind it."""
 
     report: ClassifierScores
-    ensemble: ClassificationPrediction  # of the test images, by the large ensemble
+    ensemble: ClassificationPrediction  # test images, by the large ensemble
     mean_weights: ClassificationPrediction
-    foreign: ClassificationPrediction | None  # of the out-of-domain images, if there are any
-    scores: dict[str, tuple[Tensor, Tensor]]  # of test and of out-of-domain images, by name of the score
+    foreign: ClassificationPrediction | None  # out-of-domain images, if there are any
+    scores: dict[str, tuple[Tensor, Tensor]]  # test and out-of-domain images, by name of the score
 
 
 def load_measured(
     run: Path, config: RunConfig, ood: str | None, *, data: Path | None, download: bool, device: str
 ) -> tuple[Dataset, Tensor | None, str, BayesianModel, GuidePosterior]:
-    """The rows of a run, its unknown images and what these are (None for other data), its model and its posterior."""
+    """A run's rows, its unknown images and their description (None for other data), its model and posterior."""
     rows: Dataset
     unknown, name = None, ""
     if config.kind == "images":

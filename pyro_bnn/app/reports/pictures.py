@@ -10,13 +10,13 @@ from ..folders import Folder
 __all__ = ["in_format", "pictures_of", "save_picture"]
 
 PNG = ".png"
-"""Ending of pictures in lists of files; that of another format takes its place."""
+"""Ending of pictures in lists of file names; the chosen format's ending replaces it."""
 
 FORMATS = ("png", "pdf", "svg")
 
 
 def in_format(names: Sequence[str], picture_format: str) -> list[str]:
-    """Names of files; pictures get the ending of another format.
+    """File names; pictures get the ending of another format.
 
     Example:
         >>> in_format(["metrics.json", "loss.png"], "pdf")
@@ -26,15 +26,15 @@ def in_format(names: Sequence[str], picture_format: str) -> list[str]:
 
 
 def pictures_of(folder: Folder, names: Sequence[str], picture_format: str) -> list[str]:
-    """Those of the pictures that the folder holds."""
+    """The pictures among them that the folder holds."""
     pictures = [name for name in names if name.endswith(PNG)]
     return [name for name in in_format(pictures, picture_format) if name in folder]
 
 
 def save_picture(folder: Folder, name: str, ax: Any, picture_format: str = "png") -> str:
-    """Write the figure that axes of matplotlib belong to; returns the name of the file.
+    """Write the figure of matplotlib axes; returns the name of the file.
 
-    The same picture in other formats, of an earlier command, is removed.
+    If an earlier command wrote the picture in other formats, those files are removed.
     """
     files = {ending: name.replace(PNG, f".{ending}") for ending in FORMATS}
     new = files.pop(picture_format)

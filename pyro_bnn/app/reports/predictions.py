@@ -1,4 +1,4 @@
-"""Predictions of new rows as a table: what is expected of each, how uncertain it is, and why."""
+"""A table of predictions of new rows: the expected value, its uncertainty, and the sources of that uncertainty."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
@@ -19,13 +19,13 @@ from .scores import scores_of
 __all__ = ["write_predictions"]
 
 CHUNK = 2000
-"""Rows that are predicted at once; all have the same weight draws."""
+"""Number of rows predicted at once; all have the same weight draws."""
 
 COPIED = " (input)"
-"""Ending of a copied column whose name is that of a prediction."""
+"""Suffix of a copied column whose name is also that of a prediction."""
 
 EVERY_DIGIT = "%.9g"
-"""Nine digits tell all single-precision numbers apart."""
+"""Nine digits distinguish all single-precision numbers."""
 
 
 def write_predictions(
@@ -41,13 +41,13 @@ def write_predictions(
 ) -> dict[str, float]:
     """Write a line of CSV for each row, after a line of names; return mean scores over the rows with known targets.
 
-    For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd`` (what
-    is not known of the weights), whose squares add up; and the ends of the intervals. All are in the target's units.
+    For numbers: ``mean``; ``sd`` of an observation and its parts ``aleatoric_sd`` (noise) and ``epistemic_sd``
+    (uncertainty about the weights), whose squares add up; and the ends of the intervals. All are in the target's units.
     With several targets, each name ends with the target's number from 0. For classes: the most probable class, the
     probability of each, and ``entropy`` with its parts ``aleatoric`` and ``epistemic``, in nats. A copied column with
     one of these names gets the ending `` (input)``.
     """
-    scores: list[tuple[int, dict[str, float]]] = []  # of each chunk, with its number of rows
+    scores: list[tuple[int, dict[str, float]]] = []  # scores of each chunk, with its number of rows
     for start in range(0, len(sample.x), CHUNK):
         part = slice(start, start + CHUNK)
         prediction = predict(
@@ -72,7 +72,7 @@ def write_predictions(
 
 
 def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
-    """Names of the copied columns, which are told from the program's own."""
+    """Names of the copied columns, made distinct from the program's own."""
     found = []
     for name in names:
         new = name
@@ -83,7 +83,7 @@ def _kept_names(names: Collection[str], own: set[str]) -> list[str]:
 
 
 def _averaged(parts: Sequence[tuple[int, dict[str, float]]]) -> dict[str, float]:
-    """Scores of all rows from scores of parts of the rows, if the score or its square is a mean over rows."""
+    """Scores of all rows, from scores of parts of the rows; each score or its square must be a mean over rows."""
     means = {}
     for name in [name for name in parts[0][1] if name != "ece"] if parts else []:
         power = 2 if name == "rmse" else 1

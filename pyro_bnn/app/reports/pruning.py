@@ -29,16 +29,16 @@ FILES = ("pruning.csv", "pruning.json", "pruning.png", "snr.png")
 """Files that the report writes."""
 
 TIMED_IMAGES = 1000
-"""Number of images in one timed classification."""
+"""Number of images that are classified in one timed call."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What removing weights saves. The times are medians of classifying images with the mean weights."""
+    """Savings from removing weights. The times are medians for classifying images with the mean weights."""
 
     fraction: float
     file_bytes: int
-    sparse_seconds: float  # with nearly empty layers stored as sparse
+    sparse_seconds: float  # nearly empty layers are stored as sparse
     dense_seconds: float
 
 
@@ -47,7 +47,7 @@ class PruningGains:
     """The gain for each share of removed weights, and the size of the file with all weights."""
 
     rows: tuple[Gain, ...]
-    num_images: int  # that were classified at once to take the time
+    num_images: int  # images classified at once in a timed call
     file_bytes: int
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def report_pruning(
     seed: int = 0,
     picture_format: str = "png",
 ) -> tuple[pruning.PruningReport, PruningGains]:
-    """What removing more and more of a run's weights costs, and what it saves; writes table and pictures."""
+    """Costs and savings of removing more and more of a run's weights; writes table and pictures."""
     x, y = data.x_test.to(model.device), data.y_test.to(model.device)
     report = pruning.snr_report(
         model,
@@ -155,7 +155,7 @@ def _seconds(calls: Sequence[Callable[[], Tensor]], *, repeats: int = 7) -> list
     for repeat in range(repeats + 1):
         for call, taken in zip(calls, times, strict=True):
             start = time.perf_counter()
-            call().sum().item()  # waits for a GPU
+            call().sum().item()  # wait for the GPU
             if repeat:
                 taken.append(time.perf_counter() - start)
     return [statistics.median(taken) for taken in times]

@@ -1,4 +1,4 @@
-"""The report on a run with data of one's own: scores on its test rows, in the target's units, beside baselines."""
+"""The report on a run with the user's own data: scores on its test rows, in the target's units, beside baselines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ LEVELS = (0.5, 0.9, 0.95)
 """Probabilities of the intervals whose coverage is measured."""
 
 MOST_NUMBERS = 4_000_000
-"""Heuristic: linear methods are fitted to at most so many inputs, which takes seconds."""
+"""Heuristic: linear methods are fitted to at most this many numbers, which takes seconds."""
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -54,11 +54,11 @@ LEGENDS = {
 
 @dataclass(frozen=True)
 class OwnDataScores:
-    """Everything that an evaluation on data of one's own measures."""
+    """Results of an evaluation on the user's own data."""
 
     target: str
     num_test: int
-    rows: Sequence[Mapping[str, Any]]  # name and scores of each way to predict, those of baselines last
+    rows: Sequence[Mapping[str, Any]]  # name and scores of each way to predict; baselines come last
     is_class: bool
 
     def __str__(self) -> str:
@@ -117,9 +117,9 @@ def ways_to_predict(
 
 
 def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
-    """Scores of a prediction whose targets were given, in the target's units.
+    """Scores of a prediction that was given its targets, in the target's units.
 
-    Those that need the mixture's components (CRPS and coverage) are missing if it has not kept them.
+    CRPS and coverage need the mixture's components and are missing if these were not kept.
     """
     if isinstance(prediction, ClassificationPrediction):
         return prediction.score()
@@ -139,9 +139,13 @@ def scores_of(prediction: Prediction, target: Target) -> dict[str, float]:
 def rivals_of(data: Dataset, *, is_count: bool = False) -> dict[str, Prediction]:
     """Predictions of the test rows by simple methods, of the same type as a network's, with log-densities.
 
-    A linear method is fitted to the first of the training rows, in random order, if there are too many numbers.
+    A linear method is fitted to a random part of the training rows if there are too many numbers.
     """
-    from sklearn.linear_model import BayesianRidge, LogisticRegression, PoissonRegressor  # late: it takes long
+    from sklearn.linear_model import (  # imported late: importing takes long
+        BayesianRidge,
+        LogisticRegression,
+        PoissonRegressor,
+    )
 
     chosen = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(0))
     chosen = chosen[: max(1, MOST_NUMBERS // data.x_train[0].numel())].sort().values
@@ -183,7 +187,7 @@ def _classes(log_probs: Tensor, y: Tensor) -> Prediction:
 
 
 def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
-    from scipy.stats import norm  # late: it takes long
+    from scipy.stats import norm  # imported late: importing takes long
 
     scale = scale.clamp_min(1e-12)
     density = norm.logpdf(y.double().numpy(), mean.numpy(), scale.numpy())
@@ -191,7 +195,7 @@ def _normal(mean: Tensor, scale: Tensor, y: Tensor) -> Prediction:
 
 
 def _counts(rate: Tensor, y: Tensor) -> Prediction:
-    from scipy.stats import poisson  # late: it takes long
+    from scipy.stats import poisson  # imported late: importing takes long
 
     rate = rate.clamp_min(1e-12)
     density = poisson.logpmf(y.double().numpy(), rate.numpy())

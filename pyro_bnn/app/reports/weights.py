@@ -1,4 +1,4 @@
-"""The report on the weights of a training run: how large they are, and how well the posterior knows them."""
+"""The report on the weights of a training run: how large they are, and how certain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ FILES = ("weight.png", "weights.png")
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """The posterior of one site's weights in a few numbers, which leave out removed weights."""
+    """Summary of the posterior of one site's weights, without removed weights."""
 
     site: str
     num_weights: int
@@ -59,8 +59,8 @@ def report_weights(
 ) -> list[SiteSummary]:
     """Summarise the weights of a trained network, and write two pictures.
 
-    ``weight.png``: the posterior density of one weight, by default that of the highest signal-to-noise ratio in the
-    first site that has weights left. ``weights.png``: histograms of means and scales by site.
+    ``weight.png``: the posterior density of one weight, by default the one with the highest signal-to-noise ratio in
+    the first site that has weights left. ``weights.png``: histograms of means and scales by site.
 
     Raises:
         ValueError: If there is no such weight, or it was removed.

@@ -1,4 +1,4 @@
-"""A fit with defaults that work without tuning, and a status that says what they were."""
+"""A fit with defaults that work without tuning, and a status that reports them."""
 
 import functools
 import math
@@ -38,22 +38,23 @@ from ._suits import suits_local_reparameterization
 from ._validation import EarlyStopping
 
 LEARNING_RATE = 0.02
-"""Adam's first learning rate; heuristic. A weight moves by about that much a step, and weights are of order 1."""
+"""Adam's first learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
 
 INITIAL_SCALE = 0.02
 """First standard deviation of every weight: small beside the weights, so that the noise does not hide the signal."""
 
 LARGEST_BATCH = 1000
-"""Heuristic: more rows are split into equal batches of at most so many. Fewer would save no time, and add noise."""
+"""Heuristic: more rows are split into equal batches of at most this many. Smaller batches would save no time, and add
+noise."""
 
 MOST_STEPS = 20_000
-"""Heuristic: the limit of epochs if none is given. Small problems reach a plateau within a quarter of it."""
+"""Heuristic: default limit of epochs. Small problems reach a plateau within a quarter of this limit."""
 
 NUM_LOOKS = 20
-"""Heuristic: number of looks at validation rows within a window of the plateau."""
+"""Heuristic: number of validation checks within a window of the plateau."""
 
 FEWEST_EPOCHS = 50
-"""Heuristic: the limit is no lower than that; plateaus at three learning rates take 30 of them."""
+"""Heuristic: lowest value of that limit; plateaus at three learning rates take 30 epochs."""
 
 
 def fit(
@@ -75,40 +76,41 @@ def fit(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> GuidePosterior:
-    """Fit a model to data with defaults that work without tuning; ``posterior.status`` says what they were.
+    """Fit a model to data with defaults that work without tuning; ``posterior.status`` reports them.
 
-    It is :func:`fit_svi` with an optimizer, a guide, a batch size and an end. The fit ends at a plateau of the
-    objective: a straight line through its last epochs (about 400 steps) rises by less than its standard error, or by
-    less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and 0.1 of the first one,
-    because smaller steps get closer. With `validation` rows the fit also ends when their log-density has not risen in
-    ten checks in a row; the best posterior is kept.
+    It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The fit ends at a plateau of
+    the objective, that is, when a straight line through its last epochs (about 400 steps) rises by less than its
+    standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and
+    0.1 of the first one, since smaller steps get closer to the optimum. With `validation` rows the fit also ends when
+    their log-density has not risen in ten checks in a row; the best posterior is kept.
 
     Args:
         model: The model.
-        data: Rows (x, y) or a loader; for this and all arguments without a default of their own see :func:`fit_svi`.
-        guide: The guide, which is fitted in place; None is a :class:`MeanFieldGuide` around the network's own weights.
-        optimizer: Function from parameters to a torch optimizer; None is Adam with a learning rate of 0.02. A pair of
-            an optimizer and a schedule keeps its own learning rates. :func:`natural_gradient` needs a guide with
+        data: Rows (x, y) or a loader; see :func:`fit_svi` for this and all arguments without a default described here.
+        guide: The guide, which is fitted in place; None means a :class:`MeanFieldGuide` centred on the network's own
+            weights.
+        optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. A pair
+            of an optimizer and a schedule keeps its own learning rates. :func:`natural_gradient` needs a guide with
             precisions.
         max_epochs: Limit of the number of epochs; None allows about 20,000 steps, and 50 epochs at least.
         batch_size: Number of rows in each batch; None takes all rows together if there are at most 1000, and otherwise
-            splits them evenly into as few batches of at most 1000 as possible. A loader has its own.
-        validation: A pair (x, y) of rows for early stopping, which the fit does not see otherwise.
-        elbo: The bound; None is `TraceMeanField_ELBO` for our mean-field guide, with divergences in closed form where
-            the prior has them, and `Trace_ELBO` for others.
-        estimator: Gradient estimator; None is :class:`LocalReparameterization` for a mean-field guide and a sequence of
-            linear layers and activations, where it makes gradients much less noisy, and no estimator for all others.
+            splits them evenly into as few batches of at most 1000 as possible. A loader has its own batch size.
+        validation: A pair (x, y) of rows for early stopping, which the fit does not use otherwise.
+        elbo: The bound; None means `TraceMeanField_ELBO` for this package's mean-field guide, with closed-form
+            divergences where the prior has them, and `Trace_ELBO` for others.
+        estimator: Gradient estimator; None means :class:`LocalReparameterization` for a mean-field guide and a sequence
+            of linear layers and activations, where it makes gradients much less noisy, and otherwise no estimator.
         kl_weight: Weight of the KL term.
         callbacks: Functions of the history.
         progress: Whether to show a progress bar.
         execution: How steps are computed.
         checkpoint: File to write.
-        resume: File from which the fit goes on.
+        resume: File from which the fit continues.
         seed: Seed of the fit.
 
     Returns:
-        The fitted guide as a posterior. Its status is not ok if the limit of epochs came first, and then says what to
-        try.
+        The fitted guide as a posterior. If the fit reached the limit of epochs first, its status is not ok and says
+        what to try.
 
     Raises:
         ValueError: If the arguments do not fit each other.
@@ -152,7 +154,7 @@ def fit(
             result = result, LambdaLR(result, lambda _: plateau.factor)
         elif isinstance(result, tuple):
             plateau.decays = (1.0,)
-        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # else the fit says what is wrong
+        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # otherwise the fit reports what is wrong
             made.append(f"{type(result[0]).__name__} lr {result[0].param_groups[0]['lr']:g}")
         return result
 
@@ -182,18 +184,18 @@ def fit(
 
 
 def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
-    """The size that was asked for, or one that makes few equal batches; None for all rows together or a loader."""
+    """The requested size, or one that makes few equal batches; None for all rows together or a loader."""
     if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
         return batch_size
     return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
 
 
 REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily."
-"""What to do about a fit without a plateau; in the words of :func:`fit`'s arguments."""
+"""Remedy for a fit without a plateau, in terms of :func:`fit`'s arguments."""
 
 
 def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
-    """How the fit ended, given what the defaults were in words; what :func:`fit_svi` found wrong is kept."""
+    """The status of the fit, including the defaults in words and any problem that :func:`fit_svi` found."""
     before, num_epochs = fitted.status, len(fitted.history.epochs)
     if not before:
         return replace(before, message=f"{before.message} ({said})")

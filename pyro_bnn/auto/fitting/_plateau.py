@@ -1,4 +1,4 @@
-"""When a fit has converged: its objective rises by less than its noise, at a learning rate that was lowered twice."""
+"""Convergence of a fit: its objective rises by less than its noise, after the learning rate was lowered twice."""
 
 import math
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ import torch
 from ...inference.history import History
 
 DECAYS = (1.0, 0.3, 0.1)
-"""Factors of the learning rate, one after the other. Heuristic: the variance of the last steps goes with the learning
-rate, so it ends at a tenth of what it is at first."""
+"""Factors of the learning rate, in order. Heuristic: the variance of the last steps is proportional to the learning
+rate, so it ends at a tenth of its first value."""
 
 WINDOW_STEPS, WINDOW_EPOCHS = 400, 10
-"""Heuristic: a trend is sought in the last so many steps, and in no fewer epochs than that."""
+"""Heuristic: a trend is fitted to this many last steps, and to no fewer epochs than the second number."""
 
 NUM_BLOCKS = 10
-"""A trend is fitted to the means of so many blocks, whose errors hardly correlate while an optimizer wanders."""
+"""A trend is fitted to the means of this many blocks, whose errors hardly correlate while an optimizer wanders."""
 
 NUM_ERRORS = 1.0
-"""Heuristic: a rise of no more than so many standard errors counts as noise. Without a trend five looks of six find so;
-the sixth costs a quarter of a window more."""
+"""Heuristic: a rise of at most this many standard errors counts as noise. Without a trend, five of six checks end the
+fit; the sixth costs a quarter of a window more."""
 
 NEGLIGIBLE = 0.1
-"""A rise over a window, in nats of the whole data set's ELBO, that counts as none whatever the noise. Heuristic: the
-divergence of the posterior from the best one of the guide's family then falls by as little."""
+"""A rise over a window, in nats of the whole data set's ELBO, that counts as none even without noise. Heuristic: the
+divergence of the posterior from the guide family's best one then falls by as little."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through the objective of the last epochs: its rise, above 0 if it gets better, and its error."""
+    """A straight line through the last epochs' objective: its rise, positive if it improves, and its error."""
 
     num_epochs: int
     rise: float  # in nats
@@ -38,7 +38,7 @@ class Trend:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the objective did not rise by more than noise, or by no more than matters."""
+        """Whether the objective rose by no more than its noise, or by a negligible amount."""
         return self.rise <= max(NUM_ERRORS * self.noise, NEGLIGIBLE)
 
 
@@ -48,7 +48,7 @@ def trend_of(objective: Sequence[float]) -> Trend:
     .. math:: \hat\beta = \frac{\sum_b t_b m_b}{\sum_b t_b^2}, \qquad
               \mathrm{se}(\hat\beta) = \sqrt{\frac{\sum_b (m_b - \bar m - \hat\beta t_b)^2}{(B - 2) \sum_b t_b^2}},
 
-    and the rise is :math:`B \hat\beta`. The objective has one value an epoch, at least ten.
+    and the rise is :math:`B \hat\beta`. The objective has one value per epoch, and at least ten.
     """
     parts = torch.tensor(objective, dtype=torch.float64).tensor_split(NUM_BLOCKS)
     means = torch.stack([part.mean() for part in parts])
@@ -60,10 +60,10 @@ def trend_of(objective: Sequence[float]) -> Trend:
 
 
 class Plateau:
-    """A callback of fits that ends one when its objective no longer rises.
+    """A callback that ends a fit when its objective no longer rises.
 
     The objective is the ELBO, or with another KL weight the expected log-likelihood minus the weighted KL. At the first
-    plateaus the learning rate is lowered instead, by the next of `decays`, if it is taken from :attr:`factor`.
+    plateaus it lowers the learning rate instead, to the next of `decays`, provided the schedule uses :attr:`factor`.
     """
 
     def __init__(self, decays: Sequence[float] = DECAYS) -> None:
@@ -78,7 +78,7 @@ class Plateau:
         return self.decays[self._stage]
 
     def __call__(self, history: History) -> bool:
-        """Look at the objective at every quarter of a window; True ends the fit."""
+        """Check the objective at every quarter of a window; True ends the fit."""
         num_epochs = len(history.epochs) - self._begin
         window = window_of(len(history.elbo) / len(history.epochs))
         if num_epochs < window or (num_epochs - window) % max(window // 4, 1):
@@ -94,17 +94,17 @@ class Plateau:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
+        """Its state; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         trend = None if self.trend is None else [self.trend.num_epochs, self.trend.rise, self.trend.noise]
         return {"stage": self._stage, "begin": self._begin, "converged": self.is_converged, "trend": trend}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self._stage, self._begin = state_dict["stage"], state_dict["begin"]
         self.is_converged, trend = state_dict["converged"], state_dict["trend"]
         self.trend = None if trend is None else Trend(*trend)
 
 
 def window_of(num_batches: float) -> int:
-    """Number of epochs in which a trend is sought, given the number of steps of each."""
+    """Number of epochs to which a trend is fitted, given the number of steps in each."""
     return max(WINDOW_EPOCHS, math.ceil(WINDOW_STEPS / num_batches))

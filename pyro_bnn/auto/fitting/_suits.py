@@ -1,4 +1,4 @@
-"""Where the gradient estimator that suits most networks for tables can be used."""
+"""Decides whether the gradient estimator that suits most networks for tables can be used."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ TABLE = 2
 
 
 def suits_local_reparameterization(model: BayesianModel, guide: nn.Module, data: Data) -> bool:
-    """Whether every random layer is linear and gets a table: one row of inputs for each row of data.
+    """Whether every random layer is linear and its input is a table: one row of inputs for each row of data.
 
-    That is so for a sequence of layers of which only linear ones have parameters, if the data are a table, or if a
+    This holds for a sequence of layers of which only linear ones have parameters, if the data are a table or if a
     `Flatten` comes before the first linear layer.
     """
     if not isinstance(guide, MeanFieldGuide) or isinstance(guide.scale_map, Precision):
-        return False  # precisions are for natural gradients, which need draws
+        return False  # precisions are for natural gradients, which need weight draws
     layers = list(_layers(model.network))
-    # What only normalises inputs does not count, and weights may have become buffers.
+    # Modules that only normalise inputs do not count, and weights may have become buffers.
     with_tensors = [layer for layer in layers if not isinstance(layer, Standardize) and layer.state_dict()]
     if any(isinstance(layer, nn.Unflatten) for layer in layers) or not _are_linear(with_tensors):
         return False

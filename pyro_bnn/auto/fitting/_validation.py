@@ -1,4 +1,4 @@
-"""Early stopping: keep the epoch that best predicts rows that were left out of training."""
+"""Early stopping: keep the epoch that best predicts rows left out of training."""
 
 import copy
 import math
@@ -14,21 +14,21 @@ from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 
 NUM_SAMPLES = 10
-"""Heuristic: weight draws of a look at the validation rows. All looks have the same draws, so their errors cancel."""
+"""Heuristic: number of weight draws in a check of the validation rows. All checks use the same draws, so their errors
+cancel."""
 
 SEED = 0
 """Seed of these draws."""
 
 NUM_CHECKS = 10
-"""Patience: the fit ends after this many looks in a row without a new best; heuristic, as in scikit-learn."""
+"""Heuristic, as in scikit-learn: the fit ends after this many checks in a row without a new best."""
 
 
 class EarlyStopping:
-    """A callback that ends a fit when the predictions of validation rows no longer get better.
+    """A callback that ends a fit when the predictions of validation rows stop improving.
 
-    What is compared is the mean log-density of the validation targets, in nats. :meth:`restore_best` puts model and
-    guide back to the epoch that had the largest. There are `every` epochs from one look to the next; `patience` looks
-    without a new best end the fit.
+    It compares the mean log-density of the validation targets, in nats. :meth:`restore_best` resets model and guide to
+    the epoch with the largest value. Checks are `every` epochs apart; `patience` checks without a new best end the fit.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EarlyStopping:
 
     @property
     def best_epoch(self) -> int:
-        """Number of epochs that the best posterior was fitted for; 0 before the first look."""
+        """Epoch of the best posterior; 0 before the first check."""
         return self.every * (self._best_look + 1)
 
     @property
@@ -63,7 +63,7 @@ class EarlyStopping:
         return len(self.log_densities) - 1 - self._best_look >= self.patience
 
     def __call__(self, history: History) -> bool:
-        """Look at the validation rows if it is time to; True ends the fit."""
+        """Check the validation rows if it is time to; True ends the fit."""
         if len(history.epochs) % self.every:
             return False
         posterior = GuidePosterior(self._guide)
@@ -76,15 +76,15 @@ class EarlyStopping:
         return self.is_ended
 
     def restore_best(self) -> None:
-        """Put model and guide back to where they were at the best look; without one they stay as they are."""
+        """Reset model and guide to the best check; without one they stay as they are."""
         if self._best:
             self._model.load_state_dict(self._best["model"])
             self._guide.load_state_dict(self._best["guide"])
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
+        """Its state; see :class:`~pyro_bnn.inference.svi.StatefulCallback`."""
         return {"log_densities": list(self.log_densities), "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self.log_densities, self._best = list(state_dict["log_densities"]), state_dict["best"]

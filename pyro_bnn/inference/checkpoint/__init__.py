@@ -1,4 +1,4 @@
-"""Files with posteriors: one file each, with what is needed to check that it fits the model."""
+"""Files with posteriors: one file each, with a record that checks whether it fits the model."""
 
 # a class of posteriors can be loaded once its module is imported
 from .. import batch_norm, gauss_newton, guides, laplace, mcmc, stored  # noqa: F401

@@ -20,7 +20,7 @@ KIND = "posterior"
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds; `model` is None if it is no model of this package."""
+    """Content of a file; `model` is None unless it is a :class:`BayesianModel`."""
 
     model: ModelRecord | None
     posterior: Saved
@@ -29,22 +29,22 @@ class Content:
 def save_posterior(posterior: Posterior | Callable[..., object], path: str | Path, model: BayesianModel | None) -> None:
     """Write a posterior to one file, with the parameters and buffers of its model.
 
-    The file appears whole or not at all, carries a checksum, and holds no code. It says what the model was: its latent
-    variables, their shapes and priors, the likelihood, the layers, `num_data` and the dtype. Training data are not in
-    it, but for the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see :mod:`pyro_bnn.pruning`)
+    The file appears whole or not at all, carries a checksum, and holds no code. It records the model's latent
+    variables, their shapes and priors, the likelihood, the layers, `num_data` and the dtype. It contains no training
+    data, except the inputs of a :class:`~pyro_bnn.RefreshedPosterior`. A removed weight (see :mod:`pyro_bnn.pruning`)
     takes one bit. A class of your own can be saved once it has :meth:`Posterior.to_record` and
     :meth:`Posterior.from_record`.
 
     Args:
-        posterior: Result of a fit, an ensemble of such, or a guide that is a module.
+        posterior: Result of a fit, an ensemble of such results, or a guide that is a module.
         path: Path of the file.
-        model: The model of the posterior. None for chains or a guide of another Pyro model; the file then says nothing
-            about the model.
+        model: The model of the posterior. None for chains or a guide of another Pyro model; the file then has no record
+            of the model.
 
     Raises:
-        ValueError: If the posterior is of a kind that cannot be saved, is not that of the model, or holds a number
+        ValueError: If the posterior is of a kind that cannot be saved, does not belong to the model, or holds a number
             that is not finite; the message names it.
-        OSError: If the file cannot be written; one that was there stays as it was.
+        OSError: If the file cannot be written; an existing file stays unchanged.
     """
     posterior = posterior if isinstance(posterior, Posterior) else GuidePosterior(posterior)
     path, own = _checks.path("path", path), _record(model)
@@ -62,17 +62,17 @@ def load_posterior(
 ) -> Posterior:
     """Read a posterior, and the parameters and buffers of its model, from a file; the file cannot run code.
 
-    Draws with the same seed are bit for bit the same as before. Everything is checked first: after an error, model and
-    guide are exactly as they were.
+    Draws with the same seed are bit for bit the same as before saving. Everything is checked first: after an error,
+    model and guide are unchanged.
 
     Args:
         path: A file written by :func:`save_posterior`.
-        model: Model built like the one that was saved; it receives the saved parameters and buffers, and stays on its
-            device. None for a posterior that was saved without a model.
+        model: A model built like the saved one; it receives the saved parameters and buffers, and stays on its device.
+            None for a posterior that was saved without a model.
         guide: Guide that receives the saved state; for an ensemble, one guide for each member that is a guide, in
             their order. By default guides are made from the file, which works for this package's guides and for Pyro's
-            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass other guides, such as
-            modules of your own.
+            `AutoNormal`, `AutoMultivariateNormal` and `AutoLowRankMultivariateNormal`. Pass any other guide, such as a
+            module of your own.
 
     Returns:
         The posterior, on the device of the model, with its status and its history or statistics.
@@ -116,7 +116,7 @@ def _checked_guides(guide: nn.Module | Sequence[nn.Module] | None) -> list[nn.Mo
 
 
 def _restored(content: object, destination: Destination, own: ModelRecord | None) -> Posterior:
-    """The posterior of a file, after all checks against the destination, whose model has the record `own`.
+    """The posterior in a file, after all checks against the destination, whose model has the record `own`.
 
     Nothing but `destination.pending` changes.
     """
@@ -143,7 +143,7 @@ def _restored(content: object, destination: Destination, own: ModelRecord | None
 
 @contextmanager
 def _unchanged_on_error(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """A context that gives modules back their parameters and buffers after an error."""
+    """A context that restores modules' parameters and buffers after an error."""
     before = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
     try:
         yield

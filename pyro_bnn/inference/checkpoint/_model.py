@@ -1,4 +1,4 @@
-"""The record of a model in a file: its parameters and buffers, and enough to tell whether another model is the same."""
+"""The record of a model in a file: its parameters and buffers, and enough to recognise the same model."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from ..joint import Site, find_sites
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """A latent variable, with its prior in words."""
+    """A latent variable, with its prior as text."""
 
     shape: tuple[int, ...]
     prior: str
@@ -30,15 +30,15 @@ class ModelRecord:
     likelihood: str
     sites: dict[str, SiteRecord]
     layers: dict[str, str]
-    """Classes of the network's layers, as far as they are torch's, by path."""
+    """Classes of the network's layers by path; only torch's own classes are recorded."""
     state: dict[str, Tensor]
     """Parameters and buffers."""
     left_out: list[str]
-    """Sites whose first values are not in the state, because the posterior has no use for them."""
+    """Sites whose first values are not saved, because the posterior does not use them."""
 
 
 def record_of(model: BayesianModel) -> ModelRecord:
-    """The record of a model as it is now; it shares the model's tensors."""
+    """The record of the model's present state; it shares the model's tensors."""
     modules = {path: type(module) for path, module in model.network.named_modules()}
     return ModelRecord(
         dtype=str(model.dtype),
@@ -52,14 +52,14 @@ def record_of(model: BayesianModel) -> ModelRecord:
 
 
 def without(record: ModelRecord, model: BayesianModel, sites: Collection[str]) -> ModelRecord:
-    """A record without the first values of sites that are pruned; those that the network itself uses stay."""
+    """A record without the first values of pruned sites, except those that the network itself uses."""
     unused = sorted(site for site in sites if site in model.site_names and not _is_used(model, site))
     state = {name: value for name, value in record.state.items() if name not in unused}
     return replace(record, state=state, left_out=unused)
 
 
 def _is_used(model: BayesianModel, site: str) -> bool:
-    """Whether something uses a site's first value: the network a padding row of it, or the prior, as its mean."""
+    """Whether a site's first value is used: by the network for a padding row, or by the prior as its mean."""
     (found,) = (found for found in find_sites(model, (), {}) if found.name == site)
     if any(_is_same(value, found.start) for value in tensors_of(found.prior)):
         return True
@@ -70,22 +70,22 @@ def _is_used(model: BayesianModel, site: str) -> bool:
 
 def _site_record(model: BayesianModel, site: Site) -> SiteRecord:
     is_parent = site.name not in model.site_names and not site.name.startswith("likelihood.")
-    is_known = model.has_fixed_priors or is_parent  # others have numbers that are drawn or learned
+    is_known = model.has_fixed_priors or is_parent  # other distributions have numbers that are drawn or learned
     prior = unwrap(site.prior)
     return SiteRecord(tuple(site.start.shape), _described(prior, site.start) if is_known else type(prior).__name__)
 
 
 def _is_same(value: Tensor, first: Tensor) -> bool:
-    """Whether a tensor is the first value of a parameter itself, which the state of the model holds."""
+    """Whether a tensor is a parameter's own first value, which the state of the model holds."""
     return bool(first.numel()) and value.data_ptr() == first.data_ptr()
 
 
 def _described(distribution: Distribution, first: Tensor) -> str:
-    """A distribution as it was made, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on every device."""
+    """A distribution as it was built, such as ``Normal(loc=0, scale=0.7)``; six digits are the same on every device."""
     numbers = {}
     for name, value in sorted(vars(distribution).items()):
         if name in dir(type(distribution)):
-            continue  # computed from the others when it was first asked for
+            continue  # computed from the others on first access
         if isinstance(value, Distribution):
             numbers[name] = _described(unwrap(value), first)
         elif isinstance(value, Tensor) and _is_same(value, first):

@@ -1,4 +1,4 @@
-"""What an estimator is, and the context in which it takes part in the calls of guide and model."""
+"""The interface of estimators, and the context in which one takes part in the calls of guide and model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -20,32 +20,32 @@ from ._layers import Layer, RandomLayers
 MISSING = object()
 
 ELBOS = (Trace_ELBO, TraceMeanField_ELBO)
-"""The ELBOs that work with an estimator: each is a mean of a sum of terms. RenyiELBO does not work, because it weighs
-whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, which then cannot be recognised."""
+"""The ELBOs that work with an estimator: each is an average of sums of terms. RenyiELBO does not work, because it
+weights whole draws. TraceGraph_ELBO equals Trace_ELBO here, but wraps the draws, so they cannot be recognised."""
 
 
 class Estimator(ABC):
     """Decides how the noise of the weights enters the layers of a network during a fit.
 
     Plain reparameterisation, which needs no estimator, draws each weight once for the whole batch. The noise of the
-    rows is then correlated, and the mean over a large batch does not reduce it. An estimator gives each row noise of
-    its own with the same law. The expectation of the ELBO stays the same, and its gradient varies less.
+    rows is then correlated, and the mean over a large batch does not reduce it. An estimator gives each row its own
+    noise with the same law. The expectation of the ELBO stays the same, and its gradient varies less.
 
     Pass an estimator to :func:`~pyro_bnn.fit_svi`, or in a script of your own wrap the training steps in
-    :meth:`applied`. It needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and changes
-    the calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` with a random weight or bias. Any other
+    :meth:`applied`. It needs a :class:`~pyro_bnn.BayesianModel` and a :class:`~pyro_bnn.MeanFieldGuide`, and replaces
+    calls of `torch.nn.functional.linear`, `conv1d`, `conv2d` and `conv3d` that have a random weight or bias. Any other
     use of a random parameter raises an error, and so does a layer whose input does not have the rows of data as its
-    first axis. The rows must not depend on each other: batch normalisation in training mode is recognised and raises
-    an error, but attention over the batch cannot be recognised.
+    first axis. The rows must not depend on each other: batch normalisation in training mode is recognised and raises an
+    error, but attention over the batch cannot be recognised.
 
-    A new estimator defines the form of the noise that it asks for, :attr:`noise`, and computes the output of a layer
-    from it, :meth:`output`.
+    A new estimator chooses the form of its noise, :attr:`noise`, and computes the output of a layer from it,
+    :meth:`output`.
     """
 
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """Form of the noise that the estimator asks for, in addition to the means: deviation of a draw, or variance."""
+        """Form of the noise that the estimator needs in addition to the means: deviation of a draw, or variance."""
 
     @abstractmethod
     def output(self, layer: Layer) -> Tensor:
@@ -55,8 +55,8 @@ class Estimator(ABC):
             layer: A call of `linear`, `conv1d`, `conv2d` or `conv3d`.
 
         Returns:
-            A tensor of the shape of the layer's own output. Given the input, each row must have the law of the layer's
-            output with weights drawn from the guide; rows may share noise or not.
+            A tensor of the shape of the layer's own output. Given the input, each row must follow the law of the
+            layer's output with weights drawn from the guide; rows may or may not share noise.
 
         Raises:
             ValueError: If the estimator does not support the layer.
@@ -65,8 +65,8 @@ class Estimator(ABC):
     def applied(self, model: BayesianModel, guide: MeanFieldGuide) -> AbstractContextManager[None]:
         """A context in which calls of the guide and then of the model, as an ELBO makes them, use this estimator.
 
-        It is only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. `RenyiELBO` weighs whole draws, but an
-        estimator draws noise for each row. The context may be entered many times, but not inside itself.
+        It is only for training steps with `Trace_ELBO` or `TraceMeanField_ELBO`. `RenyiELBO` weights whole draws, but
+        an estimator draws noise for each row. The context may be entered many times, but not inside itself.
 
         Args:
             model: The model.
@@ -91,13 +91,14 @@ class Estimator(ABC):
     def layers(self, random: Mapping[int, RandomParameter], num_rows: int) -> RandomLayers:
         """A context in which this estimator gives the output of every layer with random parameters, for a direct step.
 
-        The parameters are given by the `id` of the tensors that the network gets for them; the data have `num_rows`.
+        The parameters are identified by the `id` of the tensors that the network gets for them; the data have
+        `num_rows` rows.
         """
         return RandomLayers(self.output, type(self).__name__, random, num_rows)
 
 
 class _Gaussian(dist.Normal):
-    """The guide's Gaussian of one parameter. It remembers the last value: a draw, or the mean if it is not drawn."""
+    """The guide's Gaussian for one parameter. It keeps its last value: a draw, or the mean if it is not drawn."""
 
     def __init__(self, name: str, base: dist.Normal, *, is_drawn: bool) -> None:
         super().__init__(base.loc, base.scale, validate_args=False)
@@ -125,8 +126,8 @@ class _Gaussian(dist.Normal):
 class Applied(AbstractContextManager[None]):
     """A context in which an estimator changes the calls of guide and model, which must belong together.
 
-    With `closed_form`, the ELBO in the context is a `TraceMeanField_ELBO`. Weights that neither the estimator nor the
-    divergence needs to draw then stay at their means.
+    With `closed_form`, the ELBO in the context is a `TraceMeanField_ELBO`. Weights that need not be drawn
+    then stay at their means.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Applied(AbstractContextManager[None]):
         self._gaussians.clear()
 
     def _choose(self, site: Site, base: dist.Normal) -> dist.Normal:
-        """The distribution that the guide samples for a site; keeps the Gaussians of weights for the network's call."""
+        """The distribution that the guide samples for a site; keeps the weights' Gaussians for the network's call."""
         if site.name not in self._model.site_names:
             return base
         gaussian = _Gaussian(site.name, base, is_drawn=site.name not in self._undrawn)

@@ -14,8 +14,8 @@ class Flipout(Estimator):
     .. math:: b_n = \mu a_n + r_n \circ \Delta (s_n \circ a_n), \qquad \Delta = w - \mu, \qquad
               r_{no}, s_{ni} \in \{-1, 1\}\ \text{uniformly}.
 
-    The positions of a row share their signs, so each row has exactly the law of sampled weights, in linear layers and
-    in convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
+    All positions within a row share their signs, so each row has exactly the law of sampled weights, in linear layers
+    and in convolutions of any kind. The deviation of a bias is multiplied by r. Two rows are uncorrelated but not
     independent.
 
     References:

@@ -17,7 +17,7 @@ from ..guides import RandomParameter
 
 LINEAR = F.linear
 INPUT_DIMS = {LINEAR: 2, torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}
-"""The functions of layers that can be replaced, with the number of axes of their inputs, rows and channels included."""
+"""The layer functions that can be replaced, with the number of axes of their inputs, including rows and channels."""
 
 METADATA = {
     *(getattr(Tensor, n).__get__ for n in ("device", "dtype", "is_cuda", "layout", "ndim", "requires_grad", "shape")),
@@ -27,7 +27,7 @@ METADATA = {
     Tensor.numel,
     Tensor.size,
 }
-"""Functions of a weight that a network may call freely, since they do not use its value."""
+"""Functions of a weight that a network may call freely, since they do not use its values."""
 
 
 Parameter = Tensor | RandomParameter | None
@@ -35,7 +35,7 @@ Parameter = Tensor | RandomParameter | None
 
 @dataclass(frozen=True)
 class Layer:
-    """A call of a linear or convolution function; its weight, its bias or both are random.
+    """A call of a linear or convolution function with a random weight, a random bias or both.
 
     Args:
         op: `torch.nn.functional.linear`, or `torch.conv1d`, `conv2d`, `conv3d`.
@@ -55,7 +55,7 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the layer is linear, not a convolution."""
+        """Whether the layer is linear, as opposed to a convolution."""
         return self.op is LINEAR
 
     @property
@@ -64,24 +64,22 @@ class Layer:
         return " and ".join(f"`{p.name}`" for p in (self.weight, self.bias) if isinstance(p, RandomParameter))
 
     def mean(self) -> Tensor:
-        """The output at the means of the random parameters."""
+        """The output with all random parameters at their means."""
         weight, bias = (p.loc if isinstance(p, RandomParameter) else p for p in (self.weight, self.bias))
         return self.op(self.input, weight, bias, *self.options, **self.keywords)
 
     def variance(self) -> Tensor:
         r"""The variance of the output given the input, :math:`\sum_i a_i^2 \sigma_i^2`, for independent parameters.
 
-        It may have the shape of the bias alone, if only that is random. For estimators that ask for
-        :attr:`Noise.VARIANCE`.
+        If only the bias is random, it may have the bias's shape. For estimators that use :attr:`Noise.VARIANCE`.
         """
         weight, bias = (p.variance if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(self.input.square() if weight is not None else self.input, weight, bias)
 
     def deviation(self, input: Tensor) -> Tensor:
-        """The output that the drawn deviations alone would give for an input, which may differ from the layer's own.
+        """The output that the drawn deviations alone give for an input, which may differ from the layer's own.
 
-        It may have the shape of the bias alone, if only that is random. For estimators that ask for
-        :attr:`Noise.DEVIATION`.
+        If only the bias is random, it may have the bias's shape. For estimators that use :attr:`Noise.DEVIATION`.
         """
         weight, bias = (p.deviation if isinstance(p, RandomParameter) else None for p in (self.weight, self.bias))
         return self._random_part(input, weight, bias)
@@ -93,7 +91,7 @@ class Layer:
         return bias if self.is_linear else bias.reshape(-1, *[1] * (self.input.dim() - 2))
 
     def signs(self, like: Tensor) -> Tensor:
-        """A random sign for each row and channel of a tensor, in a shape that broadcasts to that of the tensor."""
+        """A random sign for each row and channel of a tensor, in a shape that broadcasts to the tensor's."""
         shape = [1] * like.dim()
         channel = -1 if self.is_linear else 1
         shape[0], shape[channel] = like.shape[0], like.shape[channel]
@@ -101,7 +99,7 @@ class Layer:
 
 
 def random_signs(shape: list[int], like: Tensor) -> Tensor:
-    """Independent signs from the 64 bits of random integers; a random number for each sign would take far longer."""
+    """Independent signs from the 64 bits of random integers; one random number per sign would take far longer."""
     count = math.prod(shape)
     words = torch.empty(-(-count // 64), dtype=torch.int64, device=like.device).random_(-(2**63), None)
     bits = words.view(torch.uint8).unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=like.device)
@@ -111,7 +109,7 @@ def random_signs(shape: list[int], like: Tensor) -> Tensor:
 class RandomLayers(TorchFunctionMode):
     """A context in which an estimator gives the output of every layer with random parameters; other uses are errors.
 
-    The random parameters are given by the `id` of the tensors that the network gets for them.
+    The random parameters are identified by the `id` of the tensors that the network gets for them.
     """
 
     def __init__(
@@ -123,7 +121,7 @@ class RandomLayers(TorchFunctionMode):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
-        if kind is None and self._unused:  # a hidden use would have no noise for each row
+        if kind is None and self._unused:  # a hidden use would not get its own noise per row
             raise ValueError(
                 f"{sorted(self._unused)} did not appear in the network's call: they are unused, or hidden in compiled "
                 f"code, where {self._name} has no effect; leave them out of `where`, or fit without an estimator."

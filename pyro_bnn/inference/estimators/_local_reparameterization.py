@@ -1,4 +1,4 @@
-"""Local reparameterisation: outputs are drawn, not weights."""
+"""Local reparameterisation: draws outputs instead of weights."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ class LocalReparameterization(Estimator):
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad \gamma = \sum_i a_i \mu_i, \qquad
               \delta = \sum_i a_i^2 \sigma_i^2, \qquad \epsilon \sim N(0, 1),
 
-    which takes two products of matrices, and one noise number for every element of the output.
+    which takes two matrix products, and one noise number per output element.
 
     For linear layers this is the exact law of each row. For convolutions the mean and variance of every output are
-    exact, but the noise of two positions of a row is drawn as if it were independent, although they share weights. This
-    is the usual approximation; for a network that mixes positions the ELBO is then not exactly that of sampled weights.
+    exact, but the noise at two positions of a row is drawn independently, although the positions share weights. This is
+    the usual approximation; for a network that mixes positions the ELBO is then not exactly that of sampled weights.
     :class:`Flipout` is exact for convolutions. A linear layer applied to several positions of a row (an input of more
     than two dimensions) raises an error.
 
@@ -51,14 +51,15 @@ class LocalReparameterization(Estimator):
 
 
 class _Noisy(torch.autograd.Function):
-    r"""The mean, to which the square root of the variance times noise is added in place.
+    r"""The mean, changed in place by adding noise times the square root of the variance.
 
     .. math:: b = \gamma + \sqrt\delta\, \epsilon, \qquad
               \frac{\partial b}{\partial \delta} = \frac{\epsilon}{2 \sqrt\delta}.
 
     Where the variance is 0, the derivative is set to 0 instead of infinity. Outputs of convolutions are far larger than
-    their weights, so what counts is the number of passes over them, and how many exist at a time. Mean and variance
-    give their memory to output and scale, and of the forward pass only the noise divided by the scale is kept.
+    their weights, so time and memory depend on the number of passes over them, and on how many exist at a time. The
+    output reuses the memory of the mean and the scale that of the variance; for the backward pass only the noise
+    divided by the scale is kept.
     """
 
     @staticmethod
@@ -66,7 +67,7 @@ class _Noisy(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_dirty(mean, variance)
         noise = torch.randn_like(mean)
-        noise.mul_(variance.sign())  # 0 where the variance is; on a CPU, boolean masks take five times as long
+        noise.mul_(variance.sign())  # 0 where the variance is 0; on a CPU, boolean masks take five times as long
         scale = variance.clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
         mean.addcmul_(scale, noise)
         ctx.save_for_backward(noise.div_(scale))

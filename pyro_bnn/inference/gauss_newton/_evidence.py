@@ -21,8 +21,8 @@ LATENT = "likelihood.scale"
 MAX_ITERATIONS = 200
 
 SMALLEST, LARGEST = math.log(1e-8), math.log(1e12)
-"""Limits of the logarithms of prior precisions: where all weights are at their prior means, the evidence grows with
-them without end."""
+"""Limits of the logarithms of prior precisions: if all weights are at their prior means, the evidence rises with the
+precision without bound."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Evidence:
     curvature: Curvature
 
     def penalty(self, noise: Tensor, prior: Tensor) -> Tensor:
-        """What is subtracted from the log-likelihood, differentiable; for arguments see :meth:`Curvature.log_det`."""
+        """The term subtracted from the log-likelihood, differentiable; for arguments see :meth:`Curvature.log_det`."""
         all_priors = prior.expand(len(self.squares))
         return 0.5 * (all_priors @ self.squares + self.curvature.log_det(noise, prior) - all_priors.log().sum())
 
     def best(self, prior: Tensor, groups: Tensor | None, noise: "NoiseEvidence") -> tuple[Tensor, Tensor]:
-        """The prior precisions, shape (P,), and log noise scales, shape (K,), at which the log evidence is largest.
+        """The prior precisions, shape (P,), and log noise scales, shape (K,), that maximise the log evidence.
 
         The search begins at `prior`. Weights with the same number in `groups`, shape (P,), share a precision; None
         leaves the prior as it is. See MacKay (1992), Bayesian Interpolation.
@@ -59,7 +59,7 @@ class Evidence:
         num_groups, is_free = len(sizes), noise.is_free
 
         def parts(point: Tensor) -> tuple[Tensor, Tensor]:
-            """The prior precisions, one number if there is one group, and the log noise scales."""
+            """The prior precisions (one number if there is one group), and the log noise scales."""
             logs = point[:num_groups].clamp(SMALLEST, LARGEST).exp()
             chosen = prior if groups is None else logs if num_groups == 1 else logs[groups]
             return chosen, point[num_groups:] if is_free else noise.start
@@ -102,9 +102,9 @@ class NoiseEvidence:
     .. math:: \log p(y \mid w^*, \sigma) = -\sum_k \Big[n_k \log(\sqrt{2 \pi} \sigma_k) + \frac{r_k}{2 \sigma_k^2}\Big].
 
     Args:
-        start: Logarithms of the scales at which a search begins, or which are given, shape (K,).
+        start: Logarithms of the given scales, or of the scales at which a search begins, shape (K,).
         counts: Numbers n of targets, shape (K,); None if the scales are given.
-        squares: Sums r of the squared residuals at the point, shape (K,); None likewise.
+        squares: Sums r of the squared residuals at the point, shape (K,); None if the scales are given.
         log_prior: Log-density of the log scales; None without a prior.
     """
 
@@ -127,24 +127,24 @@ class NoiseEvidence:
 
 
 def learned_noise(model: BayesianModel) -> nn.Parameter | None:
-    """The parameter of a learned noise scale; None if it is fixed or latent, or there is none."""
+    """The parameter of a learned noise scale; None if there is none."""
     likelihood = model.likelihood
     return dict(likelihood.named_parameters()).get("rho") if type(likelihood) is GaussianLikelihood else None
 
 
 def latent_noise(model: BayesianModel) -> TorchDistributionMixin | None:
-    """The prior of a latent noise scale; None if it is fixed or learned, or there is none."""
+    """The prior of a latent noise scale; None if there is none."""
     is_latent = type(model.likelihood) is GaussianLikelihood and LATENT in model.latent_names
     return model.plain_prior(LATENT, {}) if is_latent else None
 
 
 def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) -> NoiseEvidence:
-    """What is known of the noise of a model at a point; without Gaussian noise it is one given scale of 1.
+    """Noise of a model at a point; without Gaussian noise it is one given scale of 1.
 
     A learned or latent scale takes one pass over all rows.
 
     Raises:
-        ValueError: If the residuals are all 0 and there is no prior, so that no scale has the largest evidence.
+        ValueError: If the residuals are all 0 and there is no prior, so that the evidence has no maximum.
     """
     zero, likelihood = torch.zeros(1, dtype=torch.float64, device=model.device), model.likelihood
     if type(likelihood) is not GaussianLikelihood:
@@ -160,7 +160,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
         of_rows = (likelihood.as_targets(y, output.dtype) - output).double().square()
         weights = likelihood.fit_weights(y, torch.float64)
         weights = torch.ones_like(of_rows) if weights is None else weights.expand_as(of_rows)
-        found = torch.stack([of_rows * weights, weights]).sum(1)  # (2, O), or (2, 1) where all outputs share a scale
+        found = torch.stack([of_rows * weights, weights]).sum(1)  # shape (2, O), or (2, 1) if all outputs share a scale
         sums = sums + (found if shape.numel() > 1 else found.sum(1, keepdim=True))
     squares, counts = sums
     if prior is None and not bool((squares > 0).all()):
@@ -180,7 +180,7 @@ def noise_of(model: BayesianModel, values: Mapping[str, Tensor], rows: Pairs) ->
 
 @torch.no_grad()
 def set_noise(model: BayesianModel, values: dict[str, Tensor], log_scales: Tensor) -> str:
-    """Write chosen scales where they belong, the model's parameter or the values of its latent variables; say so."""
+    """Write chosen scales to the model's parameter or to the latent values; returns a sentence about it."""
     scales = log_scales.exp()
     shown = ", ".join(f"{scale:.3g}" for scale in scales.tolist())
     parameter = learned_noise(model)

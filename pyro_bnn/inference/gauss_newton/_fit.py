@@ -40,15 +40,15 @@ MAX_FULL = 6000
 """Largest number of random weights with a full matrix, which then takes 288 MB in double precision."""
 
 FAR = 10.0
-"""Heuristic: distance from the mode, in posterior standard deviations of each weight, above which the status is bad.
+"""Heuristic: the status is not ok above this distance from the mode, in posterior standard deviations of each weight.
 
-Networks whose training stops early are at 1 to 10, and predict well.
+Networks whose training stopped early are at 1 to 10, and predict well.
 """
 
 EVIDENCE = "evidence"
 
 MOST_SHOWN = 4
-"""Number of prior precisions that a status names."""
+"""Largest number of prior precisions that a status lists."""
 
 
 def fit_gauss_newton(
@@ -71,37 +71,37 @@ def fit_gauss_newton(
 
     with the Jacobian J of the network's outputs at the point :math:`w^*`, the expected curvature :math:`\Lambda` of the
     negative log-likelihood in the outputs, and the prior precisions :math:`\delta`. The generalised Gauss-Newton matrix
-    G is the Hessian without the part that comes from the network's own bending; it is never negative. For a network
-    that is linear in its random weights, such as a last layer, it is the Hessian (heteroscedastic noise apart), and the
-    result is that of :func:`fit_laplace` at the same point.
+    G is the Hessian without the network's second derivatives; it is positive semi-definite. For a network that is
+    linear in its random weights, such as a last layer, G equals the Hessian (except with heteroscedastic noise), and
+    the result equals that of :func:`fit_laplace` at the same point.
 
-    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the one of largest evidence; a latent
-    one is held at its most probable value, by the evidence and its prior. A scale that you named stays.
+    A noise scale that the model learns, as in ``GaussianLikelihood()``, is set to the maximum of the evidence; a latent
+    one is held at its most probable value under the evidence and its prior. A scale that you fixed stays.
 
     Args:
-        model: The model, with a Gaussian prior. Nothing in it changes but a learned noise scale.
+        model: The model, with a Gaussian prior. Only a learned noise scale is changed in it.
         data: A tuple (x, y) with all rows, or a loader of such pairs, which is run through several times.
-        structure: What of G is kept. "full" is all of it, for at most 6000 weights; "kronecker" one Kronecker product
-            for each parameter of linear and convolutional layers, by laplace-torch (extra ``laplace``), for classes
-            or Gaussian noise; "diagonal" its diagonal.
+        structure: The part of G that is kept. "full" keeps all of it, for at most 6000 weights; "kronecker" one
+            Kronecker product for each parameter of linear and convolutional layers, by laplace-torch (extra
+            ``laplace``), for classes or Gaussian noise; "diagonal" its diagonal.
         where: Which of the model's random weights stay random: globs or :func:`layers`, as in
             :class:`BayesianModel`. The others are held at the point; for a last layer pass its name, ``"net.fc.*"``.
-        prior_precision: Precisions of the prior, one over its variance: None takes them from the model, a number is
-            used for all weights, and "evidence" chooses precisions for which Laplace's evidence is largest. The means
-            are always the model's.
+        prior_precision: Precisions of the prior, the inverse of its variance: None takes them from the model, a number
+            is used for all weights, and "evidence" chooses the precisions that maximise Laplace's evidence. The prior
+            means always come from the model.
         per: Which weights share a precision that the evidence chooses: all of the "network", of a "layer" or of a
             "parameter". With a full matrix and several groups, each iteration of the search factorises it.
         batch_size: Number of rows in each run of the network; a loader has its own.
         init: The point: a posterior with a median, such as that of a fitted :func:`auto_delta`, or values of all latent
-            variables by site. None is the network's own weights, which then should be trained ones.
+            variables by site. None uses the network's own weights, which should then be trained.
         progress: Whether to show a progress bar over the rows of all passes.
-        seed: Seed of what a loader draws, which leaves torch's generators as they were.
+        seed: Seed of a loader's random order; torch's generators are left as they were.
 
     Returns:
         A posterior with `mode`, `covariance`, `log_evidence` (given the noise scale) and `prior_precisions`. Its status
-        says what was chosen, and whether the point is far from the mode. :func:`predict` takes the network as linear in
-        its weights around the point, for which this Gaussian is meant: the network itself at drawn weights may predict
-        much worse.
+        says what was chosen, and whether the point is far from the mode. :func:`predict` linearises the network in
+        its weights around the point, which suits this Gaussian: the network itself at drawn weights may predict much
+        worse.
 
     Raises:
         ImportError: If laplace-torch is not installed and `structure` is "kronecker".
@@ -133,12 +133,12 @@ def fit_gauss_newton(
     if prior_precision is not None and not isinstance(prior_precision, str):
         _checks.positive("prior_precision", prior_precision)
     if structure == "kronecker":
-        library()  # without it nothing can be done
+        library()  # nothing works without it, so check it first
     check_model(model, structure)
     random = sites_among(model.network, model.parameter_paths, where)
     values, rows = point_of(model, init), Pairs(data, model.like, model.num_data, batch_size)
     with (
-        restored(model.device),  # a loader may draw its order
+        restored(model.device),  # a loader may shuffle
         seeded(seed, model.device),
         eval_mode(model),
         tqdm(disable=not progress, unit="row") as bar,
@@ -148,7 +148,7 @@ def fit_gauss_newton(
         sites = sites_of(net, model)
         layout = Layout({name: values[name].shape for name in sites})
         num_scales = values[LATENT].numel() if LATENT in values else 1
-        most = int(MAX_FULL / math.sqrt(num_scales))  # there is a matrix for each noise scale
+        most = int(MAX_FULL / math.sqrt(num_scales))  # there is one matrix for each noise scale
         if structure == "full" and layout.num_elements > most:
             raise ValueError(
                 f'structure="full" is for at most {most:,} random weights, got {layout.num_elements:,}; choose fewer '
@@ -157,7 +157,7 @@ def fit_gauss_newton(
         is_kronecker = structure == "kronecker" and prior_precision is None
         means, precisions = gaussian_prior(model, sites, is_kronecker=is_kronecker)
         check_output(model, values, rows.first())
-        log_likelihood, gradient = expansion(model, rows, values, sites)  # first, since it checks all rows
+        log_likelihood, gradient = expansion(model, rows, values, sites)  # first, because it checks all rows
         last_layer = last_layer_of(net, rows.first())
         curvature = _curvature(model, net, last_layer, rows, structure, num_scales)
         noise = noise_of(model, values, rows)
@@ -198,7 +198,7 @@ def _one_of(name: str, value: object, options: tuple[str, ...]) -> None:
 def _curvature(
     model: BayesianModel, net: nn.Module, last_layer: nn.Linear | None, rows: Pairs, structure: Structure, scales: int
 ) -> Curvature:
-    """The Gauss-Newton matrix; of a last layer from what its body gives, which runs once in each pass."""
+    """The Gauss-Newton matrix; for a last layer, each pass runs the body once to compute its features."""
     batches: Iterable[Pair] = rows if last_layer is None else features(net, last_layer, rows)
     if structure == "kronecker":
         whole = net if last_layer is None else nn.Sequential(last_layer)
@@ -209,19 +209,19 @@ def _curvature(
 
 
 def _group(site: str, per: Per) -> str:
-    """Name of the group of weights with which a site shares its prior precision."""
+    """Name of the group of weights that share a site's prior precision."""
     return {"network": "all weights", "layer": site.rpartition(".")[0], "parameter": site}[per]
 
 
 def _numbers(layout: Layout, groups: Mapping[str, str]) -> Tensor:
-    """For each weight the number of its group, shape (P,)."""
+    """The group number of each weight, shape (P,)."""
     order = list(dict.fromkeys(groups.values()))
     sizes = torch.tensor([shape.numel() for shape in layout.shapes.values()])
     return torch.tensor([order.index(groups[site]) for site in layout.shapes]).repeat_interleave(sizes)
 
 
 def _single(values: Tensor) -> float | Tensor:
-    """A number, if all values are the same."""
+    """One number if all values are the same."""
     first = float(values.flatten()[0])
     return first if bool((values == first).all()) else values
 
@@ -248,5 +248,5 @@ def _status(
     parts.append(f"The point lies {distance:.2g} posterior standard deviations from the mode (root mean square).")
     if distance <= FAR:
         return Status(True, " ".join(parts))
-    parts.append("So its curvature is that of another place.")
+    parts.append("So its curvature differs from that at the mode.")
     return Status(False, " ".join(parts), remedy="Train longer, with this prior, and take that point.")

@@ -1,4 +1,4 @@
-"""The curvature of a likelihood in many weights, and the covariance that follows, in three structures."""
+"""The curvature of a likelihood in many weights, and the resulting covariance, in three structures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Covariance(ABC):
-    """The covariance matrix of P weights, as far as its structure stores it.
+    """The covariance matrix of P weights; what is stored depends on the structure.
 
     Args:
         tensors: All numbers, by name, as a file holds them.
@@ -21,7 +21,7 @@ class Covariance(ABC):
 
     @abstractmethod
     def deviation(self, noise: Tensor) -> Tensor:
-        """A draw of N(0, covariance), made from one of N(0, 1), both of shape (P,)."""
+        """A draw from N(0, covariance), computed from one of N(0, 1), both of shape (P,)."""
 
     @abstractmethod
     def times(self, vector: Tensor) -> Tensor:
@@ -32,16 +32,16 @@ class Covariance(ABC):
         """The variance of each weight, shape (P,)."""
 
     def to(self, like: Tensor) -> "Covariance":
-        """A copy on the device and in the dtype of a tensor, as a file gives it back.
+        """A copy on the device and in the dtype of a tensor, identical to one loaded from a file.
 
-        Its memory is contiguous: products depend, in their last bits, on the order and alignment of the numbers.
+        Its memory is contiguous, because the last bits of products depend on the order and alignment of the numbers.
         """
         kinds = {name: value.to(like) for name, value in self.tensors.items()}
         return type(self)({n: value.clone(memory_format=torch.contiguous_format) for n, value in kinds.items()})
 
 
 class Full(Covariance):
-    """All covariances, by the Cholesky factor L of the precision L L^T: `factor`, lower triangular, shape (P, P)."""
+    """A full covariance, by the Cholesky factor L of the precision L L^T: `factor`, lower triangular, shape (P, P)."""
 
     def deviation(self, noise: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(self.tensors["factor"].mT, noise[:, None], upper=True)[:, 0]
@@ -54,15 +54,15 @@ class Full(Covariance):
 
 
 class AlongAxes(Covariance):
-    r"""Independent numbers along axes, with the standard deviations `scales`, shape (P,).
+    r"""Independent coordinates along axes, with the standard deviations `scales`, shape (P,).
 
-    The axes are the weights themselves, or those of Kronecker factors. There, a parameter of m times n weights has the
-    axes :math:`u_i \otimes v_j`, with u the columns of `left.0`, shape (m, m), and v those of `right.0`, shape (n, n);
-    the next parameter has `left.1` and `right.1`.
+    The axes are the weights themselves or come from Kronecker factors. With Kronecker factors, a parameter of m times n
+    weights has the axes :math:`u_i \otimes v_j`, with u the columns of `left.0`, shape (m, m), and v those of
+    `right.0`, shape (n, n); the next parameter has `left.1` and `right.1`.
     """
 
     def _parts(self, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Axes u and v of each parameter, and its parts of some vectors, shape (m, n)."""
+        """Axes u and v of each parameter, and the parameter's parts of the given vectors, shape (m, n)."""
         names = range(len(self.tensors) // 2)
         axes = [(self.tensors[f"left.{i}"], self.tensors[f"right.{i}"]) for i in names]
         shapes = [(len(left), len(right)) for left, right in axes]
@@ -71,7 +71,7 @@ class AlongAxes(Covariance):
             yield left, right, *(part.view(shape) for part in parts)
 
     def _multiplied(self, vector: Tensor, factors: Tensor) -> Tensor:
-        """A vector with its part along each axis multiplied by a factor."""
+        """A vector whose part along each axis is multiplied by a factor."""
         if "left.0" not in self.tensors:
             return factors * vector
         parts = self._parts(vector, factors)
@@ -108,9 +108,9 @@ def shapes_of(structure: str, shapes: Sequence[torch.Size]) -> dict[str, tuple[i
 
 
 class Curvature(ABC):
-    r"""The matrix :math:`G = \sum_k \beta_k G_k`, P x P and not negative; the precision is G + diag(prior precision).
+    r"""The positive semi-definite matrix :math:`G = \sum_k \beta_k G_k`; the precision is G + diag(prior precision).
 
-    The G_k belong to the noise scales of the outputs, with precisions beta; most likelihoods have a single G_k, with
+    Each G_k belongs to one noise scale of the outputs, with precision beta; most likelihoods have a single G_k, with
     beta = 1. All numbers are in double precision.
     """
 
@@ -120,7 +120,7 @@ class Curvature(ABC):
 
         Args:
             noise: Precisions of the noise, beta, shape (K,).
-            prior: Prior precisions, shape (P,), or (1,) if they are all the same.
+            prior: Prior precisions, shape (P,), or (1,) if they are all equal.
         """
 
     @abstractmethod

@@ -23,16 +23,17 @@ from ...modelling.likelihoods import (
 from ._gaussian import CurvatureAlongAxes, kronecker
 
 MOST_NUMBERS = 2**24
-"""Heuristic: numbers in the Jacobians of the rows that are computed together, 67 MB in single precision."""
+"""Heuristic: number of elements in the Jacobians of the rows that are computed together; 67 MB in single precision."""
 
 KNOWN_LAYERS = (nn.Linear, nn.Conv2d)
-"""Layers whose weights are known to act by the forward pass of their class, unless a subclass has another one."""
+"""Layers whose effect is known from the forward pass of their class, unless a subclass overrides it."""
 
 NUM_TRIED = 16
-"""Rows on which the gradients of layers are compared with autograd's."""
+"""Number of rows on which the layers' gradients are compared with autograd's."""
 
 TOLERANCE = 1e-3
-"""Largest difference of the two, relative to the largest gradient: rounding is far below in single precision too."""
+"""Largest difference of the two, relative to the largest gradient; rounding stays far below, even in single
+precision."""
 
 
 def summed_matrices(
@@ -55,7 +56,7 @@ def summed_matrices(
 
 
 def _matrix_for(net: nn.Module, x: Inputs, *, is_full: bool) -> Callable[[nn.Module, Inputs, Tensor], Tensor]:
-    """The function that computes the matrix of some rows, or its diagonal, from (net, x, root), fastest."""
+    """The fastest function that computes the matrix of some rows, or its diagonal, from (net, x, root)."""
     if is_full:
         is_layer = type(net) is nn.Linear and all(p.requires_grad for p in net.parameters()) and isinstance(x, Tensor)
         return _full_of_layer if is_layer else _full
@@ -76,17 +77,17 @@ DIAGONALS: dict[type, Callable[[Tensor], Tensor]] = {
     PoissonLikelihood: torch.exp,
     HeteroscedasticGaussianLikelihood: _of_two_halves,
 }
-"""The curvature in outputs of shape (N, C) where there is none between two of them; for noise of scale 1."""
+"""Curvature for outputs of shape (N, C) that is zero between different outputs; for noise of scale 1."""
 
 SERVED = (CategoricalLikelihood, *DIAGONALS)
 """Likelihoods whose curvature in the outputs is known."""
 
 
 def root_of(likelihood: Likelihood, output: Tensor, y: Tensor) -> Tensor:
-    r"""L of shape (N, C, C), so that the curvature of each row is :math:`L L^\top`; Gaussian noise has scale 1.
+    r"""L of shape (N, C, C) such that :math:`L L^\top` is the curvature of each row; Gaussian noise has scale 1.
 
     The curvature is the expected Hessian of the negative log-likelihood, weighted as in a fit. It depends on the
-    targets only by their weights. For all but heteroscedastic noise it is the Hessian itself.
+    targets only through their weights. Except for heteroscedastic noise it equals the Hessian.
     """
     weights = likelihood.fit_weights(y, output.dtype)
     if type(likelihood) is CategoricalLikelihood:
@@ -115,7 +116,7 @@ def _diagonal(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _rows(net: nn.Module, x: Inputs, root: Tensor) -> Iterator[Tensor]:
-    """L^T J of a few rows after the other, shape (n, R, P)."""
+    """L^T J, shape (n, R, P), a few rows at a time."""
     parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
     numbers_of_row = root.shape[-1] * sum(value.numel() for value in parameters.values())
     count = max(1, MOST_NUMBERS // numbers_of_row)
@@ -132,16 +133,16 @@ def _jacobians(net: nn.Module, parameters: dict[str, Tensor], x: Inputs, root: T
         return its_root.mT @ torch.func.functional_call(net, values, arguments, named)[0]
 
     try:
-        with filtered_warnings("ignore", "There is a performance drop"):  # of operations that torch runs row by row
+        with filtered_warnings("ignore", "There is a performance drop"):  # about operations that torch runs row by row
             found = torch.func.vmap(torch.func.jacrev(of_row), in_dims=(None, 0, 0))(parameters, x, root)
-    except RuntimeError:  # such as a recurrent layer, which knows no such rows
+    except RuntimeError:  # such as a recurrent layer, which does not support this
         return torch.stack([_jacobian(net, take(x, slice(n, n + 1)), root[n]) for n in range(len(root))])
     return torch.cat([part.flatten(2).detach() for part in found.values()], -1)
 
 
 @torch.enable_grad()
 def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """The Jacobian of one row, shape (R, P), number by number."""
+    """The Jacobian of one row, shape (R, P), one output at a time."""
     parameters = [p for p in net.parameters() if p.requires_grad]
     output = call(net, x)
     assert isinstance(output, Tensor)
@@ -156,9 +157,9 @@ def _jacobian(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 
 
 def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
-    """That of a network that is one linear layer, whose parameters all need gradients.
+    """The same for a network that is one linear layer, whose parameters all need gradients.
 
-    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T, with a 1 in x for the bias.
+    The weights of outputs c and k have the block sum_n (L_n L_n^T)[c, k] x_n x_n^T; for the bias, x has an extra 1.
     """
     assert isinstance(layer, nn.Linear)
     assert isinstance(x, Tensor)
@@ -178,9 +179,9 @@ def _full_of_layer(layer: nn.Module, x: Inputs, root: Tensor) -> Tensor:
 def _diagonal_by_layer(net: nn.Module, x: Inputs, root: Tensor) -> Tensor:
     r"""The diagonal of a network for which :func:`acts_by_layers` holds.
 
-    It is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`: the gradients of single
-    rows, of which one pass backwards for each column gives what linear layers of inputs (N, D) and two-dimensional
-    convolutions need. Networks with other layers get :func:`_diagonal`.
+    It is the sum over rows n and columns r of the squares of :math:`J_n^\top L_{n \cdot r}`, which are gradients of
+    single rows. For linear layers with inputs (N, D) and for two-dimensional convolutions, one backward pass per column
+    gives them. Networks with other layers use :func:`_diagonal`.
 
     References:
         Dangel, Kunstner and Hennig (2020), BackPACK, https://arxiv.org/abs/1912.10985.
@@ -219,10 +220,10 @@ def _add_squares(layer: nn.Module, x: Tensor, slope: Tensor, sums: dict[int, Ten
 
 
 def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
-    """Whether parameters that need gradients act only through linear and convolutional layers, as these act by default.
+    """Whether all parameters that need gradients act only through unmodified linear and convolutional layers.
 
-    It is tried out on some rows: there, the gradients of the layers must equal the gradients of the whole network. With
-    a layer that has a forward pass of its own, or a weight that is also used elsewhere, they differ.
+    This is tested on some rows: the gradients of the layers must equal the gradients of the whole network. They differ
+    if a layer has its own forward pass, or if a weight is also used elsewhere.
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     if not all(isinstance(layer, KNOWN_LAYERS) for layer in owners(net)):
@@ -247,14 +248,14 @@ def acts_by_layers(net: nn.Module, x: Inputs) -> bool:
 
 
 def owners(net: nn.Module) -> list[nn.Module]:
-    """The modules that have parameters of their own that need gradients."""
+    """The modules that directly own parameters that need gradients."""
     return [m for m in net.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
 def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tuple[Tensor, Tensor]]]]:
     """The output of a network, and input and output of each call of its layers with parameters that need gradients.
 
-    What follows gets copies of the outputs, which it may change in place.
+    Later layers get copies of the outputs, since they may change these in place.
     """
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {layer: [] for layer in owners(net)}
 
@@ -274,7 +275,7 @@ def _watched(net: nn.Module, x: Inputs) -> tuple[Tensor, dict[nn.Module, list[tu
 
 
 def library() -> Any:
-    """The library, whose import takes seconds; raises an error that says how to get it if it is not installed."""
+    """The laplace-torch package, whose import takes seconds; if it is missing, the error says how to install it."""
     return optional("laplace.curvature.curvlinops", "laplace-torch", "laplace")
 
 
@@ -284,7 +285,7 @@ def kronecker_curvature(
     """The curvature by the Kronecker factors of the layers whose parameters need gradients; Gaussian noise has scale 1.
 
     Raises:
-        ValueError: If the network has layers for which there are no such factors.
+        ValueError: If the network has layers without such factors.
     """
     _require_layers(net)
     total: list[list[Tensor]] = []
@@ -319,7 +320,7 @@ def kronecker_curvature(
 
 
 def _require_layers(net: nn.Module) -> None:
-    """Raise unless the random weights are whole layers that have Kronecker factors and share no weight with others."""
+    """Raise unless the random weights form whole layers that have Kronecker factors and share no weight with others."""
     seen: set[int] = set()
     for name, module in net.named_modules():
         own = list(module.parameters(recurse=False))

@@ -1,4 +1,4 @@
-"""What a fit takes from a model: a plain network at a point, the prior, and the log-likelihood there."""
+"""What a fit needs of a model: a plain network at a point, the prior, and the log-likelihood there."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -19,11 +19,11 @@ from ._evidence import LATENT, latent_noise
 from ._matrices import SERVED, owners
 
 MANY_ROWS = 4096
-"""Heuristic: rows of a batch of features. Each batch costs a pass over a matrix of up to 36 million numbers."""
+"""Heuristic: rows in a batch of features. Each batch costs a pass over a matrix of up to 36 million numbers."""
 
 
 def check_model(model: BayesianModel, structure: str) -> None:
-    """Raise if this likelihood has no Gauss-Newton matrix, or if anything but weights is random."""
+    """Raise if this likelihood has no Gauss-Newton matrix, or if anything other than weights is random."""
     likelihood, remedy = model.likelihood, "use `fit_laplace` for a small network, or `fit_svi`"
     if type(likelihood) not in SERVED:
         names = ", ".join(kind.__name__ for kind in SERVED)
@@ -59,7 +59,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
     """Means and precisions of the prior of some sites, each of shape (P,), in double precision.
 
     Raises:
-        ValueError: If it is not Gaussian and fixed, or, for Kronecker factors, not the same in all of a parameter.
+        ValueError: If it is not Gaussian and fixed, or, for Kronecker factors, varies within a parameter.
     """
     remedy = "use NormalPrior, FanInNormalPrior, NetworkNormalPrior or PosteriorPrior, or `fit_laplace` or `fit_svi`"
     if not model.has_fixed_priors:
@@ -88,7 +88,7 @@ def gaussian_prior(model: BayesianModel, sites: Sequence[str], *, is_kronecker: 
 
 
 def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None) -> Draw:
-    """The point, for every latent variable, on the device of the model and in its dtype."""
+    """The point, for every latent variable, on the model's device and in its dtype."""
     prior = latent_noise(model)
     latent = {} if prior is None else {LATENT: torch.ones(prior.event_shape).to(model.like)}  # until it is chosen
     if init is None:
@@ -117,7 +117,7 @@ def point_of(model: BayesianModel, init: Posterior | Mapping[str, Tensor] | None
 
 
 def check_output(model: BayesianModel, values: Draw, x: Inputs) -> None:
-    """Raise unless the network has one row of outputs for each row, and always the same ones."""
+    """Raise unless the network returns one row of outputs per row, and repeated calls return the same outputs."""
     with torch.no_grad():
         first, second = (model.output_given(values, x) for _ in range(2))
     if first.dim() != 2:
@@ -154,12 +154,12 @@ def expansion(
 
 
 def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Collection[str]) -> nn.Module:
-    """A copy of a model's network in eval mode at the point; only the parameters of the `random` sites need gradients.
+    """A copy of a model's network in eval mode at the point; only parameters of `random` sites require gradients.
 
-    A tied weight is one parameter of several layers.
+    A tied weight is one parameter that several layers share.
     """
     weights = model.network_weights(values)
-    with EXCLUSIVE:  # another thread's draw may be in the network
+    with EXCLUSIVE:  # another thread may have put its draw into the network
         net = without_pyro(copied(model.network))
     net.requires_grad_(False).eval()
     for site, paths in model.parameter_paths.items():
@@ -173,13 +173,13 @@ def plain_network(model: BayesianModel, values: Mapping[str, Tensor], random: Co
 
 
 def sites_of(net: nn.Module, model: BayesianModel) -> list[str]:
-    """The sites of the parameters that need gradients, in the order in which the network has them."""
+    """The sites of the parameters that need gradients, in the network's order."""
     sites = {path: site for site, paths in model.parameter_paths.items() for path in paths}
     return [sites[path] for path, parameter in net.named_parameters() if parameter.requires_grad]
 
 
 def last_layer_of(net: nn.Module, x: Inputs) -> nn.Linear | None:
-    """The last layer, if it is linear, gives the output, and has all the parameters that need gradients."""
+    """The last layer, if it is linear, gives the output and has all parameters that need gradients; otherwise None."""
     found = owners(net)
     if len(found) != 1 or type(found[0]) is not nn.Linear:
         return None

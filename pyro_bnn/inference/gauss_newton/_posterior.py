@@ -1,4 +1,4 @@
-"""The Gaussian that Laplace's method gives with a Gauss-Newton matrix."""
+"""The Gaussian posterior of Laplace's method with a Gauss-Newton matrix."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ._gaussian import KINDS, Covariance, shapes_of
 
 @dataclass(frozen=True)
 class GaussNewtonRecord:
-    """What a file says of a :class:`GaussNewtonPosterior`; it needs no data."""
+    """Record of a :class:`GaussNewtonPosterior` in a file; loading needs no data."""
 
     location: dict[str, Tensor]
     random: list[str]
@@ -31,7 +31,7 @@ class GaussNewtonRecord:
 
 
 class GaussNewtonPosterior(Posterior):
-    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over weights, of which some may be held at w*.
+    r"""The Gaussian :math:`N(w^*, (G + \mathrm{diag}\,\delta)^{-1})` over weights, some of which may be held at w*.
 
     Args:
         location: The point w*, ``{site: shape (*event)}``, of all latent variables.
@@ -39,7 +39,7 @@ class GaussNewtonPosterior(Posterior):
         covariance: Their covariance.
         prior_precisions: Precision of the prior of each of these sites: a number, or a tensor of its shape.
         structure: Name of the structure of the matrix, such as "kronecker".
-        is_linearised: Whether predictions take the network as linear in its weights unless told otherwise.
+        is_linearised: Whether predictions linearise the network in its weights unless told otherwise.
         log_evidence: Laplace's estimate of the log evidence, in nats.
         status: How the fit ended.
         seconds: Wall time of the fit.
@@ -69,7 +69,7 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def method(self) -> str:
-        """Laplace's method, with the structure of the matrix."""
+        """Name of the method, with the structure of the matrix."""
         return f"Laplace, {self.structure} Gauss-Newton matrix"
 
     @property
@@ -88,11 +88,11 @@ class GaussNewtonPosterior(Posterior):
 
     @property
     def is_linearised(self) -> bool:
-        """True, unless only the weights of a last layer are random, in which the network is linear anyway."""
+        """True, unless only the weights of a last layer are random; the network is already linear in these."""
         return self._is_linearised
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Those of all variables, of width 0 where they are held at the point; see :meth:`Posterior.marginals`."""
+        """Marginals, with width 0 for variables held at the point; see :meth:`Posterior.marginals`."""
         scales = self._layout.views(self.covariance.variances().sqrt())
         return {name: (value, scales.get(name, torch.zeros_like(value))) for name, value in self.median().items()}
 

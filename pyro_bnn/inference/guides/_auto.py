@@ -1,8 +1,8 @@
-"""Pyro's autoguides, made so that their known traps are avoided.
+"""Pyro's autoguides, built in a way that avoids their known traps.
 
 A plain autoguide makes its parameters at its first call: before that call no state dict can be loaded into it, and if
 the call has no targets, the observed site becomes a latent one. The guides of this module see only the latent
-variables, and have all their parameters from the start. These begin where `init` says, never at parameters of the same
+variables, and have all their parameters from the start. These start where `init` says, never at parameters of the same
 name in Pyro's global store.
 """
 
@@ -35,13 +35,13 @@ def auto_normal(model: BayesianModel, *, init: Init | None = None) -> AutoNormal
         init: First locations and scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once.
+        A guide that takes the model's arguments and has all its parameters from the start.
     """
     starts = _starts(model, init)
     guide = _complete(AutoNormal(model.sample_latents))
     for site, loc, rho in starts:
         _set(guide, f"locs.{site.name}", loc)
-        _set(guide, f"scales.{site.name}", rho)  # AutoNormal, too, computes its scale as softplus(rho)
+        _set(guide, f"scales.{site.name}", rho)  # AutoNormal also computes its scale as softplus(rho)
     return guide
 
 
@@ -50,10 +50,10 @@ def auto_delta(model: BayesianModel, *, init: Init | None = None) -> DeltaGuide:
 
     .. math:: \mathrm{ELBO} = \log p(y \mid w) + \log p(w), \qquad \mathrm{KL} = -\log p(w),
 
-    are the numbers that a fit records. They leave out the entropy of a point, which is minus infinity: so a KL can be
-    negative, and cannot be compared with the KL of another guide. The point is the mode of the density in *constrained*
-    space, as in Pyro's `AutoDelta`: for a latent noise scale it is the maximum of p(scale | y). The density of the
-    logarithm of the scale has another mode. For weights, which are real numbers, the two are the same.
+    are recorded by a fit. They leave out the entropy of a point, which is minus infinity, so a KL can be negative and
+    cannot be compared with the KL of another guide. The point is the mode of the density in *constrained* space, as in
+    Pyro's `AutoDelta`: for a latent noise scale it is the maximum of p(scale | y). The density of the logarithm of the
+    scale has another mode. For weights, which are unconstrained, the two modes are the same.
 
     Args:
         model: The model to guide.
@@ -79,7 +79,7 @@ def auto_multivariate_normal(model: BayesianModel, *, init: Init | None = None) 
         init: First locations and scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+        A guide that takes the model's arguments and has all its parameters from the start; for use with `Trace_ELBO`.
     """
     loc, rho = _flat_starts(model, init)
     guide = _complete(AutoMultivariateNormal(model.sample_latents))
@@ -95,8 +95,8 @@ def auto_low_rank_multivariate_normal(
 
     .. math:: q(w) = N(\mu, D (I + F F^\top) D), \qquad D = \mathrm{diag}(\sigma), \; F \in R^{P \times \text{rank}}.
 
-    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
-    shape. The initial marginal standard deviations are exactly as `init` says.
+    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of the
+    same shape. The initial marginal standard deviations are exactly as `init` says.
 
     Args:
         model: The model to guide.
@@ -104,7 +104,7 @@ def auto_low_rank_multivariate_normal(
         init: First locations and marginal scales; by default centred on the network's own weights.
 
     Returns:
-        A guide that takes the model's arguments and is complete at once; for use with `Trace_ELBO`.
+        A guide that takes the model's arguments and has all its parameters from the start; for use with `Trace_ELBO`.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
@@ -113,7 +113,7 @@ def auto_low_rank_multivariate_normal(
     rank = None if rank is None else checked_rank(rank, len(loc))
     guide = _complete(AutoLowRankMultivariateNormal(model.sample_latents, rank=rank))
     with torch.no_grad():
-        stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # how much wider F makes the marginals
+        stretch = (1 + guide.cov_factor.square().sum(-1)).sqrt()  # factor by which F widens the marginals
     _set(guide, "loc", loc)
     _set(guide, "scale", Softplus().inverse(softplus(rho) / stretch))
     return guide
@@ -133,7 +133,7 @@ def _flat_starts(model: BayesianModel, init: Init | None) -> tuple[Tensor, Tenso
 
 
 def _complete(guide: AnyGuide) -> AnyGuide:
-    """Call a guide once, so that it makes its parameters now."""
+    """Call a guide once so that it creates its parameters now."""
     with own_parameters(guide), seeded(0):
         guide()
     return guide

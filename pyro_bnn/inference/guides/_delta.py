@@ -37,7 +37,7 @@ class DeltaGuide(FlatGuide):
         self.loc = tree({site.name: init(site)[0] for site in self.sites})
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Give every latent variable its value; the arguments are those of the model and are ignored."""
+        """Give every latent variable its value; takes the model's arguments and ignores them."""
         free = {site.name: self.stated("loc", site.name) for site in self.sites}
         return self.sample_at(free, jacobian=self.jacobian)
 
@@ -52,11 +52,11 @@ class DeltaGuide(FlatGuide):
         return self.constrained({name: free.clone() for name, free in self.locations().items()})
 
     def locations(self) -> dict[str, Tensor]:
-        """The point in unconstrained space, ``{site: shape (*event)}``, not a copy."""
+        """The point in unconstrained space, ``{site: shape (*event)}``, without copying."""
         return self.values("loc")
 
     def joint(self, model: BayesianModel) -> Joint:
-        """The joint density; without the Jacobian of constrained variables it is maximal at the mode in their space."""
+        """The joint density; without the Jacobian it is maximal at the mode in constrained space."""
         return Joint(model, jacobian=self.jacobian)
 
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
@@ -66,7 +66,7 @@ class DeltaGuide(FlatGuide):
 
 
 class DeltaState(FlatState):
-    r"""Gradients of the loss :math:`L - \lambda \log p(w)`, with L minus the log-likelihood, lambda the KL weight."""
+    r"""Gradients of the loss :math:`L - \lambda \log p(w)`: L is minus the log-likelihood, lambda the KL weight."""
 
     def __init__(self, joint: Joint, loc: ParameterVector) -> None:
         super().__init__(joint, {"loc": loc})

@@ -1,4 +1,4 @@
-"""What a Gaussian guide learned from the data, weight by weight: nothing, something, or a point."""
+"""What a Gaussian guide learned from the data, weight by weight."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -31,26 +31,26 @@ ONE_SIGMA = 0.5 * (1 + math.erf(math.sqrt(0.5)))
 """Probability that a Gaussian lies below its mean plus one standard deviation."""
 
 AT_PRIOR = 0.2
-"""A weight that learned less than so many nats counts as being at the prior; heuristic. A mean that moved by 0.63
-standard deviations of the prior is worth as much, or a standard deviation of 0.6 of the prior's."""
+"""Heuristic: a weight that learned fewer nats than this counts as being at the prior. A mean that moved by 0.63
+standard deviations of the prior counts as much, or a standard deviation of 0.6 of the prior's."""
 
 LEAST_INFORMED = 0.001
-"""A layer in which no larger share of the weights than this left the prior carries no information; heuristic. One unit
-that is used in a layer of fewer than a thousand units is more: all weights that enter it left the prior."""
+"""Heuristic: a layer carries no information if at most this share of its weights left the prior. One unit
+that is used exceeds this share in a layer of fewer than a thousand units: all weights that enter it left the prior."""
 
 MOST_COLLAPSED = 0.5
-"""A posterior of which a larger share of the weights collapsed is a point; heuristic."""
+"""Heuristic: a posterior counts as a point if more than this share of its weights collapsed."""
 
 LEAST_PER_ROW = 0.05
-"""A layer that learned less than so many nats per row of data, in all its weights together, may carry no information;
-heuristic. Many weights can explain the data together though each hardly moves: to explain a fraction R^2 of the
-variance takes P such weights about R^2 / 2 nats per row, if rows are fewer than weights."""
+"""Heuristic: a layer whose weights together learned fewer nats per row of data than this may carry no information. Many
+weights can explain the data together although each hardly moves: to explain a fraction R^2 of the variance, P such
+weights need about R^2 / 2 nats per row, if rows are fewer than weights."""
 
 SHARPEST_ROW = 0.003
-"""Heuristic: no row of the data fixes a weight, by itself, more sharply than to this fraction of the prior's scale."""
+"""Heuristic: no single row of the data fixes a weight more sharply than to this fraction of the prior's scale."""
 
 NUM_OFFSETS, LARGEST_OFFSET = 1001, 8.0
-"""A grid this fine over so many standard deviations integrates smooth functions to rounding."""
+"""A grid this fine, over this many standard deviations, integrates smooth functions to rounding error."""
 
 
 @dataclass(frozen=True)
@@ -89,27 +89,28 @@ class SiteDiagnosis:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    r"""What a posterior learned, site by site; :meth:`GuidePosterior.diagnose` makes it, and printing it shows a table.
+    r"""What a posterior learned, site by site. :meth:`GuidePosterior.diagnose` returns it; printing it shows a table.
 
     A weight is *at the prior* if the divergence of its Gaussian :math:`N(\mu, \sigma^2)` from the prior is below 0.2
-    nats, as long as the prior is Gaussian too,
+    nats. For a Gaussian prior :math:`N(m, s^2)` that means
 
     .. math:: \log\frac{s}{\sigma} + \frac{\sigma^2 + (\mu - m)^2}{2 s^2} - \frac12 < 0.2.
 
-    No Gaussian equals a prior of another kind. There :math:`N(m, s^2)` is the Gaussian around the prior's mean with the
-    least divergence from the prior; a mixture can have several of them, and a weight at any is at the prior.
+    No Gaussian equals a prior of another kind. For such a prior :math:`N(m, s^2)` is the Gaussian around the prior's
+    mean with the least divergence from the prior; a mixture can have several of them, and a weight close to any of them
+    is at the prior.
 
-    A weight has *collapsed* if its draws are the same number for any practical purpose: if :math:`\sigma` is below
-    :math:`0.003\, s / \sqrt N` for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. Each
-    row by itself would have to fix the weight to less than 0.003 of the prior's scale to make it that narrow.
+    A weight has *collapsed* if its draws are practically equal: if :math:`\sigma` is below :math:`0.003\, s / \sqrt N`
+    for N rows of data, or below the resolution of the guide's numbers at :math:`\mu`. To make it that narrow, each row
+    by itself would have to fix the weight to less than 0.003 of the prior's scale.
 
     Args:
         sites: One row per site of the network's weights. Latent variables of other kinds are left out.
         left_out: The reason for each latent variable that is left out, ``{site: reason}``.
-        warnings: What is wrong with the posterior as a whole, with remedies, one sentence or more each; empty if
-            nothing is. "collapsed": more than half of all weights collapsed. "prior-dominated": all layers with a
-            weight matrix, or one of them, are at a prior around 0, but for at most a thousandth of their weights, and
-            have learned less than 0.05 nats per row of data.
+        warnings: Problems of the posterior as a whole, each with a remedy; empty if there are none. "collapsed": more
+            than half of all weights collapsed. "prior-dominated": in all layers with a weight matrix, or in one of
+            them, at most a thousandth of the weights have left a prior around 0, and the weights have learned less than
+            0.05 nats per row of data.
     """
 
     sites: tuple[SiteDiagnosis, ...]
@@ -154,22 +155,22 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Marginals:
-    """The weights of one site, each with a Gaussian of its own, without correlations, in double precision."""
+    """The weights of one site, each with its own Gaussian, without correlations, in double precision."""
 
     site: str
     dim: int  # of the parameter
     loc: Tensor  # (P,)
     scale: Tensor  # (P,)
-    prior: Distribution  # of the single weights, shape (P,), or the one prior of all of them, shape ()
+    prior: Distribution  # priors of single weights, shape (P,), or the one prior of all of them, shape ()
     resolution: float  # relative distance of neighbouring numbers in the dtype of the guide
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many weights of a site are in what state.
+    """Numbers of a site's weights in each state.
 
-    Silent are those at a prior that has a mean within its own standard deviation of 0: a weight at a prior that was
-    learned from other data may pass information.
+    Silent weights are at a prior whose mean is within one standard deviation of 0: a weight at a prior that was learned
+    from other data may pass information.
     """
 
     marginals: Marginals
@@ -195,7 +196,7 @@ def diagnosis_of(guide: object, model: BayesianModel | None, num_data: int, num_
 
 
 def problems_of(guide: object, model: BayesianModel) -> list[tuple[str, str]]:
-    """What is wrong with a guide with Gaussian marginals, each with its remedy, in one pass over the weights."""
+    """Problems of a guide with Gaussian marginals, each with its remedy, in one pass over the weights."""
     marginals, _ = _weight_marginals(guide, model)
     return _problems([_counts(site, model.num_data) for site in marginals], model.num_data)
 
@@ -235,10 +236,10 @@ def _counts(site: Marginals, num_data: int) -> Counts:
 
 
 def _nearest_gaussians(prior: Distribution) -> list[tuple[Tensor, Tensor]]:
-    r"""Centre and scale of each Gaussian around the prior's mean that is nearest to it, among its neighbours.
+    r"""Centre and scale of the Gaussians around the prior's mean that are locally nearest to the prior.
 
-    Nearest means that the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in s there. It is
-    computed on a grid of scales, a tenth apart in the logarithm: half of that is worth 0.0025 nats.
+    A Gaussian is locally nearest if the divergence :math:`-\log s - E_{w \sim N(m, s^2)}[\log p(w)]` has a minimum in
+    s. It is computed on a grid of scales, a tenth apart in the logarithm: half of that changes it by 0.0025 nats.
     """
     if isinstance(prior, Normal):
         return [(prior.loc, prior.scale)]
@@ -301,7 +302,7 @@ def _is_silent(layer: Iterable[Counts], num_data: int) -> bool:
 def _weight_marginals(guide: object, model: BayesianModel | None) -> tuple[list[Marginals], dict[str, str]]:
     """The marginals of all weights that were not removed, and the reason for each site that is left out.
 
-    Without a model, the priors are those that the guide met when it was built.
+    Without a model, the priors are those that the guide saw when it was built.
     """
     locations, scales = _locations_and_scales(guide)
     priors = _priors_of_guide(guide) if model is None else _priors_of_model(guide, model)
@@ -336,7 +337,7 @@ def _locations_and_scales(guide: object) -> tuple[Mapping[str, Tensor], Mapping[
             f"got {type(guide).__name__}; look at draws of `posterior.sample` instead."
         )
     with own_parameters(guide):
-        pairs = guide.quantiles([0.5, ONE_SIGMA])  # of weights, which are real numbers: mean, and mean plus scale
+        pairs = guide.quantiles([0.5, ONE_SIGMA])  # for weights, which are unconstrained: mean, and mean plus scale
     return {n: v[0] for n, v in pairs.items()}, {n: v[1] - v[0] for n, v in pairs.items()}
 
 
@@ -350,7 +351,7 @@ def _priors_of_guide(guide: object) -> dict[str, Distribution]:
 
 
 def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribution]:
-    """The priors of the network's sites; those that depend on other variables are given the medians of these."""
+    """The priors of the network's sites; a prior that depends on other variables uses their medians."""
     medians: Mapping[str, Tensor] = {}
     if any(model.parents_of(name) for name in model.site_names) and isinstance(guide, (FlatGuide, AutoGuide)):
         with own_parameters(guide):
@@ -360,7 +361,7 @@ def _priors_of_model(guide: object, model: BayesianModel) -> dict[str, Distribut
 
 
 def _obstacle(prior: Distribution, loc: Tensor) -> str | None:
-    """Why the weights of a site cannot be compared with their prior one by one, in words; None if they can."""
+    """The reason why a site's weights cannot be compared with their prior one by one; None if they can."""
     single = unwrap(prior)
     if single.event_shape or (single.batch_shape and single.batch_shape != loc.shape):
         return "its elements depend on each other under the prior"
@@ -376,7 +377,7 @@ def _is_constant(tensor: Tensor) -> bool:
 
 
 def _single(prior: Distribution, shape: torch.Size, keep: Tensor | slice) -> Distribution:
-    """The prior of the kept weights, shape (P,), if it is Gaussian, or the one prior of them all, of shape ()."""
+    """The Gaussian priors of the kept weights, shape (P,), or the one prior of them all, shape ()."""
     if type(prior) is dist.Normal:
         loc, scale = (part.expand(shape).reshape(-1)[keep] for part in (prior.loc, prior.scale))
         return dist.Normal(loc, scale)

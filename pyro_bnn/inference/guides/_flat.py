@@ -1,4 +1,4 @@
-"""Guides that can be fitted without effect handlers; their parameters have the names of the sites."""
+"""Guides that can be fitted without effect handlers; their parameters have the sites' names."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ Choice = Callable[[Site, dist.Normal], dist.Normal]
 
 
 def tree(values: Mapping[str, Tensor]) -> nn.Module:
-    """Nested modules with one parameter per dotted name, a copy; a boolean tensor becomes a buffer instead."""
+    """Nested modules that hold a copy of one parameter per dotted name; a boolean tensor becomes a buffer instead."""
     root = nn.Module()
     for name, value in values.items():
         plant(root, name, value)
@@ -34,7 +34,7 @@ def tree(values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def plant(root: nn.Module, name: str, value: Tensor) -> None:
-    """Add a copy of one tensor to such a tree."""
+    """Add a copy of one tensor to such nested modules."""
     *path, leaf = name.split(".")
     module = root
     try:
@@ -57,8 +57,8 @@ def plant(root: nn.Module, name: str, value: Tensor) -> None:
 class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignore[metaclass]
     """A guide whose ELBO can be differentiated without effect handlers, with all parameters in long vectors.
 
-    A subclass is a real Pyro guide with its method `forward`. Its method :meth:`flat` makes a fast fit possible: it
-    lends the parameters to a :class:`FlatState`. `forward` and `flat` must describe the same distribution.
+    A subclass is a real Pyro guide, with the method `forward`. Its method :meth:`flat` makes a fast fit possible: it
+    gives a :class:`FlatState` access to the parameters. `forward` and `flat` must describe the same distribution.
     """
 
     sites: tuple[Site, ...]
@@ -70,12 +70,13 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @abstractmethod
     def flat(self, joint: Joint, *, noise: Noise | None, closed_form: bool) -> AbstractContextManager[FlatState]:
-        """A context in which the parameters lie in vectors, and which yields the state of the guide.
+        """A context that places the parameters in vectors and yields the state of the guide.
 
         Args:
             joint: The model's joint density over the same sites.
-            noise: Form of the noise that an estimator asks for, which the network gets with the means of its random
-                parameters; None gives the network drawn values. A family that serves no estimator raises an error.
+            noise: Form of an estimator's noise, which the network gets together with the means of its random
+                parameters; None gives the network drawn values. A guide family that does not support estimators raises
+                an error.
             closed_form: Whether to use closed-form divergences where the prior has them.
         """
 
@@ -94,7 +95,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return found
 
     def values(self, kind: str) -> dict[str, Tensor]:
-        """The parameter of one kind of each site, without gradients, not a copy."""
+        """The parameter of one kind for each site, without gradients and without copying."""
         return {site.name: self.tree(kind).get_parameter(site.name).detach() for site in self.sites}
 
     def stated(self, kind: str, site: str) -> Tensor:
@@ -106,7 +107,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return {s.name: free[s.name] if s.transform is None else s.transform(free[s.name]) for s in self.sites}
 
     def sample_at(self, free: Mapping[str, Tensor], *, jacobian: bool) -> dict[str, Tensor]:
-        """Pyro's statements of values for all sites; with `jacobian` their density is that of unconstrained space."""
+        """Pyro's statements of values for all sites; `jacobian` makes their density that of unconstrained space."""
         values = self.constrained(free)
         for site in self.sites:
             value, log_density = values[site.name], 0.0
@@ -129,7 +130,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         )
 
     def remarks(self) -> list[str]:
-        """What else to say of this guide where it is shown, one line each."""
+        """Further lines of the guide's summary."""
         return []
 
     def joint(self, model: BayesianModel) -> Joint:
@@ -138,7 +139,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
 
     @property
     def changes(self) -> str | None:
-        """Why a call of this guide does more than the `forward` of its family, in words; None if it does not."""
+        """Reason why a call of this guide does more than the `forward` of its family; None if it does not."""
         if has_hooks(self):
             return "the model or the guide has hooks"
         family = next(base for base in type(self).__mro__ if "flat" in vars(base))
@@ -146,7 +147,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return f"{type(self).__name__} overrides {', '.join(overridden)}" if overridden else None
 
     def obstacle(self, joint: Joint) -> str | None:
-        """Why :meth:`flat` does not work with a joint density, in words; None if it does."""
+        """Reason why :meth:`flat` does not work with a joint density; None if it does."""
         if len(joint.sites) != len(self.sites) or not all(map(_are_alike, joint.sites, self.sites)):
             return "model and guide have different sites"
         if any(site.plates for site in self.sites):
@@ -166,7 +167,7 @@ class FlatGuide(Shown, PyroModule, metaclass=AbstractPyroModule):  # type: ignor
         return None if any(p.requires_grad for p in named.values()) else "all parameters of the guide are frozen"
 
     def shape_of(self, parameter: str, joint: Joint) -> torch.Size | None:
-        """The shape that a parameter of the guide must have: that of the site after which it is named; None is any."""
+        """The shape that a guide's parameter must have, which is the shape of the site in its name; None allows any."""
         return joint.layout.shapes.get(parameter.partition(".")[2])
 
 
@@ -184,7 +185,7 @@ class GaussianGuide(FlatGuide):
     ) -> None:
         """Make the parameters; the first scales come from `init`, divided by `stretch` if that is given.
 
-        It takes one site after the other: the first values of all sites would take as much memory again.
+        It takes one site after the other: the first values of all sites together would double the memory.
         """
         init = init_or_default(init)
         self.sites = tuple(sites)

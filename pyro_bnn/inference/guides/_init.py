@@ -13,7 +13,7 @@ from ..scale_maps import Softplus
 
 
 def require_model(model: object) -> None:
-    """Raise unless a model is one of ours."""
+    """Raise unless a model is a :class:`BayesianModel`."""
     if not isinstance(model, BayesianModel):
         remedy = "; for another Pyro model take MeanFieldGuide(model, x, y), or one of Pyro's autoguides"
         raise ValueError(
@@ -28,12 +28,12 @@ class Init(ABC):
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
         """First location and rho of a site, with scale = softplus(rho), both of the site's unconstrained shape.
 
-        Both may share memory with anything: a guide copies them.
+        Both may share memory with other tensors: a guide copies them.
         """
 
 
 def init_or_default(init: Init | None) -> Init:
-    """The init that was given; None is the network's own weights."""
+    """The given init; None means the network's own weights."""
     init = NetworkInit() if init is None else init
     _checks.kind("init", init, Init, "an Init, such as NetworkInit()")
     return init
@@ -90,12 +90,11 @@ class NormalInit(Init):
 
 @dataclass(frozen=True)
 class NetworkInit(Init):
-    r"""Locations at the network's own weights, fresh or pretrained; scales the same for all, or by prior or by weight.
+    r"""Locations at the network's own weights; scales are equal, or proportional to the prior or the weight.
 
     With a `weight_fraction` :math:`\delta` the first standard deviation of a weight w is :math:`\max(\delta |w|,
-    \texttt{smallest})`, the start of MOPED. A weight of zero, as in a fresh bias or in a pruned network, has no
-    magnitude to take a fraction of and starts at `smallest`. A latent variable that is not a weight starts at its
-    prior's median, estimated from a few draws.
+    \texttt{smallest})`, the start of MOPED. A weight of zero, as in a fresh bias or in a pruned network, starts at
+    `smallest`. A latent variable that is not a weight starts at its prior's median, estimated from a few draws.
 
     Args:
         scale: First standard deviation of every weight, above 0.
@@ -111,7 +110,7 @@ class NetworkInit(Init):
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323, section 3. Its prior is :class:`~pyro_bnn.NetworkNormalPrior`.
+        https://arxiv.org/abs/1906.05323, section 3. The matching prior is :class:`~pyro_bnn.NetworkNormalPrior`.
 
     Example:
         >>> from pyro_bnn import BayesianModel, GaussianLikelihood, MeanFieldGuide, NetworkNormalPrior

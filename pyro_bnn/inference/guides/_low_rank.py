@@ -27,19 +27,19 @@ class LowRankGuide(GaussianGuide):
     .. math:: q(w) = N(\mu, D (I + F^\top F) D), \qquad D = \mathrm{diag}(\sigma), \quad F \in R^{r \times P}.
 
     A draw is :math:`w = \mu + \sigma \circ (F^\top a + \epsilon)` with r standard normal numbers a and P standard
-    normal numbers :math:`\epsilon`. This is the distribution of Pyro's `AutoLowRankMultivariateNormal`; this guide is
-    complete at once. Under `TraceMeanField_ELBO` its divergence has a closed form for every prior with a closed-form
-    divergence from Gaussians.
+    normal numbers :math:`\epsilon`. Pyro's `AutoLowRankMultivariateNormal` is the same distribution; this guide has all
+    its parameters from the start. Under `TraceMeanField_ELBO` its divergence has a closed form for every prior with a
+    closed-form divergence from Gaussians.
 
-    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of one
-    shape. The first marginal standard deviations are exactly as `init` says. Constrained variables are part of the
-    vector, in unconstrained space.
+    The factor F starts at random numbers, since zero would be a saddle point; they are the same for every guide of the
+    same shape. The first marginal standard deviations are exactly those of `init`. Constrained variables are part of
+    the vector, in unconstrained space.
 
     Args:
         model: The model to guide.
         rank: Number of directions r, from 1 to P.
         init: First locations and marginal scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to the scales :math:`\sigma`; also gives the parameters their name.
+        scale_map: Map from the free parameters to the scales :math:`\sigma`; it also names the parameters.
 
     Raises:
         ValueError: If `rank` is not a whole number from 1 to the number of latent numbers.
@@ -64,7 +64,7 @@ class LowRankGuide(GaussianGuide):
         self.factor = nn.Parameter(factor)
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable; the arguments are those of the model and are ignored."""
+        """Draw every latent variable; takes the model's arguments and ignores them."""
         loc, free = (
             self._layout.pack({site.name: self.stated(kind, site.name) for site in self.sites})
             for kind in ("loc", self.scale_map.name)
@@ -80,7 +80,7 @@ class LowRankGuide(GaussianGuide):
         return [f"correlations in {self.rank} directions"]
 
     def _unshared_scales(self) -> dict[str, Tensor]:
-        """Standard deviations of the part that is not shared, by site."""
+        """Standard deviations of the independent part, by site."""
         return {name: self.scale_map(free) for name, free in self.values(self.scale_map.name).items()}
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
@@ -109,7 +109,7 @@ class LowRankGuide(GaussianGuide):
 
 
 def checked_rank(rank: int, num_latents: int) -> int:
-    """The rank; raises if it is more than the number of latent numbers."""
+    """The rank; raises if it exceeds the number of latent numbers."""
     rank = _checks.at_least("rank", rank, 1)
     if rank > num_latents:
         raise ValueError(
@@ -141,7 +141,7 @@ class LowRankState(FlatState):
 
     .. math:: \mathrm{KL} = \sum_i \mathrm{KL}(N(\mu_i, m_i^2) \,\|\, p_i) + \sum_i \log r_i - \tfrac12 \log\det C.
 
-    The rows, shape (2 + r, P), are memory for v, for the gradient in v, and for F: together for one matrix product.
+    The rows, shape (2 + r, P), hold v, the gradient in v, and F, so that one matrix product uses them all.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class LowRankState(FlatState):
         super().__init__(joint, {"loc": loc, "free": free, "factor": factor})
         self._loc, self._free, self._scale_map, self._closed_form = loc.value, free.value, scale_map, closed_form
         self._rows, self._factor = rows, rows[2:]
-        self._direction, self._slopes = rows[:2]  # v, and the gradient of network and drawn densities in v
+        self._direction, self._slopes = rows[:2]  # v, and the gradient of network and drawn densities with respect to v
         self._pieces = joint.pieces(lambda site: closed_form and joint.densities[site.name].is_closed)
         self._scale = torch.empty_like(self._loc)
         self.value, self.value_grad = torch.empty_like(self._loc), torch.zeros_like(self._loc)
         self._scale_grad, self._factor_grad = torch.zeros_like(self._loc), torch.zeros_like(self._factor)
-        # The stretch r, its part of the rows of the gradient in F, and m; only closed forms need them.
+        # The stretch r, its part of the gradient with respect to F, and m; only closed forms need them.
         self._stretch, self._stretch_slopes, self._marginal = self._loc.new_empty(3, len(self._loc) * closed_form)
         self._scratch = scratch_for(self._pieces, self._loc)
         self._noise = self._loc.new_empty(len(self._factor))
@@ -246,5 +246,5 @@ class LowRankState(FlatState):
         return divergence
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale of a site is not above 0."""
+        """Whether any scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

@@ -1,4 +1,4 @@
-"""Gaussians with removed elements, which are exactly zero: as a Pyro distribution, and in flat vectors."""
+"""Gaussians with removed elements, whose value is exactly zero: as a Pyro distribution, and in flat vectors."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,9 +15,9 @@ from ..joint import LOG_ROOT_TAU, Joint, Site
 class PrunedNormal(TorchDistribution):
     """Independent Gaussians, but exactly 0 where an element was removed.
 
-    A removed weight is not a random variable any more, and has no divergence: its density is defined as that of the
-    prior at zero, so the two cancel, and the ELBO is that of a network without the weight. Its parameters get no
-    gradient. The elements of the mask `keep` stay random.
+    A removed weight is no longer a random variable and has no divergence: its density is defined as the prior's at
+    zero, so the two cancel, and the ELBO is that of a network without the weight. Its parameters get no gradient. The
+    elements of the mask `keep` stay random.
     """
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
@@ -43,7 +43,7 @@ class PrunedNormal(TorchDistribution):
         return self.or_zero(self.normal.rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density in nats; for removed elements that of the prior at zero."""
+        """Log-density in nats; for removed elements the prior's at zero."""
         at_zero = self.prior.log_prob(torch.zeros_like(value))
         return torch.where(self.keep, self.normal.log_prob(value), at_zero)
 
@@ -60,9 +60,9 @@ def _divergence(q: PrunedNormal, p: Distribution) -> Tensor:
 class FlatMask:
     """Removed weights in the flat vectors of a step.
 
-    A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its part of the ELBO
+    A removed weight gets location 0, noise 0 and the scale of its prior. Its value is then 0, and its term in the ELBO
     is a known constant. The scale keeps that constant small, so that sums over all weights lose few digits. The
-    function `present` returns the guide's present masks of the elements that stay random, for each site with others.
+    function `present` returns the guide's present masks of random elements, for each site with removed ones.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FlatMask:
         keep = self._keep = present()
         self._present = present
         self.is_any = bool(keep)
-        """Whether a weight is removed; without one, nothing needs to be written."""
+        """Whether any weight is removed; if none is, nothing needs to be written."""
         self._removed: Tensor | None = None
         self.constant = 0.0
         if keep:
@@ -86,7 +86,7 @@ class FlatMask:
             self._scales = layout.pack(scales)
 
     def require_same(self) -> None:
-        """Raise a `ValueError` if other weights of the guide are removed than when this object was made."""
+        """Raise a `ValueError` if the guide's removed weights have changed since this object was made."""
         now, before = self._present(), self._keep
         if not now and not before:
             return
@@ -97,10 +97,10 @@ class FlatMask:
                 "weights of the guide were removed, or put back, in the context of a step; leave the context first, "
                 "and open a new one."
             )
-        self._keep = now  # the same masks, loaded again
+        self._keep = now  # equal masks, loaded again
 
     def fill(self, vector: Tensor, value: float, part: slice = slice(None)) -> None:
-        """Write a value in place of removed weights, into a vector that holds the `part` of all weights."""
+        """Write a value in place of removed weights into a vector that covers `part` of all weights."""
         if self._removed is not None:
             vector.masked_fill_(self._removed[part], value)
 
@@ -116,13 +116,13 @@ class FlatMask:
 
 
 def _scale_of_removed(site: Site) -> Tensor:
-    """The scale given to removed weights of a site: that of the prior if it is finite, else 1."""
+    """The scale given to removed weights of a site: the prior's if it is finite, else 1."""
     scale = elementwise(site.name, site.prior, site.start.shape).stddev
     return torch.where(scale.isfinite() & (scale > 0), scale, torch.ones_like(scale))
 
 
 def _divergence_of_removed(site: Site, removed: Tensor, is_closed: bool) -> float:
-    """The constant that a step counts for a site's removed weights. It is subtracted: they have no divergence."""
+    """The removed weights' constant in a step, which is subtracted again: they have no divergence."""
     prior = elementwise(site.name, site.prior, site.start.shape)
     zero = torch.zeros_like(site.start, dtype=torch.float64)
     scale = _scale_of_removed(site).to(site.start).double() + zero

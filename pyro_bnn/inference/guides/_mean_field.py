@@ -27,23 +27,23 @@ class MeanFieldGuide(GaussianGuide):
 
     .. math:: q(w) = \prod_i N(w_i; \mu_i, \sigma_i^2), \qquad \sigma_i = \log(1 + e^{\rho_i}).
 
-    Another `scale_map` gives the same family of distributions; only the steps of an optimizer differ.
+    Each `scale_map` gives the same family of distributions; only an optimizer's steps differ.
 
     A latent variable with constrained support, such as a noise scale, is a Gaussian pushed through Pyro's bijection
     to that support. Every site is sampled from its real distribution, so `Trace_ELBO` and `TraceMeanField_ELBO` agree;
-    the second uses closed-form divergences where the prior has them.
+    the latter uses closed-form divergences where the prior has them.
 
     All parameters exist from the start and are never in Pyro's global store: a state dict can be loaded at once, and
     two guides share no parameter.
 
     Args:
         model: A :class:`~pyro_bnn.BayesianModel`, or any Pyro model together with the arguments it is called with.
-        *args: Example arguments for a model of another kind; they must include the targets, or the observed site
-            counts as latent.
+        *args: Example arguments for any other Pyro model; they must include the targets, or the observed site counts as
+            latent.
         init: First locations and scales; by default centred on the network's own weights.
-        scale_map: Map from the free parameters to standard deviations; also gives the parameters their name:
-            ``rho.*`` for :class:`~pyro_bnn.scale_maps.Softplus`, the default. With
-            :class:`~pyro_bnn.scale_maps.Capped` no scale exceeds a cap.
+        scale_map: Map from the free parameters to standard deviations; it also names the parameters: ``rho.*`` for
+            :class:`~pyro_bnn.scale_maps.Softplus`, the default. With :class:`~pyro_bnn.scale_maps.Capped` no scale
+            exceeds a cap.
         learn_locations: Whether the locations are learned; if not, they stay as `init` set them, as parameters with
             ``requires_grad=False``, and only the scales are learned.
         **kwargs: Example keyword arguments.
@@ -81,7 +81,7 @@ class MeanFieldGuide(GaussianGuide):
         self.loc.requires_grad_(_checks.flag("learn_locations", learn_locations))
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
-        """Draw every latent variable, ``{site: value}``; the arguments are those of the model and are ignored."""
+        """Draw every latent variable, ``{site: value}``; takes the model's arguments and ignores them."""
         draws: dict[str, Tensor] = {}
         plates: dict[str, object] = {}
         for site in self.sites:
@@ -90,7 +90,7 @@ class MeanFieldGuide(GaussianGuide):
         return draws
 
     def draws(self, num_samples: int) -> Iterator[dict[str, Tensor]]:
-        """Draws from the distribution of a call, without effect handlers and with the scales computed once."""
+        """Draws from the distribution of a call, without effect handlers; computes the scales once."""
         num_samples = _checks.at_least("num_samples", num_samples, 1)
         locations, scales = self.locations(), self.scales()
         for _ in range(num_samples):
@@ -108,7 +108,7 @@ class MeanFieldGuide(GaussianGuide):
     def natural(
         self, joint: Joint, *, initial_hessian: float | None, adds_up: bool
     ) -> AbstractContextManager[NaturalState]:
-        """Lend the parameters to steps of natural-gradient inference; for arguments see :class:`NaturalState`."""
+        """A context for natural-gradient steps on the parameters; for arguments see :class:`NaturalState`."""
         if not isinstance(self.scale_map, Precision):
             raise ValueError(
                 "natural-gradient inference updates the precisions of a guide, got a guide with the scale map "
@@ -202,7 +202,7 @@ class MeanFieldGuide(GaussianGuide):
                 self.tree(kind).get_parameter(name)[~mask] = value
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state as any module does; a state that does not fit leaves the guide as it was."""
+        """Load a state as any module does; if the state does not fit, the guide stays unchanged."""
         before = {name: value.clone() for name, value in self.state_dict().items()}
         try:
             return super().load_state_dict(state_dict, strict, assign)
@@ -211,7 +211,7 @@ class MeanFieldGuide(GaussianGuide):
             raise
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load a state with its masks: for every site in the state they replace the guide's masks."""
+        """Load a state with its masks: each site's mask in the state replaces the guide's."""
         masks, before = {}, self.masks
         for site in (site.name for site in self.sites):
             loc, mask = self.tree("loc").get_parameter(site), state_dict.get(f"{prefix}keep.{site}")
@@ -238,8 +238,8 @@ class MeanFieldState(FlatState):
     r"""Draws :math:`w = \mu + \sigma\epsilon`, and computes gradients in :math:`\mu` and the parameter :math:`\rho`.
 
     The loss is :math:`L + \lambda (\log q(w) - \log p(w))`, with L minus the log-likelihood and :math:`\lambda` the
-    weight of the divergence. As a function of the parameters, :math:`\log q(w) = -\tfrac12\epsilon^2 - \log\sigma`
-    plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
+    weight of the divergence. As a function of the parameters, :math:`\log q(w)` is :math:`-\tfrac12\epsilon^2 -
+    \log\sigma` plus a constant. So with :math:`g = \nabla_w (L - \lambda \log p)`
 
     .. math:: \nabla_\mu = g, \qquad \nabla_\sigma = g\,\epsilon - \lambda/\sigma, \qquad
               \nabla_\rho = \nabla_\sigma\, \frac{d\sigma}{d\rho}.
@@ -273,8 +273,8 @@ class MeanFieldState(FlatState):
         self.value = torch.empty_like(self._loc) if self._drawn else self._loc
         self.value_grad = torch.zeros_like(self._loc)
         self._asked = torch.empty_like(self._free) if noise is not None else None  # deviations or variances
-        # Without an estimator, the gradient in the scale is that in the weight times the noise. The noise is not needed
-        # after this product, so the product is written into the memory of the noise.
+        # Without an estimator, the gradient in the scale is the gradient in the weight times the noise. The noise is
+        # not needed afterwards, so the product overwrites its memory.
         self._scale_grad = self._noise if noise is None else torch.zeros_like(self._free)
         self._scratch = scratch_for(self._pieces, self._loc)
         loc.set_gradient(self.value_grad)
@@ -344,7 +344,7 @@ class MeanFieldState(FlatState):
         else:
             log_scales = torch.log(scale, out=scale_slope).sum().double()
             log_q = -0.5 * torch.dot(noise, noise).double() - log_scales - len(loc) * LOG_ROOT_TAU
-            if is_estimated:  # the network's gradient in the scale is already there
+            if is_estimated:  # already holds the network's gradient in the scale
                 log_p = density.log_prob(self.value[part], slope, scratch)
                 self._chain(scale_grad, loc_grad, scale, noise, is_estimated)
                 scale_grad.addcmul_(slope, noise, value=-weight)
@@ -361,7 +361,7 @@ class MeanFieldState(FlatState):
         return divergence
 
     def _chain(self, scale_grad: Tensor, loc_grad: Tensor, scale: Tensor, noise: Tensor, is_estimated: bool) -> None:
-        """Compute the gradient in the scale from that in the draw or the noise; may overwrite the noise."""
+        """Compute the gradient in the scale from the gradient in the draw or the noise; may overwrite the noise."""
         if not is_estimated:
             torch.mul(noise, loc_grad, out=scale_grad)
         elif self._noise_kind is Noise.DEVIATION:
@@ -370,5 +370,5 @@ class MeanFieldState(FlatState):
             scale_grad.mul_(scale).mul_(2)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale of a site is not above 0."""
+        """Whether any scale of a site is not above 0."""
         return not bool((self.joint.layout.views(self._scale)[site] > 0).all())

@@ -11,20 +11,21 @@ from ._masks import FlatMask
 from ._state import DrawGradients, FlatState, ParameterVector, RandomParameter, scratch_for
 
 LONGEST = 2**16
-"""Heuristic: length of a piece on a CPU per thread, with which its share of every vector fits in a core's cache."""
+"""Heuristic: length of a piece on a CPU per thread, so that its part of every vector fits in a core's cache."""
 
 LARGE_ON_GPU = 2**22
-"""Heuristic: number of elements of a site from which on its operations take longer than it takes to start them."""
+"""Heuristic: smallest size of a site at which operations on it take longer than starting them."""
 
 SMALLEST_WEIGHT = 1e-12
-"""Heuristic: smallest weight of the divergence. Precisions grow as its inverse, and single precision ends at 3e38."""
+"""Heuristic: smallest weight of the divergence. Precisions grow with its inverse, and single precision ends at 3e38."""
 
 SMALLEST_RISE = 1.001
-"""Heuristic: precisions below the prior's times this are the prior's own, up to the rounding of scales."""
+"""Heuristic: precisions below this multiple of the prior's count as the prior's own, up to the rounding of scales."""
 
 
 MOST_NUMBERS = 16
-"""Heuristic: numbers in a latent variable up to which second derivatives are computed, each by a pass of its own."""
+"""Heuristic: largest size of a latent variable for which second derivatives are computed, with one pass for each
+number."""
 
 
 class NaturalState(FlatState):
@@ -38,9 +39,9 @@ class NaturalState(FlatState):
     that comes from the data is divided by its ratio.
 
     The variance of g enters :math:`u^2`, so that S ends above its optimum by about :math:`\rho\,\mathrm{Var}(g) /
-    (2 \lambda^2)`. For a noise scale, whose g all weights move together, that is a large multiple of it. So for latent
-    variables of the likelihood, the second derivative of L itself replaces :math:`g\,(w - m)\,S`. The outputs do not
-    depend on these variables, so it takes no pass through the network.
+    (2 \lambda^2)`. For a noise scale, whose g depends on all weights together, this excess is many times the precision.
+    So for latent variables of the likelihood, the second derivative of L itself replaces :math:`g\,(w - m)\,S`. The
+    outputs do not depend on these variables, so this takes no pass through the network.
 
     With S = N (h + P/N) this is the method of Shen et al. (2024), with h the Hessian of the mean loss of N rows.
 
@@ -50,7 +51,8 @@ class NaturalState(FlatState):
         precision: The precisions, P numbers.
         mask: The removed weights.
         initial_hessian: First Hessian of the loss of one row, from which the first step computes S; None leaves S.
-        adds_up: Whether a step adds up several draws or processes, for which :math:`g (w - m)` needs a vector.
+        adds_up: Whether a step sums over several draws or processes, in which case :math:`g (w - m)` needs its own
+            vector.
 
     References:
         Shen et al. (2024), https://arxiv.org/abs/2402.17641; Lin et al. (2020), https://arxiv.org/abs/2002.10060 (the
@@ -74,20 +76,20 @@ class NaturalState(FlatState):
         self._pieces = joint.pieces(self._gradients.label, longest=LONGEST * torch.get_num_threads())
         self._scratch = scratch_for(self._pieces, self._loc)
         self.value = torch.empty_like(self._loc)
-        self._product = torch.zeros_like(self._loc) if adds_up else None  # of gradient and deviation
+        self._product = torch.zeros_like(self._loc) if adds_up else None  # products of gradient and deviation
         self._hessians = diagonal_hessians(joint)
         self.momentum = torch.zeros_like(self._loc)
-        """Average M of the gradients, shape (P,)."""
+        """Moving average M of the gradients, shape (P,)."""
         self.num_updates = 0
         """Number t of updates made."""
         self.weight: float | None = None
         """Weight of the divergence in the last step; None before the first."""
-        if self._product is not None:  # in the place of a gradient, where processes average it
+        if self._product is not None:  # stored where a gradient was, for processes to average
             precision.set_gradient(self._product)
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient in the draw, and its product with the deviation if several are added up."""
+        """The gradient in the draw, and its product with the deviation if several are summed."""
         return [*self._gradients.tensors, *([] if self._product is None else [self._product])]
 
     def begin(self, weight: float) -> None:
@@ -113,7 +115,7 @@ class NaturalState(FlatState):
             self._mask.fill(self._loc, 0)
 
     def _warn_of_flat_start(self) -> None:
-        """Warn if a site starts with the prior's own precisions, which say that the data have no curvature."""
+        """Warn if a site starts with the prior's own precisions, which imply that the data have no curvature."""
         priors = torch.zeros_like(self._precision)
         for piece in self._pieces:
             priors[piece.part] = _prior_precision(piece)
@@ -129,7 +131,7 @@ class NaturalState(FlatState):
             )
 
     def _start(self, of_data: float) -> None:
-        """Set the precisions from their part that comes from the data."""
+        """Set the precisions from the data's contribution."""
         if of_data > torch.finfo(self._precision.dtype).max:
             raise ValueError(
                 f"`initial_hessian` {self._initial_hessian} gives precisions of {of_data:g}, too large for "
@@ -139,7 +141,7 @@ class NaturalState(FlatState):
             self._precision[piece.part] = of_data + _prior_precision(piece)
 
     def _rescale(self, ratio: float) -> None:
-        """Multiply the part of the precisions that comes from the data; a negative part does not grow."""
+        """Multiply the data's contribution to the precisions by a factor; a negative contribution does not grow."""
         for piece in self._pieces:
             precision, of_prior = self._precision[piece.part], _prior_precision(piece)
             of_data = precision - of_prior
@@ -205,7 +207,7 @@ class NaturalState(FlatState):
     ) -> None:
         """Make the update, piece by piece; for the settings see :func:`natural_gradient`.
 
-        The flag `is_bad`, on the device, is above 0 if the update must do nothing.
+        If the flag `is_bad`, on the device, is above 0, the update must do nothing.
         """
         self.num_updates += 1
         for piece in self._pieces:
@@ -231,7 +233,7 @@ class NaturalState(FlatState):
         precision.mul_(factor)
 
     def _correct(self, products: Tensor, part: slice) -> None:
-        """Put second derivatives in the place of Stein's estimates, where they are known."""
+        """Replace Stein's estimates by second derivatives where these are known."""
         for hessian in self._hessians:
             hessian.add_to(products, part)
 
@@ -257,18 +259,18 @@ class NaturalState(FlatState):
         self._mask.fill(loc, 0, part)
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a precision of a site is not above 0 and finite."""
+        """Whether any precision of a site is not above 0 and finite."""
         precision = self.joint.layout.views(self._precision)[site]
         return not bool(((precision > 0) & torch.isfinite(precision)).all())
 
     def close(self) -> None:
         for parameter in self.parameters:
-            parameter.grad = None  # that in a draw
+            parameter.grad = None  # the product in one draw
         super().close()
 
 
 def _prior_precision(piece: Piece) -> float | Tensor:
-    """Precision of a Gaussian prior; 0 for others, whose slope is part of the gradient."""
+    """Precision of a Gaussian prior; 0 for other priors, whose slope is part of the gradient."""
     return piece.density.precision if isinstance(piece.density, NormalDensity) else 0.0
 
 
@@ -281,7 +283,7 @@ def _add_scaled(target: Tensor, factor: float | Tensor, value: Tensor, weight: f
 
 
 class DiagonalHessian:
-    """Second derivatives of the loss in each number of one latent variable, at fixed outputs of the network."""
+    """Second derivatives of the loss in each number of one latent variable, while the network's outputs are fixed."""
 
     def __init__(self, name: str, part: slice) -> None:
         self.name, self.part = name, part
@@ -305,7 +307,7 @@ class DiagonalHessian:
                 self._sum[index] += row.reshape(-1)[index]
 
     def end(self, deviations: Tensor, gradients: Tensor, precisions: Tensor) -> None:
-        """End a draw, given its deviations from the means, the gradients of the loss, and the guide's precisions S."""
+        """End a draw, given its deviations from the means, the loss gradients and the guide's precisions S."""
         self._leaf = None
         self._excess = self._sum / precisions - deviations * gradients
 
@@ -318,7 +320,7 @@ class DiagonalHessian:
 
 
 def diagonal_hessians(joint: Joint) -> list[DiagonalHessian]:
-    """One for each latent variable that the network does not have, but for large ones."""
+    """One such object for each small latent variable outside the network."""
     of_network, shapes = {*joint.model.site_names}, joint.layout.shapes
     return [
         DiagonalHessian(name, part)

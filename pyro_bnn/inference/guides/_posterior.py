@@ -29,7 +29,7 @@ class GuidePosterior(Posterior):
 
     Args:
         guide: Function of the model's arguments that samples every latent variable. A fit changes it in place.
-        status: How its fit ended; by default the status of a guide as it was given.
+        status: How its fit ended; by default a note that the guide was given as it is.
         history: Record of its fit; empty by default.
     """
 
@@ -85,7 +85,7 @@ class GuidePosterior(Posterior):
             yield from guide.draws(num_samples)
             return
         for _ in range(num_samples):
-            # other threads of ours wait: the handlers are global
+            # other threads wait, because the handlers are global
             with short_errors(), own_parameters(self.guide), poutine.block():
                 trace = poutine.trace(self.guide).get_trace(*args)
             nodes: dict[str, Any] = dict(trace.iter_stochastic_nodes())
@@ -104,7 +104,7 @@ class GuidePosterior(Posterior):
             return {name: value.detach() for name, value in self.guide.median().items()}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Those of a Gaussian guide, of variables without constraints; see :meth:`Posterior.marginals`."""
+        """Marginals of a Gaussian guide, for unconstrained variables; see :meth:`Posterior.marginals`."""
         if not isinstance(self.guide, GaussianGuide):
             return {}
         names = [site.name for site in self.guide.sites if site.transform is None]
@@ -112,22 +112,22 @@ class GuidePosterior(Posterior):
         return {name: (locations[name].detach().clone(), scales[name].detach().clone()) for name in names}
 
     def diagnose(self, model: BayesianModel | None = None, *, num_samples: int = 30) -> Diagnosis:
-        """What the posterior learned, site by site: how far from the prior, how narrow, and what is wrong with it.
+        """What the posterior learned, site by site: its distance from the prior, its width, and problems.
 
-        It looks at the marginals of a Gaussian guide and needs no data. How noisy the gradients of a fit are is told by
-        :func:`~pyro_bnn.gradient_noise`. A posterior of Laplace's method has its `status`; of
-        an ensemble diagnose the members.
+        It looks at the marginals of a Gaussian guide and needs no data. :func:`~pyro_bnn.gradient_noise` measures how
+        noisy the gradients of a fit are. For a posterior of Laplace's method read its `status`; for an ensemble
+        diagnose the members.
 
         Args:
-            model: The model. It may be left out for our own guides with fixed priors, after a fit.
+            model: The model. It may be left out for this package's guides with fixed priors, after a fit.
             num_samples: Number of draws per weight where the divergence from the prior has no closed form. The sum over
                 a site is much more precise than the divergence of one weight.
 
         Returns:
-            A table to print, with `sites`, and `warnings` that name a remedy each.
+            A table to print, with `sites`, and `warnings` that each name a remedy.
 
         Raises:
-            ValueError: If the guide has no Gaussian marginals or no weights, or needs the model and gets none.
+            ValueError: If the guide has no Gaussian marginals or no weights, or if the model is needed but missing.
 
         Example:
             >>> import torch

@@ -1,4 +1,4 @@
-"""What a file says of a guide: its family and its parameters. A removed weight takes one bit."""
+"""Record of a guide in a file: its family and its parameters. A removed weight takes one bit."""
 
 import inspect
 import math
@@ -32,9 +32,9 @@ SCALE_MAPS: dict[str, type[ScaleMap]] = {
 
 @dataclass(frozen=True)
 class GuideRecord:
-    """A guide: its class and, if it has them, its rank and its scale map, by name and numbers (such as a cap).
+    """A guide: its class and, if it has them, its rank and its scale map, by name and settings (such as a cap).
 
-    If elements of a parameter were removed, `state` holds those that are left, and `removed` the shape, by site.
+    If elements of a parameter were removed, `state` holds the remaining ones, and `removed` the shape, by site.
     `frozen` lists the parameters that are not learned.
     """
 
@@ -58,7 +58,7 @@ class GuideRecord:
 
 @dataclass(frozen=True)
 class FittedGuide:
-    """What a file says of a `GuidePosterior`."""
+    """Record of a `GuidePosterior` in a file."""
 
     guide: GuideRecord
     status: Status
@@ -73,11 +73,11 @@ FAMILIES: dict[type[nn.Module], Callable[[BayesianModel, GuideRecord], nn.Module
     AutoMultivariateNormal: lambda model, _: auto_multivariate_normal(model),
     AutoLowRankMultivariateNormal: lambda model, r: auto_low_rank_multivariate_normal(model, rank=r.rank),
 }
-"""How to make a guide anew, for each class that needs nothing but the model."""
+"""How to rebuild a guide, for each class that needs only the model."""
 
 
 def record_of(guide: object) -> GuideRecord:
-    """The record of a guide as it is now, which must be a module."""
+    """The record of a guide's present state; the guide must be a module."""
     if not isinstance(guide, nn.Module):
         raise ValueError(
             f"the guide must be a module to be saved, got {type(guide).__name__}: the parameters of a function are in "
@@ -97,7 +97,7 @@ def record_of(guide: object) -> GuideRecord:
 
 
 def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
-    """A new guide of the family of a record, for a model."""
+    """A new guide for a model, of the family in a record."""
     found = [make for kind, make in FAMILIES.items() if kind.__name__ == record.family]
     if not found or model is None:
         raise ValueError(
@@ -117,7 +117,7 @@ def made_from(record: GuideRecord, model: BayesianModel | None) -> nn.Module:
 def checked_state(record: GuideRecord, guide: nn.Module, sites: Sequence[Site] | None) -> dict[str, Tensor]:
     """The complete and checked state in a file, for a guide; the guide is not changed.
 
-    `sites` are the sites of the model that receives the state; None if it is no model of this package.
+    `sites` are the sites of the model that receives the state; None unless it is a :class:`BayesianModel`.
     """
     if type(guide).__name__ != record.family:
         raise ValueError(f"its guide is a {record.family}, but `guide` is a {type(guide).__name__}; pass another one.")
@@ -170,7 +170,7 @@ def _packed(state: dict[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, 
 
 
 def _named_after(site: str, state: Mapping[str, Tensor]) -> list[str]:
-    """The parameters of a site, such as ``loc.net.0.weight``; not its mask."""
+    """The parameters of a site, such as ``loc.net.0.weight``, without its mask."""
     return [name for name in state if name.partition(".")[2] == site and name != f"keep.{site}"]
 
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from ..joint import Joint, Layout, Piece, Site
 
 LARGE = 2**16
-"""Heuristic: number of elements from which on a site has a tensor of its own on a CPU."""
+"""Heuristic: smallest size of a site that gets its own tensor on a CPU."""
 
 
 class ParameterVector:
-    """Parameters of a tree, one after the other in a vector, until :meth:`close` gives each its own memory again.
+    """Parameters of a module tree in one vector, until :meth:`close` gives each its own memory again.
 
     A step over all weights is then some fifteen operations on long vectors, and none of these allocates memory: on a
-    CPU, new memory often costs more time than the arithmetic. The vector lies in `memory`, if that is given.
+    CPU, new memory often costs more time than the arithmetic. The vector is placed in `memory`, if given.
     """
 
     def __init__(self, tree: nn.Module, names: Iterable[str], memory: Tensor | None = None) -> None:
@@ -36,13 +36,13 @@ class ParameterVector:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that the guide has at present."""
+        """The guide's present parameters."""
         found = (owner._parameters[leaf] for owner, leaf in self._owners)  # `get_parameter` takes ten times as long
         return [parameter for parameter in found if parameter is not None]
 
     @torch.no_grad()
     def link(self) -> None:
-        """Make the parameters views of the vector; values of a parameter that was no view are copied into it."""
+        """Make the parameters views of the vector; parameters that are not yet views are copied into it."""
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.data_ptr() != view.data_ptr():
                 if (parameter.dtype, parameter.device) != (view.dtype, view.device):
@@ -58,36 +58,36 @@ class ParameterVector:
         self._gradients = list(self._layout.views(gradient).values())
 
     def give_gradients(self) -> None:
-        """Set the `grad` of each parameter to its part of that vector, if there is one."""
+        """Set each parameter's `grad` to its part of that vector, if there is one."""
         if self._gradients:
             self.give_once(self._gradients)
 
     def give_once(self, gradients: Iterable[Tensor]) -> None:
-        """Set the `grad` of each parameter to a tensor of its shape that belongs to this step alone."""
+        """Set each parameter's `grad` to a tensor of its shape that belongs to this step alone."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient if parameter.requires_grad else None
 
     def copy_gradients(self) -> None:
-        """Give the gradients memory of their own."""
+        """Give the gradients separate memory."""
         self._gradients = []
         for parameter in self.parameters:
             parameter.grad = None if parameter.grad is None else parameter.grad.clone()
 
     def close(self) -> None:
-        """Give every parameter memory of its own, in the memory format that it had."""
+        """Give every parameter its own memory, in its former memory format."""
         for parameter, view, example in zip(self.parameters, self._views, self._formats, strict=True):
             if parameter.data_ptr() == view.data_ptr():
                 parameter.data = torch.empty_like(example, device=view.device).copy_(view)
-        self._views, self.value = [], self.value.new_empty(0)  # the memory is free for the next vector's parameters
+        self._views, self.value = [], self.value.new_empty(0)  # frees the memory for the next vector's parameters
 
 
 class DrawGradients:
-    """Gradients of minus the log-likelihood in a draw: large sites have tensors of their own, the others a vector.
+    """Gradients of minus the log-likelihood in a draw: large sites have their own tensors, the others share a vector.
 
-    The backward pass adds what it computes to a vector: that takes memory for both, and the time of a sum. A tensor of
-    a site's own is the one that the backward pass made. Small sites are worth a vector, since they are updated
-    together. On a GPU each operation costs time, so there only sites of at least `large_on_gpu` elements have their own
-    tensor, and with None no site has.
+    If a gradient belongs to a vector, the backward pass must add to it, which takes memory for both and the time of
+    a sum. A site's own tensor is the one that the backward pass made. Small sites share a vector, since they are
+    updated together. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements have their
+    own tensor there, or none if it is None.
     """
 
     def __init__(self, joint: Joint, like: Tensor, *, large_on_gpu: int | None) -> None:
@@ -97,7 +97,7 @@ class DrawGradients:
         small = Layout({name: shape for name, shape in shapes.items() if name not in self._large})
         self._joined = like.new_zeros(small.num_elements)
         self._views = small.views(self._joined) if small.shapes else {}
-        self._runs: list[tuple[int, str | None, int]] = []  # begin of a run, its site if large, and begin in its tensor
+        self._runs: list[tuple[int, str | None, int]] = []  # start of a run, its site if large, and start in its tensor
         for name, part in joint.layout.slices.items():
             if name in self._large:
                 self._runs.append((part.start, name, 0))
@@ -108,11 +108,11 @@ class DrawGradients:
         self._own: dict[str, Tensor] = {}
 
     def label(self, site: Site) -> str | None:
-        """Label of a site for :meth:`Joint.pieces`, with which a piece lies in one tensor."""
+        """Label of a site for :meth:`Joint.pieces`, so that each piece lies in one tensor."""
         return site.name if site.name in self._large else None
 
     def leaves(self, vector: Tensor) -> dict[str, Tensor]:
-        """New leaves of autograd, one per site, that are views of `vector`; all gradients begin at zero."""
+        """New autograd leaves, one per site, that are views of `vector`; all gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
         self._leaves = {name: view.detach().requires_grad_() for name, view in self._layout.views(vector).items()}
@@ -121,7 +121,7 @@ class DrawGradients:
         return dict(self._leaves)
 
     def take(self) -> None:
-        """Take over what the backward pass has computed for the last leaves."""
+        """Collect the gradients that the backward pass computed for the last leaves."""
         for name, leaf in self._leaves.items():
             if name in self._large:
                 gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -130,7 +130,7 @@ class DrawGradients:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All gradients, as few long vectors; valid after :meth:`take`."""
+        """All gradients, in as few vectors as possible; valid after :meth:`take`."""
         return [*self._own.values(), *([self._joined] if len(self._joined) else [])]
 
     def by_site(self) -> Iterator[Tensor]:
@@ -139,7 +139,7 @@ class DrawGradients:
             yield self._own[name].view(shape) if name in self._large else self._views[name]
 
     def of(self, part: slice) -> Tensor:
-        """The gradients in a part of the vector of all values, which must be in one piece; valid after :meth:`take`."""
+        """The gradients of a contiguous part of all values; valid after :meth:`take`."""
         begin, name, offset = self._runs[bisect_right(self._begins, part.start) - 1]
         tensor = self._joined if name is None else self._own[name]
         return tensor[part.start - begin + offset : part.stop - begin + offset]
@@ -156,13 +156,13 @@ class Noise(Enum):
 
 @dataclass(frozen=True)
 class RandomParameter:
-    """A Gaussian parameter of a layer, in the form that an estimator gets.
+    """A Gaussian parameter of a layer, in the form that an estimator needs.
 
     Args:
         name: Site name of the parameter.
         loc: Mean, of the parameter's shape.
-        deviation: A draw minus the mean, of the same shape; None for estimators that ask for the variance.
-        variance: Variance, of the same shape; None for estimators that ask for the deviation.
+        deviation: A draw minus the mean, of the same shape; None for estimators that use the variance.
+        variance: Variance, of the same shape; None for estimators that use the deviation.
     """
 
     name: str
@@ -172,12 +172,12 @@ class RandomParameter:
 
     @classmethod
     def of(cls, noise: Noise, name: str, loc: Tensor, value: Tensor) -> "RandomParameter":
-        """A parameter whose `value` is its deviation or its variance, as `noise` says."""
+        """A parameter whose `value` is its deviation or its variance, depending on `noise`."""
         return cls(name, loc, **{noise.value: value})
 
 
 class FlatState(ABC):
-    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into those of the guide.
+    r"""The state of a flat guide during a step: it draws, and turns the network's gradients into the guide's.
 
     A step calls :meth:`begin` first. For each draw it calls :meth:`draw`, :meth:`observe` before the network's backward
     pass, and :meth:`pull_back`. Last, it calls :meth:`give_gradients`.
@@ -215,7 +215,7 @@ class FlatState(ABC):
         """Draw a value for each site, the input of the network, with a gradient of zero."""
 
     def observe(self, loss: Tensor) -> None:  # noqa: B027 (nothing to do for most)
-        """Look at what is to be differentiated: minus the log-likelihood of the last draw, or of a part of its rows."""
+        """Inspect the loss before its backward pass: minus the log-likelihood of all or some of the rows."""
 
     @abstractmethod
     def pull_back(self, weight: float) -> Tensor:
@@ -225,7 +225,7 @@ class FlatState(ABC):
         """
 
     def give_gradients(self) -> None:
-        """Set the `grad` of every parameter."""
+        """Set every parameter's `grad`."""
         for vector in self.vectors.values():
             vector.give_gradients()
 
@@ -243,11 +243,11 @@ class FlatState(ABC):
         return None
 
     def is_degenerate(self, site: str) -> bool:
-        """Whether a scale of a site is 0 or NaN, so that the site has no density."""
+        """Whether any scale of a site is 0 or NaN, so that the site has no density."""
         return False
 
     def close(self) -> None:
-        """Give the parameters memory of their own; all else is freed first, to keep the peak of memory low."""
+        """Give the parameters their own memory; everything else is freed first, to keep peak memory low."""
         vectors = self.vectors.values()
         vars(self).clear()
         for vector in vectors:
@@ -256,9 +256,9 @@ class FlatState(ABC):
             vector.close()
 
     def leaves(self, vector: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """New leaves of autograd, one per site, that are views of `vector`; their gradients are added to `gradient`.
+        """New autograd leaves, one per site, that are views of `vector`; their gradients are added to `gradient`.
 
-        Both are the same vectors at each call, or of a few.
+        Both must be the same vectors at each call, or alternate among a few.
         """
         leaves = {}
         for name, view, its_gradient in zip(

@@ -16,7 +16,8 @@ from ...modelling.model import BayesianModel
 class BatchedModel:
     """A :class:`BayesianModel` run for many draws of its latent variables at once, without Pyro's machinery.
 
-    It is made with two draws as an example, ``{site: shape (2, *event)}``, in the state in which it will be evaluated.
+    It is built from an example of two draws, ``{site: shape (2, *event)}``, with the model in the state of later
+    evaluations.
     """
 
     def __init__(self, model: BayesianModel, example: Mapping[str, Tensor], x: Inputs) -> None:
@@ -34,7 +35,7 @@ class BatchedModel:
 
 
 DRAWS_AT_ONCE = 256
-"""Heuristic: number of draws that makes batched products efficient and keeps memory small."""
+"""Heuristic: number of draws at which batched products are efficient and memory stays small."""
 
 
 def draw_batches(
@@ -46,7 +47,7 @@ def draw_batches(
         model: The model.
         samples: Draws of all latent variables, ``{site: shape (K, S, *event)}``; K chains of S draws.
         x: Inputs, shape (N, ...), also as arrays or lists.
-        stream: Random numbers for what the network draws; None uses torch's generators as they are.
+        stream: Random numbers for draws inside the network; None uses torch's generators.
 
     Yields:
         Distributions of batch shape ``(number of draws, N, ...)``, chain after chain.

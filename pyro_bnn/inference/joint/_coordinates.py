@@ -1,4 +1,4 @@
-"""Values of a model's latent variables in a flat vector, or as rows of one matrix, in unconstrained space."""
+"""Values of a model's latent variables in a flat vector, or as rows of a matrix, in unconstrained space."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,7 +55,7 @@ class Coordinates:
         self.layout = Layout({name: start.shape for name, start in starts.items()})
         self.start = self.layout.pack(starts)
         """First values of all sites, such as a network's own weights, unconstrained, shape (P,)."""
-        self.like = self.start[:0]  # an empty tensor with the device and dtype
+        self.like = self.start[:0]  # an empty tensor with the right device and dtype
 
     @property
     def num_dimensions(self) -> int:
@@ -84,7 +84,7 @@ class Coordinates:
 
 
 def coordinates_of(model: BayesianModel, dtype: torch.dtype) -> Coordinates:
-    """The coordinates of a model's latent variables in a dtype of their own; the model is not changed."""
-    with EXCLUSIVE:  # another thread's draw may be in the network
+    """The coordinates of a model's latent variables in a chosen dtype; the model is not changed."""
+    with EXCLUSIVE:  # another thread may have put its draw into the network
         model = copied(model)
     return Coordinates(find_sites(model.to(dtype).eval(), (), {}))

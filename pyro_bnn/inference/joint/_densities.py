@@ -1,8 +1,8 @@
-"""Prior densities in one table: logarithm, slope, and divergence of Gaussians from each.
+"""Prior densities in one table: logarithm, slope, and the divergence of Gaussians from each.
 
 A density is the prior of a run of consecutive numbers in the flat vector of latent variables, in unconstrained space.
-The gradients of common densities are written out; :class:`AnyDensity` computes all others by autograd.
-Samplers evaluate many points at once, differentiably, by :meth:`Density.rows`; what is drawn in C is recorded from it.
+The gradients of common densities are written out; :class:`AnyDensity` computes all others by autograd. Samplers
+evaluate many points at once, differentiably, by :meth:`Density.rows`; C code is recorded from it.
 """
 
 import math
@@ -30,10 +30,12 @@ class Density(ABC):
     """The prior density of a run of P numbers."""
 
     is_closed = False
-    """Whether :meth:`divergence` can be called: the divergence of Gaussians from the prior has a closed form."""
+    """Whether the divergence of Gaussians from the prior has a closed form, so that :meth:`divergence` can be
+    called."""
 
     key: tuple[object, ...] | None = None
-    """Neighbouring runs with equal keys are evaluated together; a run with key None is evaluated alone and whole."""
+    """Neighbouring runs with equal keys are evaluated together; a run with key None is evaluated alone, in one
+    piece."""
 
     @abstractmethod
     def log_prob(self, value: Tensor, slope: Tensor, scratch: Sequence[Tensor]) -> Tensor:
@@ -88,7 +90,7 @@ class NormalDensity(Density):
         return self._log_scale * (count if self._is_scalar else 1) + count * LOG_ROOT_TAU
 
     def centred(self, value: Tensor, scratch: Tensor) -> Tensor:
-        """The deviations of the values from the mean; they are the values themselves, or are written into `scratch`."""
+        """The deviations of the values from the mean: the values themselves, or written into `scratch`."""
         is_zero = not isinstance(self.loc, Tensor) and self.loc == 0
         return value if is_zero else torch.sub(value, self.loc, out=scratch)
 
@@ -99,7 +101,7 @@ class NormalDensity(Density):
         return 0.5 * torch.dot(deviation, slope).double() - self._constant(len(value))
 
     def add_slope(self, value: Tensor, gradient: Tensor, weight: float, scratch: Sequence[Tensor]) -> Tensor:
-        """See :meth:`Density.add_slope`; with one scale for all weights, without a vector for the slope."""
+        """See :meth:`Density.add_slope`; with one scale for all weights, no vector is needed for the slope."""
         if isinstance(self.precision, Tensor):
             return super().add_slope(value, gradient, weight, scratch)
         deviation = self.centred(value, scratch[0])
@@ -117,7 +119,7 @@ class NormalDensity(Density):
     ) -> Tensor:
         r"""Half the sum of :math:`r - 1 - \log r + (d / s)^2`, with :math:`r = (\sigma / s)^2` and d = loc - m.
 
-        No summand is negative, so no digits cancel where guide and prior are close.
+        No term is negative, so no digits cancel where guide and prior are close.
         """
         deviation = self.centred(loc, scratch[0])
         torch.mul(deviation, self.precision, out=loc_slope)
@@ -155,7 +157,7 @@ class NormalDensity(Density):
 
 
 class ScaleMixtureDensity(Density):
-    r"""The mixture of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, whose notation this follows.
+    r"""The mixture of :class:`~pyro_bnn.distributions.ScaleMixtureNormal`, in the same notation.
 
     .. math:: \frac{d \log p}{dw} = -w \left(\sigma_a^{-2} + s(z) (\sigma_b^{-2} - \sigma_a^{-2})\right),
 
@@ -164,7 +166,7 @@ class ScaleMixtureDensity(Density):
 
     @classmethod
     def can_have(cls, *numbers: float | Tensor) -> bool:
-        """Whether all are single numbers, and the odds at zero are far from the end of single precision."""
+        """Whether all arguments are single numbers, with odds at zero far from the limits of single precision."""
         if any(isinstance(number, Tensor) for number in numbers):
             return False
         return abs(cls(*numbers).log_odds_at_zero) < LARGEST_LOG_ODDS  # type: ignore[arg-type]
@@ -193,8 +195,8 @@ class ScaleMixtureDensity(Density):
 class AnyDensity(Density):
     """Any other prior; its gradients come from autograd.
 
-    The density of a constrained variable is that of the unconstrained value. A point estimate leaves the Jacobian
-    determinant of the transform out, and so finds the mode in constrained space.
+    The density of a constrained variable is the density of its unconstrained value. A point estimate omits the Jacobian
+    determinant of the transform, and so finds the mode in constrained space.
     """
 
     def __init__(self, site: Site, *, jacobian: bool = True) -> None:
@@ -239,7 +241,7 @@ class AnyDensity(Density):
 
 
 FORMULAS: dict[Any, type[Density]] = {dist.Normal: NormalDensity, ScaleMixtureNormal: ScaleMixtureDensity}
-"""Priors whose gradients are written out; the formulas of :meth:`Density.rows` serve Laplace priors too."""
+"""Priors with explicit gradients; the formulas of :meth:`Density.rows` also serve Laplace priors."""
 
 
 def density_of(site: Site, *, jacobian: bool = True) -> Density:
@@ -259,8 +261,8 @@ def elementwise_prior(site: Site) -> Distribution | None:
 
 
 def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
-    """One number if all weights have the same, else a vector with one number per weight."""
-    argument = argument.detach()  # a learned prior gets this far only for the question whether it has a closed form
+    """One number if all weights share it, else a vector with one number per weight."""
+    argument = argument.detach()  # a learned prior gets here only to ask whether it has a closed form
     first = argument.reshape(-1)[0]
     if bool((argument == first).all()):
         return float(first)
@@ -270,9 +272,9 @@ def _number_or_flat(argument: Tensor, site: Site) -> float | Tensor:
 def groups_of(
     sites: Sequence[Site], layout: Layout, children: Collection[str]
 ) -> Iterator[tuple[list[str], Callable[[Tensor], Tensor]]]:
-    """Names of the sites with independent elements of one kind of prior, and their density of points, shape (K, P).
+    """Sites whose elements are independent under one kind of prior, and their density for points (K, P).
 
-    Sites inside plates are left out, and children, whose priors depend on other sites.
+    Left out are sites inside plates, and sites whose priors depend on other sites.
     """
     fixed = [site for site in sites if site.name not in children and not site.plates]
     bases: dict[str, Any] = {site.name: elementwise_prior(site) for site in fixed}
@@ -286,7 +288,7 @@ def groups_of(
         arguments = []
         for name in kind.arg_constraints:
             joined = torch.cat([getattr(bases[s.name], name).expand(s.start.shape).flatten() for s in chosen])
-            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # one number for all
+            arguments.append(joined[0] if bool((joined == joined[0]).all()) else joined)  # one number for all weights
         log_density = FORMULAS.get(kind, Density).rows(kind, *arguments)
         names = [site.name for site in chosen]
         yield names, log_density if len(columns) == layout.num_elements else _of_columns(log_density, columns)

@@ -16,7 +16,7 @@ from ...modelling.model import BayesianModel, random_paths
 from ._sites import find_sites
 
 MAX_ROWS = 32
-"""Heuristic: number of rows that reach most paths through a network at the cost of a few steps of a fit."""
+"""Heuristic: this many rows reach most paths through a network, at the cost of a few steps of a fit."""
 
 MAX_WEIGHTS = 10_000_000
 """Heuristic: larger networks are not checked, because their copy in double precision takes more than 80 MB."""
@@ -25,7 +25,7 @@ CHECKPOINTED = (
     "the network must keep its activations, but it uses activation checkpointing (`torch.utils.checkpoint`), which "
     "runs layers again when the drawn weights are not in their place any more; leave checkpointing out."
 )
-"""Message if a backward pass runs layers again and gets other tensors than the forward pass."""
+"""torch's message if a backward pass runs layers again and gets other tensors than the forward pass."""
 
 STEPS = (1e-4, 1e-5)
 """Lengths of the two steps relative to the size of a site's weights; rounding in double precision is far smaller."""
@@ -34,7 +34,7 @@ SUSPICIOUS = 1e-3
 """Relative disagreement of all sites together above which each site is checked alone."""
 
 WRONG = 0.1
-"""Relative disagreement above which the gradient is wrong; a kink within `SMOOTH` explains at most `SMOOTH` / 2."""
+"""Relative disagreement above which the gradient is wrong; a kink below `SMOOTH` explains at most `SMOOTH` / 2."""
 
 SMOOTH = 0.05
 """Relative disagreement of the two steps, or of both sides of the shorter one, above which there is a kink."""
@@ -42,16 +42,16 @@ SMOOTH = 0.05
 
 @dataclass(frozen=True)
 class _Direction:
-    """A direction in the weights of some sites: the move per unit step, and autograd's derivative along it."""
+    """A direction in the weights of some sites: the movement per unit step, and autograd's derivative along it."""
 
     moves: dict[str, Tensor]
     slope: float
 
 
 class _Function:
-    """The log-likelihood of a few rows as a function of the weights: float64, and the same random numbers always.
+    """The log-likelihood of a few rows as a function of the weights, in float64, always with the same random numbers.
 
-    The model is a copy, which is changed.
+    It changes its model, which is therefore a copy.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
@@ -62,11 +62,11 @@ class _Function:
         buffers = dict(model.named_buffers(remove_duplicate=False))
         self._originals = [(value, value.clone()) for name, value in buffers.items() if name not in weights]
         with seeded(0, self._device):
-            for name in self._names:  # a network may start at zeros or on kinks: move away
+            for name in self._names:  # a network may start at zeros or at kinks: move away from them
                 value = self._values[name]
                 self._values[name] = value + 0.03 * _size_of(value) * torch.randn_like(value)
-            # The network must use the given values and not its own, not even in a backward pass that computes
-            # activations again (checkpointing), when the given ones are in their place no more: so its own are far off.
+            # The network must use the given values instead of its own, even in a backward pass that recomputes
+            # activations (checkpointing) after the given ones were taken out. So its own values are set far off.
             sites = [(name, model.initial_value(name)) for name in self._names]
             far = {name: value + 10 * _size_of(value) * torch.randn_like(value) for name, value in sites}
             for path, value in model.network_weights(far).items():
@@ -74,11 +74,11 @@ class _Function:
 
     def _call(self, moved: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         leaves = {name: {**self._values, **moved}[name].detach().requires_grad_() for name in self._names}
-        given = {name: leaf.clone() for name, leaf in leaves.items()}  # a leaf cannot be changed in place
+        given = {name: leaf.clone() for name, leaf in leaves.items()}  # an autograd leaf cannot be changed in place
         before = versions(self._x), versions(self._y)
         drawn = {name: value._version for name, value in given.items()}
         with torch.no_grad():
-            for buffer, original in self._originals:  # buffers such as running statistics
+            for buffer, original in self._originals:  # restores buffers such as running statistics
                 buffer.copy_(original)
         with seeded(0, self._device):
             result = self._model.log_likelihood({**self._values, **given}, self._x, self._y)
@@ -114,7 +114,7 @@ class _Function:
         return self.value({name: self._values[name] + step * move for name, move in direction.moves.items()})
 
     def size(self, name: str) -> float:
-        """Typical size of a site's weights."""
+        """Root-mean-square size of a site's weights."""
         return _size_of(self._values[name])
 
 
@@ -125,25 +125,25 @@ def _size_of(value: Tensor) -> float:
 
 
 def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
-    r"""Raise if the gradient of the log-likelihood in the random weights is not what autograd says.
+    r"""Raise if autograd's gradient of the log-likelihood in the random weights is wrong.
 
-    A network can hide part of its gradient: by ``detach()``, by an `autograd.Function` of its own, or in a layer that
-    returns a wrong gradient. Every fit with such a network would fail silently.
+    A network can hide part of its gradient: by ``detach()``, by its own `autograd.Function`, or in a layer that returns
+    a wrong gradient. Every fit with such a network would fail silently.
 
     The derivative along a direction d of the weights is compared with a central difference,
 
     .. math:: \nabla \ell \cdot d \overset?= \frac{\ell(w + h d) - \ell(w - h d)}{2 h},
 
     in double precision, on a copy of the model, with the same random numbers for every evaluation, at a point near the
-    sites' starts. Two directions are tried for each site. One moves all weights in which autograd's gradient is exactly
-    0, so that a hidden gradient shows; the other follows the signs of the gradient. First all sites are moved together;
-    only if that looks wrong is each site moved alone.
+    sites' starts. Two directions are tried for each site. One moves all weights whose gradient according to autograd is
+    exactly 0, which reveals a hidden gradient; the other follows the signs of the gradient. First all sites are moved
+    together; only if that shows a disagreement is each site moved alone.
 
     A false alarm would be worse than a miss, so doubtful cases pass. The finite differences of two step sizes, and of
-    both sides, must agree; on a kink they do not, and the check passes. It also passes if the network
-    does not run in double precision, gives different values for the same weights and seed, or is flat where autograd
-    has a slope (a straight-through estimator). Networks with more than ten million random weights, and models with an
-    estimator applied, are not checked.
+    both sides, must agree; if they do not, the function has a kink there and the check passes. It also passes if the
+    network does not run in double precision, gives different values for the same weights and seed, or is flat where
+    autograd has a slope (a straight-through estimator). Networks with more than ten million random weights, and models
+    with an estimator applied, are not checked.
 
     Args:
         model: The model, which stays as it is; it is checked in its present mode, train or eval.
@@ -161,7 +161,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
     x, y = map_inputs(_example, x), _example(_checks.rows("y", y))
     try:
         with torch.enable_grad():
-            with EXCLUSIVE:  # another thread's draw may be in the network
+            with EXCLUSIVE:  # another thread may have put its draw into the network
                 model_copy = copied(model)
             function = _Function(model_copy.double(), x, y)
             start, gradients = function.value_and_gradients()
@@ -178,7 +178,7 @@ def check_gradients(model: BayesianModel, x: Inputs, y: Tensor) -> None:
         raise
     except CheckpointError:
         raise ValueError(CHECKPOINTED) from None
-    except Exception:  # wrong data: the model's own call says so. Or a network that does not run in float64
+    except Exception:  # wrong data: the model's own call reports them. Or the network does not run in float64
         return
 
 
@@ -210,7 +210,7 @@ def _directions(function: _Function, gradients: Mapping[str, Tensor]) -> list[di
 
 
 def _joined(directions: Mapping[str, _Direction]) -> _Direction:
-    """One direction for all sites; sites with large slopes move less, so that one with a median slope still counts."""
+    """One direction for all sites; sites with large slopes move less, so that median slopes still count."""
     slopes = sorted(direction.slope for direction in directions.values())
     median = slopes[len(slopes) // 2] if slopes else 0.0
     total = 0.0
@@ -223,7 +223,7 @@ def _joined(directions: Mapping[str, _Direction]) -> _Direction:
 
 
 def _rounding(start: float, step: float) -> float:
-    """Largest error of a difference quotient by rounding; heuristic: a thousand roundings of the sum."""
+    """Largest rounding error of a difference quotient; heuristic: a thousand roundings of the sum."""
     return 1e3 * torch.finfo(torch.float64).eps * max(abs(start), 1.0) / step
 
 

@@ -1,4 +1,4 @@
-"""The joint density of a model's data and latent variables, with the latent variables in a flat vector."""
+"""The joint density of a model's data and latent variables; the latent variables form a flat vector."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -16,16 +16,16 @@ from ._densities import Density, density_of
 from ._sites import Site, find_sites
 
 CHUNK = 2**20
-"""Heuristic: length of a chunk on a CPU, at which a chunk of every vector fits in the cache."""
+"""Heuristic: length of a chunk on a CPU, chosen so that a chunk of every vector fits in the cache."""
 
 
 @dataclass(frozen=True)
 class Piece:
     """Consecutive numbers of a flat vector that are evaluated together."""
 
-    part: slice  # their position in the vector
+    part: slice  # start and end in the vector
     density: Density
-    kind: Any  # label that a guide gave to their sites; see `Joint.pieces`
+    kind: Any  # a guide's label for the piece's sites; see `Joint.pieces`
 
 
 class Joint:
@@ -48,7 +48,7 @@ class Joint:
         self._watched = [(tensor, tensor._version) for site in self.sites for tensor in tensors_of(site.prior)]
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
-        """The priors of the whole vector, in pieces: neighbours of one kind and density are joined, long runs are cut.
+        """The priors of the vector, in pieces: neighbours with equal label and density are joined, long runs cut.
 
         Args:
             kind: Function from a site to a label; only sites with equal labels are evaluated together.
@@ -74,7 +74,7 @@ class Joint:
         return self.model.log_likelihood(values, *batch)
 
     def require_same_priors(self) -> None:
-        """Raise a `ValueError` if a prior of the model was changed since this object was made."""
+        """Raise a `ValueError` if a prior of the model changed since this object was made."""
         now, before = self.model.sample_statements, self._statements
         is_same = len(now) == len(before) and all(map(operator.is_, now, before))
         if not is_same or any(tensor._version != version for tensor, version in self._watched):

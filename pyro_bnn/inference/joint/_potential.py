@@ -1,7 +1,7 @@
 """The posterior as one function of a flat vector, for samplers and Laplace's method.
 
-It is evaluated many times. So many points are evaluated as one batch and, for a :class:`BayesianModel`, without effect
-handlers.
+It is evaluated many times, so points are evaluated in batches, and without effect handlers if the model is a
+:class:`BayesianModel`.
 """
 
 import warnings
@@ -54,7 +54,7 @@ class Potential(Coordinates, ABC):
 
 
 class NetworkPotential(Potential):
-    """The potential of a :class:`BayesianModel`, in the mode and dtype in which it is evaluated, on all of its data."""
+    """The potential of a :class:`BayesianModel` on all of its data, in the mode and dtype of the evaluation."""
 
     def __init__(self, model: BayesianModel, x: Inputs, y: Tensor) -> None:
         super().__init__(find_sites(model, (), {}))
@@ -116,7 +116,7 @@ def network_potential(
         model: The model.
         x: All inputs, shape (N, ...), also as arrays or lists.
         y: All targets, shape (N, ...).
-        dtype: Type of the copy; None keeps that of the model.
+        dtype: Type of the copy; None keeps the model's dtype.
         stacklevel: Stack level of the warning about learnable parameters, as seen from the caller.
 
     Raises:
@@ -132,7 +132,7 @@ def network_potential(
             f"the model's `num_data` is {model.num_data} but the data has {len(y)} rows; pass the whole data set."
         )
     warn_of_learnable(model, stacklevel=stacklevel + 1)
-    with EXCLUSIVE:  # another thread's draw may be in the network
+    with EXCLUSIVE:  # another thread may have put its draw into the network
         model = copied(model)
     model = model.to(dtype or model.dtype).eval()
 
@@ -153,7 +153,7 @@ def network_potential(
 
 
 def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
-    """Warn that parameters that a fit would learn stay as they are, if there are any."""
+    """Warn if parameters that a fit would learn stay as they are."""
     learnable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     if learnable:
         warnings.warn(
@@ -164,16 +164,16 @@ def warn_of_learnable(model: BayesianModel, *, stacklevel: int) -> None:
 
 
 class TracePotential(Potential):
-    """The potential of any Pyro model, which is traced at each point: slow, but it works for every model."""
+    """The potential of any Pyro model, which is traced at each point: slow, but general."""
 
     def __init__(self, model: Callable[..., object], args: tuple[object, ...]) -> None:
         super().__init__(find_sites(model, args, {}))
         self._model, self._args = model, args
         with seeded(0, self.like.device), torch.no_grad():
-            self.value(self.from_prior(1))  # Pyro checks what the model is given, here once
+            self.value(self.from_prior(1))  # checks by Pyro of the model's arguments happen only once, here
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """U and its gradient; see :meth:`Potential.value_and_grad`. A diverging trajectory raises no error."""
+        """U and its gradient; see :meth:`Potential.value_and_grad`. Errors in a diverging trajectory are not raised."""
         with pyro.validation_enabled(False):
             return super().value_and_grad(z)
 
@@ -188,7 +188,7 @@ class TracePotential(Potential):
         return -density
 
     def from_prior(self, num_rows: int) -> Tensor:
-        """Draws from a run of the whole model each, since its priors may depend on each other."""
+        """Draws from one run of the whole model each, since its priors may depend on each other."""
         names = [site.name for site in self.sites]
         with own_parameters(self._model), torch.no_grad(), poutine.block():
             traces: list[Any] = [poutine.trace(self._model).get_trace(*self._args) for _ in range(num_rows)]

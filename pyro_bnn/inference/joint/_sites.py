@@ -1,4 +1,4 @@
-"""Latent variables of a model: what a guide or a sampler needs to know of each."""
+"""Latent variables of a model: what a guide or a sampler must know about each."""
 
 import inspect
 from collections.abc import Callable
@@ -28,9 +28,8 @@ class Site:
     Args:
         name: Site name.
         prior: Distribution of the site in the model.
-        start: First value, inside the support: the network's own value where that is possible, else a median of the
-            prior.
-        transform: Bijection from real numbers to the support; None if the support is the real line already.
+        start: First value, inside the support: the network's own value where possible, else a median of the prior.
+        transform: Bijection from real numbers to the support; None if the support is the whole real line.
         plates: The plates around the site, as (name, size, dim).
         is_fixed: Whether the prior depends on no other variable and is not learned.
     """
@@ -49,11 +48,11 @@ class Site:
 
     @property
     def unconstrained_event_dim(self) -> int:
-        """Event dimensions of the unconstrained value; a simplex or Cholesky factor has another number of them."""
+        """Event dimensions of the unconstrained value; they differ for a simplex or Cholesky factor."""
         return int(self.prior.event_dim) + self.unconstrained_start.dim() - self.start.dim()
 
     def enter(self, plates: dict[str, Any]) -> ExitStack:
-        """A context inside the site's plates; a plate is made at its first use and kept in `plates` for other sites."""
+        """A context inside the site's plates; a plate is made on first use and kept in `plates` for other sites."""
         stack = ExitStack()
         for name, size, dim in self.plates:
             if name not in plates:
@@ -66,7 +65,7 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
     """The latent variables of a model, in the order in which it draws them.
 
     Each variable gets a first value: the network's own weights, or a median of the prior. The priors of later variables
-    are conditioned on these values, not on draws: given one draw of heavy-tailed parents, the first values of their
+    are conditioned on these values instead of draws: given one draw of heavy-tailed parents, the first values of their
     children would lie far outside the bulk of their density.
 
     Raises:
@@ -82,12 +81,12 @@ def find_sites(model: Callable[..., object], args: tuple[object, ...], kwargs: d
 
 
 def _require_arguments(model: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Raise unless a Pyro model that the user wrote can be called with these arguments."""
+    """Raise unless a user's Pyro model can be called with these arguments."""
     if isinstance(model, BayesianModel):
         return
     try:
         inspect.signature(model.forward if isinstance(model, nn.Module) else model).bind(*args, **kwargs)
-    except (TypeError, ValueError) as error:  # the latter: a class or function without a signature
+    except (TypeError, ValueError) as error:  # a class or function without a signature
         name = getattr(model, "__name__", type(model).__name__)
         raise ValueError(
             f"a Pyro model of your own must be given with the arguments of a call, as `MeanFieldGuide({name}, x, y)`, "
@@ -119,14 +118,14 @@ def _traced_sites(model: Callable[..., object], args: tuple[object, ...], kwargs
             trace = prune_subsample_sites(poutine.trace(started).get_trace(*args, **kwargs))
             sites = [_site(name, node) for name, node in trace.iter_stochastic_nodes()]
         if not isinstance(model, BayesianModel):
-            with seeded(1):  # a prior that depends on other variables differs in another draw
+            with seeded(1):  # a prior that depends on other variables would differ in another draw
                 again = poutine.trace(latents).get_trace(*args, **kwargs)
             return [replace(s, is_fixed=s.is_fixed and _are_equal(s.prior, again.nodes.get(s.name))) for s in sites]
     return _with_fixed_priors(sites, model)
 
 
 def _with_fixed_priors(sites: list[Site], model: BayesianModel) -> list[Site]:
-    """The sites of a BayesianModel, which knows whether its priors depend on other variables."""
+    """The sites of a BayesianModel, if it knows whether its priors depend on other variables."""
     return sites if model.has_fixed_priors else [replace(site, is_fixed=False) for site in sites]
 
 
@@ -136,7 +135,7 @@ def _start(name: str, prior: TorchDistributionMixin, model: object) -> Tensor:
         value = model.initial_value(name)
         if bool(prior.support.check(value).all()):
             return value
-    median: Tensor = init_to_median({"name": name, "fn": prior})  # of draws, which would take too long for all weights
+    median: Tensor = init_to_median({"name": name, "fn": prior})  # of draws: too slow for all weights
     return median
 
 
@@ -148,7 +147,7 @@ class _AtStart(Messenger):
         self._model = model
 
     def _pyro_sample(self, msg: Any) -> None:
-        is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # a plate's indices; Pyro tests so too
+        is_subsample = type(msg["fn"]).__name__ == "_Subsample"  # Pyro recognises a plate's indices by the same test
         if msg["value"] is not None or is_subsample or msg["fn"].support.is_discrete:
             return
         msg["value"] = _start(msg["name"], msg["fn"], self._model)
@@ -176,7 +175,7 @@ def _site(name: str, node: Any) -> Site:
 
 
 def _are_equal(prior: TorchDistributionMixin, node: Any) -> bool:
-    """Whether a node of another trace has the same prior."""
+    """Whether the node of another trace has the same prior."""
     if node is None:
         return False
     first, second = (list(tensors_of(distribution)) for distribution in (prior, node["fn"]))

@@ -21,7 +21,8 @@ class Divergence:
     """A Kullback-Leibler divergence, in nats.
 
     Args:
-        value: The divergence, of the batch shape. A Monte Carlo estimate of a small one can be below 0 by its error.
+        value: The divergence, of the batch shape. A Monte Carlo estimate of a small divergence can be below 0 because
+            of its error.
         standard_error: Standard error of the value, of the same shape; 0 for a closed form or an infinite value.
         num_samples: Number of draws of the estimate; 0 for a closed form.
     """
@@ -48,15 +49,15 @@ def divergence(
     that minimises it stays close to one mode.
 
     The value has a closed form if torch or Pyro has one, also under ``to_event``; otherwise it is a mean over draws
-    from p. It can be differentiated: an estimate if p has reparameterised draws.
+    from p. It is differentiable; an estimate only if p has reparameterised draws.
 
     Args:
         p: The distribution over which the mean is taken.
-        q: The distribution that p is compared with, of the same batch and event shape.
+        q: The distribution with which p is compared, of the same batch and event shape.
         closed_form: Whether to use a closed form if there is one; if false, the value is always estimated.
-        num_samples: Number S of draws of a Monte Carlo estimate. They are made in chunks, so memory grows with S only
-            if gradients must be kept.
-        seed: Seed of the draws, which makes the estimate repeatable and leaves torch's generators as they were.
+        num_samples: Number S of draws of a Monte Carlo estimate. The draws are made in chunks, so memory grows with S
+            only if gradients must be kept.
+        seed: Seed of the draws, which makes the estimate repeatable; torch's generators are left as they were.
 
     Returns:
         One value per element of the batch shape; it is infinite if p has draws outside the support of q.
@@ -141,5 +142,5 @@ def _log_ratio(p: Distribution, q: Distribution, size: int) -> Tensor:
     if bool(inside.all()):
         return log_p - q.log_prob(draws)
     mask = inside.reshape(inside.shape + (1,) * (draws.dim() - inside.dim()))
-    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # any value in the support, not used
+    log_q = q.log_prob(torch.where(mask, draws, q.sample((size,))))  # any value in the support; it is not used
     return log_p - log_q.masked_fill(~inside, -math.inf)

@@ -10,7 +10,7 @@ KLWeight = Callable[[int, int, int], float]
 """Function from (epoch, batch, num_batches) to the weight of the KL term; epoch and batch count from 0."""
 
 LARGEST_WEIGHT = 1e30
-"""Heuristic: far above every weight that leaves the data a say, and below the end of single precision at 3e38."""
+"""Heuristic: far above every weight at which the data still matter, and below the end of single precision at 3e38."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ def constant(weight: float) -> KLWeight:
 
 
 def as_function(weight: float | KLWeight) -> KLWeight:
-    """A weight as a function of the step: a number becomes :func:`constant`, a function stays what it is."""
+    """A weight as a function of the step: a number becomes :func:`constant`, a function is returned unchanged."""
     if callable(weight) and not isinstance(weight, type):
         return weight
-    return constant(cast("float", weight))  # which refuses what is no number
+    return constant(cast("float", weight))  # which refuses anything but numbers
 
 
 def check_weight(weight: float) -> float:

@@ -1,4 +1,4 @@
-"""What posteriors are loaded into."""
+"""Destinations into which posteriors are loaded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from ..joint import Site, find_sites
 
 @dataclass
 class Destination:
-    """What a posterior is loaded into; `model` is None if it is no model of this package."""
+    """Destination of a posterior that is loaded; `model` is None unless it is a :class:`BayesianModel`."""
 
     model: BayesianModel | None
     guides: Sequence[nn.Module] | None = None
     """Guides to load into, one for each in the posterior; None makes them from the file."""
     pending: list[tuple[nn.Module, dict[str, Tensor]]] = field(default_factory=list)
-    """Modules that change if all is well, with their new states."""
+    """Modules that change if all checks pass, with their new states."""
 
     @property
     def sites(self) -> list[Site] | None:
@@ -27,7 +27,7 @@ class Destination:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model; without one the CPU."""
+        """Device of the model; without a model the CPU."""
         return torch.device("cpu") if self.model is None else self.model.device
 
     @property
@@ -36,7 +36,7 @@ class Destination:
         return None if self.model is None else self.model.dtype
 
     def model_for(self, what: str) -> BayesianModel:
-        """The model, without which a posterior cannot be loaded."""
+        """The model; raises if there is none although the posterior needs it."""
         if self.model is None:
             raise ValueError(f"{what} needs its model; pass `model`.")
         return self.model

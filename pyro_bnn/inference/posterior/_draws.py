@@ -1,4 +1,4 @@
-"""Stored draws: which of them are taken, and whether the draws in a file fit a model."""
+"""Stored draws: which of them are used, and whether the draws in a file fit a model."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,13 +20,13 @@ BOUNDS = (
     constraints.interval,
     constraints.half_open_interval,
 )
-"""Supports that rounding to another dtype does not leave, as it may leave that of a simplex."""
+"""Supports that a value cannot leave by rounding to another dtype, as it could leave a simplex."""
 
 
 def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> Iterator[Draw]:
     """Evenly spaced rows of stored draws, ``{site: shape (S, *event)}``, each at most once.
 
-    `remedy` says what to do if more are asked for than there are.
+    `remedy` says what to do if more draws are requested than stored.
     """
     num_samples, stored = _checks.at_least("num_samples", num_samples, 1), len(next(iter(samples.values())))
     if num_samples > stored:
@@ -39,9 +39,9 @@ def spaced(samples: Mapping[str, Tensor], num_samples: int, *, remedy: str) -> I
 
 
 def check_samples(samples: Mapping[str, Tensor], sites: list[Site] | None, dtype: torch.dtype | None) -> torch.Size:
-    """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, if they fit a model's variables and dtype.
+    """The leading axes (K, S) of draws, ``{site: shape (K, S, *event)}``, after checks against the model.
 
-    Both are None if the model is none of this package.
+    Both are None unless the model is a :class:`BayesianModel`.
     """
     if not samples:
         raise ValueError("the chains in the file must have at least one latent variable, got none.")

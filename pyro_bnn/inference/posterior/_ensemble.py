@@ -21,7 +21,7 @@ from ._status import Status
 
 @dataclass(frozen=True)
 class EnsembleRecord:
-    """What a file says of an :class:`EnsemblePosterior`."""
+    """Record of an :class:`EnsemblePosterior` in a file."""
 
     members: list[Saved]
 
@@ -31,13 +31,14 @@ class EnsemblePosterior(Posterior):
 
     .. math:: q(w) = \tfrac1M \sum_m q_m(w).
 
-    Fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too. Draws take
+    Fits of :func:`~pyro_bnn.auto_delta` from different starts make a deep ensemble; other guides work too. Draws use
     the members in turn, so if the number of draws is a multiple of M, all members have exactly the same weight;
     otherwise some have one draw more.
 
     The members must come from models of one architecture. A draw holds latent variables only; learned parameters and
-    buffers are taken from the model given to `predict`. So each member of networks with batch normalisation, or with
-    parameters that are not random, should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned noise
+    buffers are taken from the model given to `predict`. So for networks with batch normalisation, or with parameters
+    that are not random, each member should be a :class:`~pyro_bnn.inference.batch_norm.PinnedPosterior`. A learned
+    noise
     scale is always taken from the model: noise should be fixed, latent, or an output of the network
     (:class:`~pyro_bnn.HeteroscedasticGaussianLikelihood`).
 
@@ -71,28 +72,28 @@ class EnsemblePosterior(Posterior):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """See :attr:`Posterior.carried`; all members must carry the same."""
+        """See :attr:`Posterior.carried`; all members must carry values of the same names."""
         return self.members[0].carried
 
     @property
     def num_stored(self) -> int | None:
-        """M times the smallest store of a member, since members are drawn from in turn; None if there is no store."""
+        """M times the fewest draws stored by a member, since members take turns; None without stored draws."""
         stored = [member.num_stored for member in self.members if member.num_stored is not None]
         return len(self.members) * min(stored) if stored else None
 
     @property
     def seconds(self) -> float | None:
-        """Wall time of the inference of all members together; None if that of one is unknown."""
+        """Wall time of the inference of all members together; None if any is unknown."""
         seconds = [member.seconds for member in self.members if member.seconds is not None]
         return sum(seconds) if len(seconds) == len(self.members) else None
 
     @property
     def is_linearised(self) -> bool:
-        """Whether some member's predictions are; see :attr:`Posterior.is_linearised`."""
+        """Whether any member's predictions are linearised; see :attr:`Posterior.is_linearised`."""
         return any(member.is_linearised for member in self.members)
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Those of the members, in the order in which members are drawn from; see :meth:`Posterior.centers`."""
+        """The members' centers, in the order in which members are used for draws; see :meth:`Posterior.centers`."""
         each = [member.centers(everywhere=everywhere) for member in self.members]
         rounds = math.lcm(*(len(centers) for centers in each))
         return [centers[turn % len(centers)] for turn in range(rounds) for centers in each]

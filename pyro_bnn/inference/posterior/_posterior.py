@@ -1,4 +1,4 @@
-"""What every posterior answers."""
+"""The interface of all posteriors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from ._draws import Draw
 from ._status import Status
 
 MOST_DRAWS = 1000
-"""Number of draws, unless told otherwise, for ArviZ and for moments, whose error is then some 3 % of their scale."""
+"""Default number of draws for ArviZ and for moments; the error of moments is then some 3 % of their scale."""
 
 
 class Moments(NamedTuple):
@@ -34,18 +34,18 @@ class Moments(NamedTuple):
 class Posterior(Shown, ABC):
     """Draws of a model's latent variables, from any inference method.
 
-    Every posterior answers the same questions; the page "What a posterior can answer" has a table. A subclass sets
-    `status`, implements :meth:`draws`, and answers further questions where its method knows more.
+    All posteriors share this interface; the page "What a posterior can answer" has a table. A subclass sets `status`,
+    implements :meth:`draws`, and overrides other members if its method allows.
     """
 
     status: Status
     """How the inference ended, and what to try if it did not end well."""
 
     history: History | None = None
-    """Record of the fit, epoch by epoch; None of a method without epochs."""
+    """Record of the fit, epoch by epoch; None for a method without epochs."""
 
     log_evidence: float | None = None
-    """Estimate of the log evidence, in nats; None of a method that gives none."""
+    """Estimate of the log evidence, in nats; None for a method without one."""
 
     @property
     def method(self) -> str:
@@ -54,7 +54,7 @@ class Posterior(Shown, ABC):
 
     @property
     def shapes(self) -> dict[str, torch.Size] | None:
-        """Shape of each latent variable, ``{site: event shape}``; None if only draws can tell."""
+        """Shape of each latent variable, ``{site: event shape}``; None if it is known only after drawing."""
         return None
 
     def _summary(self) -> Summary:
@@ -70,12 +70,12 @@ class Posterior(Shown, ABC):
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """Learned parameters and buffers of the network, ``net.PATH``, of which draws hold values of their own."""
+        """Learned parameters and buffers of the network, ``net.PATH``, for which draws hold their own values."""
         return ()
 
     @property
     def num_stored(self) -> int | None:
-        """Number of draws in a posterior that stores them; None for one that can make any number of them."""
+        """Number of stored draws; None for a posterior that can make any number of them."""
         return None
 
     @property
@@ -90,27 +90,27 @@ class Posterior(Shown, ABC):
 
     @property
     def is_linearised(self) -> bool:
-        """Whether :func:`~pyro_bnn.predict` takes the network as linear in its weights unless told otherwise."""
+        """Whether :func:`~pyro_bnn.predict` linearises the network in its weights unless told otherwise."""
         return False
 
     def median(self) -> Draw:
-        """The median of every latent variable, ``{site: shape (*event)}``: of a Gaussian its mean.
+        """The median of every latent variable, ``{site: shape (*event)}``; for a Gaussian the mean.
 
         Raises:
-            ValueError: If the posterior has no closed-form median, as a set of draws or an ensemble.
+            ValueError: If the posterior has no closed-form median, such as a set of draws or an ensemble.
         """
         raise ValueError(f"a posterior of {self.method} has no `median()`; use `sample` instead.")
 
     def centers(self, *, everywhere: bool = False) -> list[Draw | None]:
-        """Points around which the network is made linear in its weights for predictions: one for each draw, in turn.
+        """Points around which predictions linearise the network: one for each draw, in turn.
 
-        Where a point is None, that draw is predicted by the network itself, without linearisation.
+        Where a point is None, the network itself predicts that draw, without linearisation.
 
         Args:
             everywhere: Whether to return a point for every draw, even where :attr:`is_linearised` is false.
 
         Raises:
-            ValueError: If there is none, since the posterior has no median.
+            ValueError: If the posterior has no median, and therefore no such point.
         """
         return [self.median() if _checks.flag("everywhere", everywhere) or self.is_linearised else None]
 
@@ -118,7 +118,7 @@ class Posterior(Shown, ABC):
     def draws(self, num_samples: int, *args: object) -> Iterator[Draw]:
         """Draws one after the other, each ``{site: value of shape (*event)}``, from torch's global generator.
 
-        A draw has tensors of its own, since earlier draws may still be in use.
+        Each draw has its own tensors, since earlier draws may still be in use.
 
         Args:
             num_samples: Number of draws.
@@ -138,7 +138,7 @@ class Posterior(Shown, ABC):
         return self._stacked(count, EXCLUSIVE if seed is None else Stream(seed))
 
     def _stacked(self, num_samples: int | None, unit: AbstractContextManager, *args: object, least: int = 1) -> Draw:
-        """Draws one after the other inside a context each; None is 1000, or all of a posterior that stores fewer."""
+        """Draws one after the other, each inside a context; None is 1000, or all of a posterior that stores fewer."""
         if num_samples is None:
             num_samples = min(MOST_DRAWS, self.num_stored or MOST_DRAWS)
         num_samples = _checks.at_least("num_samples", num_samples, least)
@@ -151,7 +151,7 @@ class Posterior(Shown, ABC):
         return {name: torch.stack([draw[name] for draw in draws]) for name in draws[0]}
 
     def marginals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Mean and standard deviation of each latent variable for which they have a closed form, by site."""
+        """Mean and standard deviation of each latent variable that has them in closed form, by site."""
         return {}
 
     def moments(self, *, num_samples: int | None = None, seed: int | None = None) -> Moments:
@@ -159,7 +159,7 @@ class Posterior(Shown, ABC):
 
         Args:
             num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer.
-            seed: Seed of the draws, which leaves torch's generators as they were.
+            seed: Seed of the draws; torch's generators are left as they were.
         """
         return self._moments("", num_samples, seed)
 
@@ -170,13 +170,13 @@ class Posterior(Shown, ABC):
             samples = self._stacked(num_samples, EXCLUSIVE if seed is None else Stream(seed), least=2)
             for name in samples.keys() - found.keys() - {*self.carried}:
                 draws = samples[name]
-                differs = (draws != draws[0]).any(0)  # else rounding gives a width
+                differs = (draws != draws[0]).any(0)  # otherwise rounding gives a width above 0
                 found[name] = draws.mean(0), draws.std(0) * differs
         names = [name for name in shapes or sorted(found) if name.startswith(prefix)]
         return Moments({name: found[name][0] for name in names}, {name: found[name][1] for name in names})
 
     def diagnose(self, model: BayesianModel | None = None) -> Any:
-        """What the method can tell of the quality of its result, to print; None of one whose `status` says all.
+        """Diagnostics of the result, to print; None for a method whose `status` says all.
 
         Args:
             model: The model.
@@ -195,16 +195,16 @@ class Posterior(Shown, ABC):
         """The posterior as ArviZ's `InferenceData`: draws as one chain and, given a model, predictions.
 
         The group ``posterior`` has the attributes ``method``, ``status``, ``status_ok`` (0 or 1), ``sampling_time`` (in
-        seconds, if known) and ``inference_library``. Independent draws have no chains to compare: R-hat and effective
-        sample sizes of them say nothing about the quality of the posterior.
+        seconds, if known) and ``inference_library``. Independent draws form no chains to compare: their R-hat and
+        effective sample sizes say nothing about the quality of the posterior.
 
         Args:
-            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer. Of Markov chains, None
-                is all draws, as K chains, with what the sampler reported in ``sample_stats``.
+            num_samples: Number of draws; None is 1000, or all of a posterior that stores fewer. For Markov chains, None
+                is all draws, as K chains, with the sampler's statistics in ``sample_stats``.
             model: The model; with x it gives the group ``posterior_predictive``.
             x: Inputs, shape (N, ...).
             y: Targets; with them the groups ``log_likelihood`` and ``observed_data``.
-            seed: Seed of the draws, which leaves torch's generators as they were; None draws one.
+            seed: Seed of the draws; torch's generators are left as they were. None draws a seed.
 
         Raises:
             ImportError: If ArviZ is not installed.
@@ -221,7 +221,7 @@ class Posterior(Shown, ABC):
     def _chains(
         self, num_samples: int | None, arguments: tuple[Inputs, ...], stream: Stream
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and what a sampler reported, by ArviZ's names."""
+        """Draws for ArviZ, ``{site: shape (K, S, *event)}``, and a sampler's statistics, by ArviZ's names."""
         return {name: value[None] for name, value in self._stacked(num_samples, stream, *arguments).items()}, {}
 
     def as_prior(
@@ -229,12 +229,12 @@ class Posterior(Shown, ABC):
     ) -> PosteriorPrior:
         """The weights' marginal means and standard deviations, see :meth:`moments`, as the prior of another model.
 
-        Variables that are no weights, such as a noise scale, are left out: their priors belong to the likelihood.
+        Variables other than weights, such as a noise scale, are left out: their priors belong to the likelihood.
 
         Args:
             otherwise: Prior of parameters that this posterior does not have; None raises an error for them.
             num_samples: Number of draws where they are needed; None is 1000, or all of a posterior that stores fewer.
-            seed: Seed of the draws, which leaves torch's generators as they were.
+            seed: Seed of the draws; torch's generators are left as they were.
 
         Returns:
             A prior for models whose sites have the same names and shapes.
@@ -245,7 +245,7 @@ class Posterior(Shown, ABC):
         return PosteriorPrior(*self._moments(f"{SITE_PREFIX}.", num_samples, seed), otherwise)
 
     def attributes(self) -> dict[str, object]:
-        """Method, status and wall time, as they are written beside the draws; None where unknown."""
+        """Method, status and wall time, as stored with the draws; None where unknown."""
         return {
             "method": self.method,
             "status": str(self.status),
@@ -257,12 +257,12 @@ class Posterior(Shown, ABC):
 
     @property
     def guides(self) -> tuple[nn.Module, ...]:
-        """Guides that it draws from and that are modules, in the order of its members."""
+        """The guides behind the draws that are modules, in the order of the members."""
         return ()
 
     @property
     def pruned_sites(self) -> frozenset[str]:
-        """Sites of which some weights are removed, 0 in all draws."""
+        """Sites with removed weights, which are 0 in all draws."""
         return frozenset()
 
     def to_record(self) -> dict[str, Any]:
@@ -278,11 +278,11 @@ class Posterior(Shown, ABC):
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], destination: Destination) -> "Posterior":
-        """The posterior of a file, after checks of all that the file holds; the file may be forged.
+        """The posterior in a file, after checking all its content; the file may be forged.
 
         Args:
             values: What :meth:`to_record` returned.
-            destination: What the posterior is loaded into; nothing else may change.
+            destination: The destination into which the posterior is loaded; nothing else may change.
 
         Raises:
             ValueError: If the values are damaged or do not fit the destination; the message names what is wrong.

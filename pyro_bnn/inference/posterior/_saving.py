@@ -16,18 +16,18 @@ class Saved:
 
 
 def saved(posterior: Posterior) -> Saved:
-    """What a file says of a posterior, if it can be saved."""
+    """Record of a posterior in a file, if it can be saved."""
     return Saved(type(posterior).__name__, posterior.to_record())
 
 
 def restored(values: Saved, destination: Destination) -> Posterior:
-    """The posterior that a file describes, after checks; nothing but `destination.pending` changes.
+    """The posterior that a record describes, after checks; only `destination.pending` changes.
 
-    A class, of this package or another, is known by its name once it is imported.
+    A class of any package can be found by its name once it is imported.
     """
     every = Posterior.__subclasses__()
     for kind in every:
-        every += kind.__subclasses__()  # the loop goes on with these
+        every += kind.__subclasses__()  # the loop visits these too
     kinds = {kind.__name__: kind for kind in every if "from_record" in vars(kind)}
     if values.kind not in kinds:
         raise ValueError(f"its kind must be one of {', '.join(sorted(kinds))}, got {values.kind!r}.")

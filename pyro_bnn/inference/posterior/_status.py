@@ -10,10 +10,10 @@ class Status:
     Args:
         ok: Whether inference shows no sign of trouble.
         message: Text that says what happened and, unless there is a `remedy`, what to try.
-        detail: How it was computed, as at the end of the message; a function that writes a message of its own for the
-            same fit adds it.
-        remedy: Sentence that says what to try, in the arguments of the function that was called. A caller with
-            arguments of its own, such as an estimator, puts its own here.
+        detail: How it was computed, which is the end of the message; a function that writes its own message for the
+            same fit appends it.
+        remedy: Sentence that says what to try, in terms of the called function's arguments. A caller with other
+            arguments, such as an estimator, replaces it.
     """
 
     ok: bool

@@ -45,10 +45,10 @@ def fit_sgmcmc(
     resume: str | Path | None = None,
     seed: int | None = None,
 ) -> MCMCPosterior:
-    """Draw from the posterior with gradients of minibatches: chains for networks and data that NUTS is too slow for.
+    """Draw from the posterior with gradients of minibatches: chains for networks and data that are too large for NUTS.
 
-    There is no accept/reject step, so the draws have an error that grows with the step size, and with the noise of the
-    gradients. To see it, halve the step size: the predictions should not change.
+    There is no accept/reject step, so the draws have an error that grows with the step size and with the noise of the
+    gradients. To estimate it, halve the step size: the predictions should not change.
 
     The chains run one after the other, which on a CPU is no slower: the gradients of four chains together, by
     `torch.func.vmap` on one thread, took 1.15 times as long as one after the other for a network 784-400-400-10 with
@@ -64,17 +64,17 @@ def fit_sgmcmc(
         batch_size: Number of rows in each batch; None uses all rows at once.
         num_chains: Number of chains, K.
         steps: Plan of step sizes and stages; None is :class:`ConstantSteps`, whose first half is warm-up.
-        init: What the starts of chains are drawn from: the Gaussians of an :class:`Init`, or a posterior. None is
+        init: Distribution of the chains' starts: the Gaussians of an :class:`Init`, or a posterior. None is
             :class:`NetworkInit`, close to the network's own weights.
-        store: New file for the draws, which are then mapped into memory and read when they are used; one of a run that
-            is resumed is used again. None keeps them in memory. It is a file of safetensors that says which run it is
-            of, and must stay as long as the posterior is used. A call that fails removes the file if it made it.
+        store: New file for the draws, which are memory-mapped and read only when used; a resumed run uses its existing
+            file. None keeps them in memory. It is a safetensors file that identifies its run, and must exist as long as
+            the posterior is used. A call that fails removes the file if that call made it.
         callbacks: Functions that are called with the history after each epoch of a chain.
         progress: Whether to show a progress bar for each chain.
         execution: How steps are computed.
         checkpoint: File to which the state of a chain is written; see :func:`fit_svi`. With several chains, the number
-            of the chain is added to its name.
-        resume: Checkpoint from which the chains go on.
+            of the chain is added to the file's name.
+        resume: Checkpoint from which the chains continue.
         seed: Seed of the chains, which makes them repeatable; None draws one.
 
     Returns:
@@ -128,7 +128,7 @@ def fit_sgmcmc(
     with _only_latent(model), draws.removed_on_failure():
         for chain, point in enumerate(points):
             record = Record(point, draws, chain, layout, kept)
-            with silent_fits():  # a chain is no fit that ends at a best point
+            with silent_fits():  # unlike other fits, a chain does not end at a best point
                 fitted = fit_svi(
                     model,
                     point,
@@ -203,7 +203,7 @@ def _only_latent(model: BayesianModel) -> Iterator[None]:
 
 
 class Files(NamedTuple):
-    """The checkpoint that a chain writes, and the file that it goes on from; None for a new chain."""
+    """The checkpoint that a chain writes, and the one from which it continues, which is None for a new chain."""
 
     checkpoint: Checkpoint | None
     resume: Path | None
@@ -212,7 +212,7 @@ class Files(NamedTuple):
     def of(
         cls, chain: int, num_chains: int, checkpoint: str | Path | Checkpoint | None, resume: str | Path | None
     ) -> "Files":
-        """The files of one chain: the named ones if it is the only chain; only the first chain must have begun."""
+        """A chain's files, numbered if there are several chains; a later chain without a file begins anew."""
 
         def own(path: str | Path) -> Path:
             return Path(path) if num_chains == 1 else Path(path).with_name(f"{Path(path).name}.{chain}")
@@ -227,7 +227,7 @@ class Files(NamedTuple):
 def _store(
     path: str | Path | None, shape: tuple[int, int, int], like: Tensor, files: list[Files], execution: Execution
 ) -> Store:
-    """Room for the draws, after checks of all files of the run; none is touched."""
+    """Storage for the draws, after checks of all files of the run; no file is changed."""
     if path is not None and execution.processes.are_many:
         raise ValueError("`store` is for a single process; leave it out, and each process keeps the draws in memory.")
     for own in files:

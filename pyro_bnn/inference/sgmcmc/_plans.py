@@ -13,7 +13,7 @@ class Stage:
 
     Args:
         factor: Step size as a fraction of the sampler's, from 0 to 1.
-        is_noisy: Whether noise is added; without it the step is one of an optimizer.
+        is_noisy: Whether noise is added; without it the step is that of an optimizer.
         is_sampling: Whether draws are kept.
     """
 
@@ -37,7 +37,7 @@ class StepSizes(ABC):
 
 @dataclass(frozen=True)
 class ConstantSteps(StepSizes):
-    """Steps of one size. The first ones find the posterior, and their draws are not kept.
+    """Steps of one size. The first steps find the posterior, and their draws are not kept.
 
     Args:
         warmup: Fraction of the steps that belong to the warm-up, at least 0 and below 1.
@@ -57,12 +57,12 @@ class ConstantSteps(StepSizes):
 class CyclicalSteps(StepSizes):
     r"""Cycles of large steps that explore, and small steps that sample.
 
-    With C cycles of M / C steps each, and t the fraction of its cycle that a step has behind it, the step size is
+    With C cycles of M / C steps each, and t the elapsed fraction of a step's cycle, the step size is
 
     .. math:: \alpha = \tfrac12 \alpha_0 (1 + \cos \pi t).
 
     While t is below `exploration` there is no noise: the chain optimises its way to a mode. After that it samples. One
-    cycle draws from one mode, all cycles together from several.
+    cycle draws from one mode; all cycles together draw from several.
 
     Args:
         num_cycles: Number of cycles, C.

@@ -1,4 +1,4 @@
-"""Samplers that move by a noisy gradient and noise of their own, as optimizers of torch."""
+"""Samplers that move by a noisy gradient and added noise, as torch optimizers."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from ..svi import SkippingOptimizer
 from ._plans import Stage, StepSizes
 
 LEAST, MOST = 1e-30, 1e30
-"""Limits of settings: in single precision, products of two beyond them are 0 or infinite."""
+"""Limits of settings: beyond them, products of two settings are 0 or infinite in single precision."""
 
 
 class StochasticGradientSampler(ABC):
@@ -31,7 +31,7 @@ class StochasticGradientSampler(ABC):
         Args:
             point: The point z, or a part of it.
             gradient: Unbiased estimate of :math:`\nabla U` there, of the point's shape; it may be overwritten.
-            memory: What the sampler remembers of this part from step to step; empty at first.
+            memory: State that the sampler keeps for this part between steps; empty at first.
             stage: The stage of the chain.
         """
 
@@ -76,17 +76,17 @@ class SGHMC(StochasticGradientSampler):
     .. math:: v \leftarrow v - h \nabla U(z), \qquad z \leftarrow z + \tfrac h2 v, \qquad
               v \leftarrow \beta v + \sqrt{(1 - \beta^2) T}\, \epsilon, \qquad z \leftarrow z + \tfrac h2 v.
 
-    It needs one gradient, as does the step of Chen et al. (2014). The order of its parts is the splitting BAOAB of
-    Leimkuhler and Matthews (2013): for an exact gradient and a Gaussian posterior the draws have no error from the step
-    size at all, and for others a small one. A minibatch adds noise to the gradient, whose effect vanishes with the step
-    size.
+    Like a step of Chen et al. (2014), it needs one gradient. The order of its parts is the splitting BAOAB of
+    Leimkuhler and Matthews (2013): with an exact gradient, draws from a Gaussian posterior have no error from the step
+    size, and draws from other posteriors a small one. A minibatch adds noise to the gradient, whose effect vanishes
+    with the step size.
 
     Args:
         lr: Step size :math:`\alpha`. U is a sum over the whole data set, so a learning rate that suits a loss averaged
             over N rows is N times as large: ``lr=0.01 / num_data``. As in SGD with momentum, the point moves about
             :math:`\alpha / (1 - \beta)` along a steady gradient.
-        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. With 0 it is Langevin
-            dynamics.
+        momentum: Share :math:`\beta` of the velocity that a step keeps, at least 0 and below 1. With 0 the sampler is
+            Langevin dynamics.
         temperature: Temperature T; the draws follow the T-th root of the posterior. 1 is the posterior.
 
     References:
@@ -126,9 +126,9 @@ def _check_settings(sampler: SGLD | SGHMC) -> None:
 
 
 class ChainOptimizer(SkippingOptimizer):
-    """A chain in the form of an optimizer, so that a step of SVI on a point makes a step of the chain.
+    """A chain in the form of an optimizer, so that an SVI step on a point is a step of the chain.
 
-    `record` is called with the number of each step after it. Of several processes, the noise is that of process 0.
+    `record` is called with the number of each step after it. With several processes, all use the noise of process 0.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ChainOptimizer(SkippingOptimizer):
         record: Callable[[int], None],
         processes: Processes,
     ) -> None:
-        # Fits that go on from a file are compared by these settings. The step size of the history is `lr`.
+        # Resumed fits are compared by these settings. The history records `lr` as the step size.
         settings = {"lr": sampler.lr, "sampler": repr(sampler), "steps": repr(steps), "num_steps": num_steps}
         super().__init__(parameters, settings)
         self._sampler, self._steps, self._num_steps, self._record = sampler, steps, num_steps, record
@@ -178,6 +178,6 @@ class ChainOptimizer(SkippingOptimizer):
         return {**super().state_dict(), "count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         self._count = state_dict["count"]
         super().load_state_dict({key: value for key, value in state_dict.items() if key != "count"})

@@ -1,4 +1,4 @@
-"""The draws that chains keep, and the room for them: memory, or a file that says which run it is of."""
+"""The draws that chains keep, and their storage: memory, or a file that identifies its run."""
 
 import json
 import os
@@ -23,12 +23,12 @@ from ..joint import Layout
 from ._plans import StepSizes
 
 KIND, NAME = "draws", "draws"
-"""What the header of a file says that it is, and the name of its one tensor."""
+"""Format name in the header of a file, and the name of its one tensor."""
 
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 ALIGNMENT = 64
-"""The header has a multiple of so many bytes, as safetensors writes it, so that the numbers are aligned."""
+"""The header's length is a multiple of this many bytes, as in safetensors, so that the numbers are aligned."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class Header:
 
 
 class Store:
-    """The draws of all chains, shape (K, S, P), in memory or in a file that is mapped into memory.
+    """The draws of all chains, shape (K, S, P), in memory or in a memory-mapped file.
 
-    The file is one of safetensors, with a header that holds the identifier of the run. It is made, or opened for
-    writing, when the first draw is kept: by then every other check has passed. Only a resumed run may find it there.
+    The file is a safetensors file, with a header that holds the identifier of the run. It is created, or opened for
+    writing, when the first draw is kept: by then every other check has passed. Only a resumed run may find an existing
+        file.
     """
 
     def __init__(self, path: str | Path | None, shape: tuple[int, int, int], like: Tensor, *, is_resumed: bool) -> None:
@@ -59,7 +60,7 @@ class Store:
             raise FileNotFoundError(f"`store` must lie in a folder that exists, got {path}; make the folder first.")
 
     def _checked(self, path: Path, *, is_resumed: bool) -> Header:
-        """The header of the file that is there already."""
+        """The header of the existing file."""
         if not is_resumed:
             raise FileExistsError(f"`store` must be a new file, but {path} exists; choose another path or remove it.")
         found, expected = read_header(path), DTYPES[self._like.dtype]
@@ -73,12 +74,12 @@ class Store:
 
     @property
     def run(self) -> str:
-        """Identifier of the run; that of a new run is random."""
+        """Identifier of the run, random for a new run."""
         self._run = self._run or uuid.uuid4().hex
         return self._run
 
     def join(self, run: str) -> None:
-        """Go on with the run of a checkpoint, which must be that of the file and of the chains before this one."""
+        """Continue the run of a checkpoint, which must be the run of the file and of the earlier chains."""
         if self._found is not None and self._found.run != run:
             raise ValueError(
                 f"`store` holds draws of another run than `resume`, got {self._path}; pass the file of that run, or "
@@ -91,7 +92,7 @@ class Store:
         self._run = run
 
     def draws(self) -> Tensor:
-        """The draws, shape (K, S, P); the first call makes the file, or opens it."""
+        """The draws, shape (K, S, P); the first call creates or opens the file."""
         if self._draws is None:
             self._draws = self._like.new_zeros(self._shape) if self._path is None else self._mapped(self._path)
         return self._draws
@@ -112,14 +113,14 @@ class Store:
         about = {"format": FORMAT, "kind": KIND, "run": self.run}
         text = json.dumps({"__metadata__": about, NAME: tensor}).encode()
         text += b" " * (-(8 + len(text)) % ALIGNMENT)
-        with path.open("xb") as file:  # fails if another program has made it by now
+        with path.open("xb") as file:  # fails if another program has created it meanwhile
             self._is_made = True
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + size)
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """A context that removes the file if it fails, and if it was made there: checkpoints hold all draws too."""
+        """A context that, if it fails, removes a file that it created: checkpoints hold all draws too."""
         try:
             yield
         except BaseException:
@@ -129,7 +130,7 @@ class Store:
 
 
 def require_other_file(store: str | Path | None, name: str, path: Path | None) -> None:
-    """Raise if the file of draws is that which another argument names."""
+    """Raise if the file of draws is also named by another argument."""
     if store is not None and path is not None and path.resolve() == _checks.path("store", store).resolve():
         raise ValueError(f"`store` must be another file than `{name}`, got {path} for both; choose another.")
 
@@ -151,7 +152,7 @@ def read_header(path: Path) -> Header:
 
 @dataclass(frozen=True)
 class ChainState:
-    """What a checkpoint says of a chain that keeps S draws: those so far, ``{site: shape (number so far, *event)}``."""
+    """Record of a chain in a checkpoint: the draws so far, ``{site: shape (number so far, *event)}``, of S in total."""
 
     run: str
     num_samples: int
@@ -159,7 +160,7 @@ class ChainState:
 
 
 def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
-    """Numbers of the steps after which a draw is kept, evenly spaced over those at which a chain samples."""
+    """Numbers of the steps after which a draw is kept, evenly spaced over a chain's sampling steps."""
     sampling = [step for step in range(num_steps) if steps.stage(step, num_steps).is_sampling]
     if len(sampling) < num_samples:
         raise ValueError(
@@ -170,18 +171,18 @@ def kept_steps(steps: StepSizes, num_steps: int, num_samples: int) -> list[int]:
 
 
 class Record:
-    """The draws of one chain; it is a callback of a fit with a state, so that checkpoints hold the draws."""
+    """The draws of one chain; a fit's callback with a state, so that checkpoints hold the draws."""
 
     def __init__(self, point: DeltaGuide, store: Store, chain: int, layout: Layout, kept_steps: list[int]) -> None:
         self._point, self._store, self._chain, self._layout = point, store, chain, layout
         self._kept, self._num_kept = kept_steps, 0
 
     def _draws(self) -> dict[str, Tensor]:
-        """The room for the chain's draws, ``{site: shape (S, *event)}``."""
+        """Storage for the chain's draws, ``{site: shape (S, *event)}``."""
         return self._layout.views(self._store.draws()[self._chain])
 
     def keep(self, step: int) -> None:
-        """Keep the point if this step, which was just made, is one of those."""
+        """Keep the point if a draw is due after the step that was just made."""
         if self._num_kept < len(self._kept) and step == self._kept[self._num_kept]:
             draws = self._draws()
             for name, value in self._point.locations().items():
@@ -192,13 +193,13 @@ class Record:
         """Do nothing at the end of an epoch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The draws so far, and the run they belong to."""
+        """The draws so far, and their run."""
         draws = self._draws() if self._num_kept else {}
         kept = {name: values[: self._num_kept].clone() for name, values in draws.items()}
         return {"run": self._store.run, "num_samples": len(self._kept), "draws": kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from what :meth:`state_dict` returned."""
         state = record(ChainState, state_dict, "draws of a chain")
         if state.num_samples != len(self._kept):
             raise ValueError(

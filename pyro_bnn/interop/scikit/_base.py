@@ -1,4 +1,4 @@
-"""What both estimators share: checks of tables, standard units, the network, the fit, and predictions."""
+"""Code that both estimators share: checks of tables, standard units, the network, the fit, and predictions."""
 
 import copy
 import secrets
@@ -31,22 +31,22 @@ from ...scores.uncertainty import MixtureDensityPrediction, Prediction, Regressi
 from ._methods import ACTIVATIONS, METHODS, WITHOUT_VALIDATION, Settings, Task
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
-"""What methods by name fit if the settings do not say; heuristic, chosen for NUTS on validation rows of UCI tables
-(docs/results). Under this prior a network of tanh units takes functions of about twice the targets' scale, bent several
-times over the data."""
+"""Heuristic: defaults for all methods with a named fit, chosen for NUTS on validation rows of UCI tables
+(docs/results). Under this prior a network of tanh units represents functions of about twice the targets' scale that
+bend several times over the data."""
 
 DTYPE = torch.float64
-"""Tables are small, numpy's numbers are of this type, and Markov chains need it."""
+"""Tables are small, NumPy's numbers have this type, and Markov chains need its precision."""
 
 REMEDY = "Raise `max_iter`, or `learning_rate` if the ELBO rises steadily."
-"""What to do about a fit without a plateau, in the estimators' arguments."""
+"""Remedy for a fit without a plateau, in terms of the estimators' arguments."""
 
 NUM_SAMPLES, MOST_STORED = 100, 800
-"""Heuristic: weight draws of a prediction unless `num_samples` says how many, and those of chains, whose draws are
-stored and hold several modes."""
+"""Heuristic: default number of weight draws in a prediction, and the default for chains, whose draws are stored and
+cover several modes."""
 
 LARGEST_SEED = 2**31 - 1
-"""Seeds are drawn below this number, as scikit-learn's are."""
+"""Upper end of the range of drawn seeds, as in scikit-learn."""
 
 Self = TypeVar("Self", bound="BNNEstimator")
 P = TypeVar("P", bound=Prediction)
@@ -62,7 +62,7 @@ class BNNEstimator(Settings):
 
     @staticmethod
     def _weights(sample_weight: Any, num_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows of a weight above 0, and their weights or None."""
+        """Rows with a weight above 0, and their weights or None."""
         if sample_weight is None:
             return np.arange(num_rows), None
         weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
@@ -79,7 +79,7 @@ class BNNEstimator(Settings):
         return rows, weights[rows]
 
     def _designs(self, choices: Sequence[Design], default: str, likelihood: str | None = None) -> list[Design]:
-        """The designs that the settings leave open: one, with the default likelihood, unless `method` is "auto"."""
+        """The designs that fit the settings: only one, with the default likelihood, unless `method` is "auto"."""
         if not isinstance(self.method, str) or self.method not in METHODS:
             raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {self.method!r}.")
         hidden, activation = self.hidden_layer_sizes, self.activation
@@ -108,7 +108,7 @@ class BNNEstimator(Settings):
         num_targets: int,
         classes: np.ndarray | None = None,
     ) -> Self:
-        """Fit to rows of standardised targets, shape (N, O), or to classes, shape (N,), which validation rows share."""
+        """Fit to rows with standardised targets, shape (N, O), or classes, shape (N,), as in `validation`."""
         if self.method != "svi" and self.kl_weight != 1:
             raise ValueError(
                 f'`kl_weight` must be 1 for methods other than "svi", got {self.kl_weight!r}; leave it out.'
@@ -144,7 +144,7 @@ class BNNEstimator(Settings):
 
     def _drawn_seed(self) -> int:
         if self.random_state is None:
-            return secrets.randbelow(LARGEST_SEED)  # numpy's global generator stays as it was
+            return secrets.randbelow(LARGEST_SEED)  # numpy's global generator is not changed
         return int(check_random_state(self.random_state).randint(LARGEST_SEED))
 
     def _split(self, num_rows: int, classes: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -157,7 +157,7 @@ class BNNEstimator(Settings):
         return np.sort(train), np.sort(held_out)
 
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
-        """The prediction of a table, always with the same draws."""
+        """The prediction of a table; repeated calls use the same draws."""
         check_is_fitted(self)
         inputs = torch.tensor(validate_data(self, X, dtype=np.float64, reset=False), dtype=DTYPE)
         stored = self.posterior_.num_stored
@@ -178,13 +178,13 @@ class BNNEstimator(Settings):
 
 
 def standard_units(values: Tensor, weights: np.ndarray | None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column, which is 1 for a constant one, over rows with weights or without."""
+    """Mean and standard deviation (1 if constant) of each column, with row weights if given."""
     scaler = StandardScaler().fit(values.numpy(), sample_weight=weights)
     return torch.from_numpy(scaler.mean_).to(values), torch.from_numpy(scaler.scale_).to(values)
 
 
 def in_units(prediction: RegressionPrediction, mean: Tensor, scale: Tensor) -> RegressionPrediction:
-    """A prediction of standardised targets as one of mean + scale * standardised; both have the shape (O,)."""
+    """A prediction of standardised targets, converted to mean + scale * standardised; both have the shape (O,)."""
     variance = scale.square()
     changed: dict[str, Any] = {"mean": mean + scale * prediction.mean, "aleatoric": variance * prediction.aleatoric}
     if prediction.variance_of_means is not None:

@@ -20,18 +20,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(eq=False, repr=False)
 class BNNClassifier(ClassifierMixin, BNNEstimator):
-    r"""A Bayesian neural network that tells classes of table rows, as an estimator of scikit-learn.
+    r"""A Bayesian neural network that classifies rows of a table, as a scikit-learn estimator.
 
-    Inputs are standardised inside. The network is an MLP whose weights have a prior. The parameters are those of
-    :class:`BNNRegressor`, which also says which method to take, without `likelihood`. `early_stopping` leaves out the
-    same share of the rows of each class.
+    Inputs are standardised internally. The network is an MLP whose weights have a prior. The parameters are those of
+    :class:`BNNRegressor` without `likelihood`; its description says when to choose which method. `early_stopping` holds
+    out the same share of the rows of each class.
 
     Attributes:
         classes_: The labels, sorted, shape (C,).
         model_: The fitted :class:`~pyro_bnn.BayesianModel`.
         posterior_: Its :class:`~pyro_bnn.Posterior`.
         status_: How the fit ended and, if there is trouble, what to try.
-        n_iter_: Number of epochs; of draws for ``"nuts"``.
+        n_iter_: Number of epochs; for ``"nuts"`` the number of draws.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
     """
@@ -45,7 +45,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
             X: Inputs, shape (N, D): an array, a list of rows or a data frame of numbers.
             y: Labels, shape (N,): numbers or texts.
             sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
-                weight 0 is left out. None weights all alike.
+                weight 0 is left out. None gives all rows the same weight.
 
         Returns:
             The estimator.
@@ -71,7 +71,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         return self._fit(x[rows], y_all, weights, designs, likelihoods, num_classes, indices)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The label of largest probability of each row, shape (N,)."""
+        """The most probable label of each row, shape (N,)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 

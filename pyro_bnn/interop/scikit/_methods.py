@@ -1,4 +1,4 @@
-"""Ways to infer, by name. A new one is a function of a task, and one line in `METHODS`."""
+"""Inference methods, by name. To add one, write a function of a task, and one line in `METHODS`."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,28 +22,31 @@ from ...modelling.model import BayesianModel
 from ...modelling.priors import Prior
 
 INIT = NetworkInit(0.02)
-"""First scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`; NUTS starts its chains from these."""
+"""First scales of the weights' Gaussians, as in :func:`~pyro_bnn.fit`; NUTS draws the starts of its chains from
+these."""
 
 DRAWS = 200
-"""Heuristic: draws of each chain of NUTS, after as many of warm-up."""
+"""Heuristic: number of draws of each NUTS chain, after as many of warm-up."""
 
 TREE_DEPTH = 6
-"""Heuristic: largest depth of NUTS's trees, 63 leapfrog steps."""
+"""Heuristic: largest depth of NUTS's trees, which allows 63 leapfrog steps."""
 
 MODE_WARMUP = 600
-"""Heuristic: draws of ten steps with which each chain of MCLMC warms up, from its mode."""
+"""Heuristic: number of warm-up draws, of ten steps each, of a MCLMC chain that starts at its mode."""
 
 MOST_FULL = 1000
-"""Heuristic: weights up to which Laplace's method takes the covariance of all of them, whose search for the largest
-evidence factorises a matrix of this size some dozen times. In larger networks those of the last layer are random."""
+"""Heuristic: largest number of weights for which Laplace's method uses the full covariance; its search for the largest
+evidence factorises a matrix of this size some dozen times. In larger networks only the weights of the last layer are
+random."""
 
 SEED_STEP = 1_000_003
-"""Distance of the seeds of an ensemble's members: a prime number, so that seeds one apart do not share a member."""
+"""Distance of the seeds of an ensemble's members: a prime number, so that two estimators with neighbouring seeds share
+no member."""
 
 
 @dataclass(eq=False, repr=False)
 class Settings(BaseEstimator):
-    """The parameters that both estimators have; :class:`BNNRegressor` says what they mean."""
+    """The parameters of both estimators; :class:`BNNRegressor` describes them."""
 
     hidden_layer_sizes: Sequence[int] | int | None = None
     _: KW_ONLY
@@ -71,22 +74,22 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-"""Activations by the names that scikit-learn's own networks have, and two more."""
+"""Activations by the names in scikit-learn's own networks, and two more."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a method is to do."""
+    """The task of a method."""
 
     settings: Settings
-    designs: Sequence[Design]  # networks, priors and likelihoods that the settings leave open; the first is the default
+    designs: Sequence[Design]  # those that the settings leave open; the first is the default
     build: Callable[[Design, int, int], BayesianModel]  # from a seed of the first weights and a number of rows
     data: tuple[Tensor, Tensor]  # inputs, shape (N, D), and targets, with their weights if there are any
-    validation: tuple[Tensor, Tensor] | None  # the same of rows for early stopping
+    validation: tuple[Tensor, Tensor] | None  # the same for early-stopping rows
     seed: int
 
     def make_model(self, seed: int) -> BayesianModel:
-        """The model of the default design, whose network has its first weights from a seed."""
+        """The model of the default design; a seed determines its network's first weights."""
         return self.build(self.designs[0], seed, len(self.data[0]))
 
 
@@ -100,7 +103,7 @@ class Fitted:
 
 
 def auto(task: Task) -> Fitted:
-    """The design that predicts held-out rows best, by an ensemble of modes that chains explore; else `svi`."""
+    """The design that predicts held-out rows best, as an ensemble of explored modes; else `svi`."""
     settings = task.settings
     candidates = {str(design): functools.partial(task.build, design, task.seed) for design in task.designs}
     try:
@@ -138,7 +141,7 @@ def ensemble(task: Task) -> Fitted:
 
 
 def laplace(task: Task) -> Fitted:
-    """A Gaussian around a point estimate, whose predictions are those of the network that is linear in its weights."""
+    """A Gaussian around a point estimate; its predictions use the network linearised in its weights."""
     model = task.make_model(task.seed)
     if isinstance(model.likelihood, MixtureDensityLikelihood):
         raise ValueError(
@@ -163,7 +166,7 @@ def nuts(task: Task) -> Fitted:
     """Markov chains of exact draws, by the No-U-Turn sampler."""
     model = task.make_model(task.seed)
     draws = DRAWS if task.settings.max_iter is None else task.settings.max_iter
-    with silent_fits():  # the estimator warns by the status, as of all methods
+    with silent_fits():  # the estimator warns according to the status, as for all methods
         posterior = fit_nuts(
             model,
             task.data,
@@ -218,7 +221,7 @@ def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl
 
 
 WITHOUT_VALIDATION = frozenset({"auto", "nuts", "mclmc"})
-"""Methods that have no use for rows that are set aside, and so get them all."""
+"""Methods that do not use held-out rows, and so are fitted to all rows."""
 
 METHODS: dict[str, Callable[[Task], Fitted]] = {
     "auto": auto,

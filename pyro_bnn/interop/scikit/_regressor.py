@@ -19,64 +19,67 @@ from ._base import DTYPE, BNNEstimator, in_units, standard_units
 Floats = NDArray[np.float64]
 
 FEW_VALUES = 20
-"""Heuristic: targets of so few different values get the same noise everywhere. A network that learns where the noise is
-small finds a density without bound where equal targets meet, and is wrong with great certainty elsewhere."""
+"""Heuristic: targets with at most this many distinct values get the same noise everywhere. A network that learns where
+the noise is small finds an unbounded density where equal targets meet, and is confidently wrong elsewhere."""
 
 
 @dataclass(eq=False, repr=False)
 class BNNRegressor(RegressorMixin, BNNEstimator):
-    r"""A Bayesian neural network for tables of numbers, as an estimator of scikit-learn.
+    r"""A Bayesian neural network for regression on tables, as a scikit-learn estimator.
 
-    Inputs and targets are standardised inside. The network is an MLP whose weights have a prior, and so has the scale
-    of the noise. Several targets share the network; each has noise of its own.
+    Inputs and targets are standardised internally. The network is an MLP; its weights and the noise scale have priors.
+    Several targets share the network; each has its own noise.
 
-    Which `method`? ``"auto"``, the default, chooses. It holds out some rows, compares five networks with their priors
-    and noise on them, and fits the best one to all rows as ``"mclmc"`` does, for as long as `time_limit` allows. What
-    you set yourself is not chosen. With too many rows for that, or without a C compiler, it is ``"svi"``, and `status_`
-    says why. The others fit one network, by default of 20 tanh units:
+    Which `method`? ``"auto"``, the default, chooses the design and the length of the fit. It holds out some rows,
+    compares five networks with their priors and noise on them, and fits the best one to all rows as ``"mclmc"`` does,
+    for as long as `time_limit` allows. It keeps the settings that you give. If there are too many rows, or no C
+    compiler, it uses ``"svi"`` instead, and `status_` says why. The other methods fit one network, by default of 20
+    tanh units:
 
-    ``"svi"`` is one Gaussian for each weight, fast, for any number of rows. ``"nuts"`` draws from the exact posterior,
-    in time that grows with the rows: for up to some thousand. ``"mclmc"`` trains `num_members` networks and lets a
-    Markov chain explore the mode of each: best where the modes of the posterior differ, above all with two or more
-    hidden layers, at several times the cost. ``"ensemble"`` is several point estimates, good where the target is nearly
-    without noise. ``"laplace"`` is a Gaussian around one point estimate, for any number of rows; above 1000 weights, of
-    the last layer only. It predicts with the network that is linear in its weights there, and chooses the noise, and a
-    prior that you do not name, by the evidence. It takes Gaussian priors, and all likelihoods but mixtures.
+    ``"svi"`` fits one Gaussian for each weight; it is fast, for any number of rows. ``"nuts"`` draws from the exact
+    posterior, in time that grows with the rows: use it for up to some thousand. ``"mclmc"`` trains `num_members`
+    networks and lets a Markov chain explore the mode of each: best where the modes of the posterior differ, above all
+    with two or more hidden layers, at several times the cost. ``"ensemble"`` fits several point estimates, good where
+    the target is nearly without noise. ``"laplace"`` fits a Gaussian around one point estimate, for any number of rows,
+    over all weights if they are at most 1000, otherwise over those of the last layer. It predicts with the network
+    linearised in its weights there. It chooses the noise by the evidence, and also the prior, unless you name one. It
+    accepts Gaussian priors, and all likelihoods except mixtures.
 
     Args:
-        hidden_layer_sizes: Number of units of each hidden layer; a number is one layer. None lets ``"auto"`` choose,
-            and is 20 for the others; likewise for `likelihood`, `activation` and `prior`.
-        method: How to infer: ``"auto"``, ``"svi"``, ``"nuts"``, ``"mclmc"``, ``"laplace"`` or ``"ensemble"``.
+        hidden_layer_sizes: Number of units of each hidden layer; a single number means one layer. None lets ``"auto"``
+            choose, and means 20 for the other methods; None also lets it choose `likelihood`, `activation` and `prior`.
+        method: The inference method: ``"auto"``, ``"svi"``, ``"nuts"``, ``"mclmc"``, ``"laplace"`` or ``"ensemble"``.
         likelihood: Distribution of a target given the network, by name: ``"gaussian"`` with the same noise for all
             rows, ``"gaussian:SCALE"`` with a known noise scale in standard units, ``"heteroscedastic"`` with noise that
             depends on the inputs, ``"mixture:COMPONENTS"``, or ``"poisson"`` for counts.
         activation: Activation after each hidden layer: ``"relu"``, ``"tanh"``, ``"logistic"``, ``"silu"`` or
             ``"gelu"``, or a function that makes one.
         prior: Prior of the weights; None is a Gaussian whose variance is inverse to the number of a unit's inputs.
-        time_limit: Seconds that ``"auto"`` may take on the threads that torch has, besides compiling; the result then
-            depends on how fast the machine is. None is about a minute of processor time for a thousand rows, and from
-            20 seconds to 5 minutes, by lengths that are the same on every machine.
-        max_iter: Limit of epochs; None takes that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, after as many of warm-up; None is 200, for
-            ``"mclmc"`` after 600 of warm-up. For ``"auto"`` it limits both numbers.
-        batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains have none.
+        time_limit: Seconds that ``"auto"`` may take on torch's threads, besides compiling; the result then depends on
+            the speed of the machine. None takes about a minute of processor time for a thousand rows, and between 20
+            seconds and 5 minutes in all, by lengths that are the same on every machine.
+        max_iter: Limit of epochs; None uses that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
+            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain: after as many warm-up draws for ``"nuts"``,
+            after 600 for ``"mclmc"``; None is 200. For ``"auto"`` it limits both numbers.
+        batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: First learning rate of Adam.
-        early_stopping: Whether to leave out rows, and keep the epoch that predicts them best. Markov chains use all.
-        validation_fraction: Share of the rows that are left out by `early_stopping`.
-        kl_weight: Weight of the KL divergence of ``"svi"``. With 1 it is the bound itself; less follows the data more
-            closely, with narrower weights.
-        num_samples: Number of weight draws of a prediction; None is 100, or 800 of those that chains have stored.
+        early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains use all
+            rows.
+        validation_fraction: Share of the rows that `early_stopping` holds out.
+        kl_weight: Weight of the KL divergence of ``"svi"``. With 1 the fit maximises the ELBO; less follows the data
+            more closely, with narrower weights.
+        num_samples: Number of weight draws of a prediction; None is 100, or 800 for chains, whose draws are stored.
         num_members: Number of members of ``"ensemble"``, and of chains of ``"mclmc"``.
         num_chains: Number of chains of ``"nuts"``.
         random_state: Seed, or numpy generator, of everything random, predictions included; None draws a seed at each
-            fit and leaves numpy's global generator as it was.
+            fit, and numpy's global generator is not changed.
         verbose: Whether to show a progress bar.
 
     Attributes:
         model_: The fitted :class:`~pyro_bnn.BayesianModel`, for targets in standard units.
         posterior_: Its :class:`~pyro_bnn.Posterior`.
         status_: How the fit ended and, if there is trouble, what to try.
-        n_iter_: Number of epochs; of draws for ``"nuts"`` and ``"mclmc"``.
+        n_iter_: Number of epochs; for ``"nuts"`` and ``"mclmc"`` the number of draws.
         n_features_in_: Number of columns of X.
         feature_names_in_: Names of the columns, if X was a data frame.
 
@@ -97,7 +100,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             X: Inputs, shape (N, D): an array, a list of rows or a data frame of numbers.
             y: Targets, shape (N,) or (N, O).
             sample_weight: Weight of each row, shape (N,): a row of weight 2 counts as the same row twice, and one of
-                weight 0 is left out. None weights all alike.
+                weight 0 is left out. None gives all rows the same weight.
 
         Returns:
             The estimator.
@@ -123,7 +126,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             raise ValueError(
                 f"`likelihood` must be one of numbers or counts, got {self.likelihood!r}; use a BNNClassifier."
             )
-        if "gaussian" in likelihoods and num_targets > 1:  # a noise scale for each target
+        if "gaussian" in likelihoods and num_targets > 1:  # one noise scale for each target
             scales = dist.LogNormal(*NOISE_PRIOR).expand([num_targets]).to_event(1)
             likelihoods["gaussian"] = GaussianLikelihood(scales)
         if kind == "counts":
@@ -141,18 +144,18 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
 
         Args:
             X: Inputs, shape (N, D).
-            return_std: Whether to return the standard deviations too: of the noise and the uncertainty of the weights
-                together.
+            return_std: Whether to return the standard deviations too; they include noise and uncertainty about the
+                weights.
 
         Returns:
-            The means, in the shape that the targets of :meth:`fit` have; with `return_std` a pair.
+            The means, in the shape of the targets given to :meth:`fit`; with `return_std` a pair.
         """
         prediction = self._in_units(X, keep_draws=False)
         mean = self._shaped(prediction.mean)
         return (mean, self._shaped(prediction.total.sqrt())) if return_std else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.95) -> Floats:
-        """Intervals that contain an observation with a given probability, with as much left out below as above.
+        """Intervals that contain an observation with a given probability; both tails have equal probability.
 
         Args:
             X: Inputs, shape (N, D).

@@ -1,4 +1,4 @@
-"""The random parameters of a network, chosen by `where` and `exclude`; warnings about globs that leave some out."""
+"""The random parameters of a network, chosen by `where` and `exclude`; warnings about globs that miss similar ones."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ class SelectionWarning(UserWarning):
 def make_random(
     net: nn.Module, where: object, exclude: object, declared: Iterable[str], *, stacklevel: int
 ) -> dict[str, list[str]]:
-    """Turn the selected parameters of a network into buffers, to which drawn values can be given; rest frozen parts.
+    """Turn selected parameters of a network into buffers for drawn values; put frozen parts into eval mode.
 
     Returns the selected sites, in the order of the network, with all paths of each site's parameter. The buffers of
-    `declared`, which are random in any case, come last.
+    `declared`, which are always random, come last.
     """
     parameters = owned(net, net.named_parameters(remove_duplicate=False))
     places = dict(net.named_buffers(remove_duplicate=False))
@@ -67,7 +67,7 @@ def _chosen(parameters: list[Owned], fixed: list[Owned], where: object, exclude:
 
 
 def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules) -> tuple[str, ...]:
-    """Sites of the random parameters that some rules select; in `net` these parameters are now buffers."""
+    """Sites of the random parameters that some rules select; in `net` these parameters are already buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     found = owned(net, ((path, net.get_buffer(path)) for path in sites))
     parameters = [replace(one, site=site) for one, site in zip(found, sites.values(), strict=True)]
@@ -80,16 +80,16 @@ def sites_among(net: nn.Module, paths: Mapping[str, Sequence[str]], where: Rules
 def _warn_of_a_part(
     argument: str, glob: str, parameters: Sequence[Owned], inside: set[str], outside: str, stacklevel: int
 ) -> None:
-    """Warn if a glob leaves out parameters of the same kind, in the same block, as those that it chooses.
+    """Warn if a glob misses parameters of the same kind, in the same block, as those that it chooses.
 
-    The glob must have a wildcard in the name of the layer: one that spells it, as ``net.fc.*`` or ``**.conv1.weight``,
-    means what it says. The blocks are what the glob says in front of that name.
+    The glob must have a wildcard in the layer's name: a glob that spells the name, such as ``net.fc.*`` or
+    ``**.conv1.weight``, is meant literally. The blocks are the part of the glob in front of that name.
     """
-    *block, layer, leaf = ["", "", *glob.split(".")]  # also of a glob with one component
+    *block, layer, leaf = ["", "", *glob.split(".")]  # also for a glob with one component
     if leaf == "**" or not ("*" in layer or "?" in layer):
         return
     block = block[2:]
-    depth = block.index("**") if "**" in block else len(block)  # beyond `**` a block may lie at any depth
+    depth = block.index("**") if "**" in block else len(block)  # after `**` a block may lie at any depth
 
     def place(parameter: Owned) -> tuple[str, str]:
         return ".".join(parameter.name.split(".")[:depth]), parameter.kind
@@ -112,7 +112,7 @@ def _warn_of_a_part(
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
-    """A list of names, of which only the first are said."""
+    """A list of names as text, of which only the first are shown."""
     names = list(names)
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

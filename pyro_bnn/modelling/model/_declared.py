@@ -1,4 +1,4 @@
-"""Random weights that a network of Pyro's modules declares by `PyroSample`; they have priors of their own."""
+"""Random weights that a network of Pyro modules declares by `PyroSample`; they have their own priors."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ Statement = TorchDistributionMixin | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class DeclaredPrior(WeightPrior):
-    """The prior that a `PyroSample` gives."""
+    """The prior given by a `PyroSample`."""
 
     statement: Statement
     sites: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class DeclaredPrior(WeightPrior):
     def given(
         self, values: Mapping[str, Tensor], name: str, parameter: Tensor, module: nn.Module
     ) -> TorchDistributionMixin:
-        """See :meth:`WeightPrior.given`; `module` is the one that declares it."""
+        """See :meth:`WeightPrior.given`; `module` is the declaring module."""
         if isinstance(self.statement, TorchDistributionMixin):
             return _whole(self.statement, parameter)
         given = {path: values[site] for site, path in self.sites.items()}
@@ -56,12 +56,12 @@ class DeclaredPrior(WeightPrior):
 
     def _evaluated(self, given: Mapping[str, Tensor], parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         statement: Any = self.statement
-        with swapped(module, given), pyro.validation_enabled(not given):  # a sampler may come to impossible values
+        with swapped(module, given), pyro.validation_enabled(not given):  # a sampler may reach impossible values
             return _whole(statement(module), parameter)
 
 
 class _Stacked(TorchDistribution):
-    """A batch, of shape `lead`, of distributions of one kind: one for each draw of the values they depend on."""
+    """A batch, of shape `lead`, of distributions of one kind: one for each draw of the values that they depend on."""
 
     arg_constraints = {}  # noqa: RUF012  # torch's own convention
 
@@ -100,17 +100,17 @@ class _Stacked(TorchDistribution):
 
 
 def _whole(prior: Any, parameter: Tensor) -> TorchDistributionMixin:
-    """The distribution as that of one variable, on the device and in the dtype of its parameter."""
+    """The distribution as a single variable, on the device and in the dtype of its parameter."""
     moved: Any = move_distribution(prior, parameter)
     return moved.to_event(len(moved.batch_shape))
 
 
 def take_declared(net: nn.Module) -> dict[str, Statement]:
-    """Turn every `PyroSample` of a network into a buffer with a first value, in the place that it has.
+    """Replace every `PyroSample` of a network by a buffer with a first value.
 
-    The first values are medians of a few draws, from torch's generators as they are, which are then left so. Afterwards
-    no module of the network uses Pyro. A `PyroSample` that is a tensor, computed from others, stays. What declares each
-    new buffer is returned by path, in an order in which each depends only on those before it.
+    The first values are medians of a few draws; torch's generators are left as they were. Afterwards no module of the
+    network uses Pyro. A `PyroSample` that is a tensor computed from others stays. Returns the declaration of each new
+    buffer by path, in an order in which each depends only on earlier ones.
     """
     modules = [(path, module) for path, module in net.named_modules() if isinstance(module, PyroModule)]
     for path, module in modules:
@@ -186,7 +186,7 @@ class _AtMedians(Messenger):
 def declared_priors(
     net: nn.Module, statements: Mapping[str, Statement], paths: Mapping[str, list[str]]
 ) -> dict[str, DeclaredPrior]:
-    """The priors of declared variables by site, with what each depends on; random parameters are buffers by now."""
+    """The priors of declared variables by site, with their dependencies; random parameters are already buffers."""
     sites = {path: site for site, its_paths in paths.items() for path in its_paths}
     return {sites[path]: _declared_prior(net, path, statement, sites) for path, statement in statements.items()}
 
@@ -204,7 +204,7 @@ def _declared_prior(net: nn.Module, path: str, statement: Statement, sites: Mapp
 
 
 class _Used(TorchFunctionMode):
-    """A context that remembers, by `id`, the tensors that functions of torch get."""
+    """A context that remembers, by `id`, the tensors passed to torch functions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,12 +50,12 @@ def require_values(values: Mapping[str, Tensor], names: Iterable[str]) -> None:
 
 
 def check_shapes(likelihood: Likelihood, observed: Sequence[int], x: Inputs, y: Tensor) -> None:
-    """Raise unless y is on the device of x and has the shape of targets for observed values of shape `observed`."""
+    """Raise unless y is on the device of x and its shape suits observed values of shape `observed`."""
     are_dense = _is_dense(x) and _is_dense(y)
     expected = likelihood.target_shape(observed)
     device = (x if isinstance(x, Tensor) else leaves(x)[0]).device
     if are_dense and (tuple(y.shape), y.device, len(y)) == (tuple(expected), device, len(x)):
-        return  # at once, since this is done at every step
+        return  # fast, since it runs at every step
     _checks.kind("y", y, Tensor, "a tensor")
     if y.device != device:
         raise ValueError(f"`y` is on {y.device} but `x` is on {device}; call `y.to({str(device)!r})`.")

@@ -1,4 +1,4 @@
-"""The latent variables of a model: the random parameters of its network, their priors, and where both are kept."""
+"""The latent variables of a model: the random parameters of its network, their priors, and how both are stored."""
 
 from collections.abc import Mapping
 from typing import Generic
@@ -35,7 +35,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             allow_local_mode(module)
         own = private_copy(net)
         statements = take_declared(own)
-        nn.Module.add_module(self, "net", own)  # the method of `PyroModule` would make its attributes Pyro's again
+        nn.Module.add_module(self, "net", own)  # `PyroModule`'s method would bring back Pyro attributes
         self.likelihood = likelihood
         _functional.refresh_recurrent_weights(own)
         self._paths = make_random(own, where, exclude, statements, stacklevel=3)
@@ -58,7 +58,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def network(self) -> nn.Module:
         """The model's own copy of the network, in which random parameters are buffers with their initial values.
 
-        Read inside a call, ``model.net`` would put parameters into Pyro's global store; this property does not.
+        Inside a call, reading ``model.net`` would put parameters into Pyro's global store; this property does not.
         """
         net = self._modules["net"]
         assert net is not None
@@ -111,7 +111,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         try:
             return self.network.get_buffer(self._paths[name][0])
         except AttributeError:
-            return first_value(self.network, name, self._paths[name])  # which says that the layer was replaced
+            return first_value(self.network, name, self._paths[name])  # it reports that the layer was replaced
 
     def prior_of(self, name: str) -> TorchDistributionMixin:
         """The prior of a site of the network, or of a parent of such a site, on the model's present device.
@@ -163,7 +163,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
         return local_param(f"prior_parameters.{path}", parameter) if self._pyro_context.active else parameter
 
     def plain_prior(self, name: str, values: Mapping[str, Tensor]) -> TorchDistributionMixin | None:
-        """The prior of any latent variable, without Pyro; None if only Pyro can tell, as for a user's own statement.
+        """The prior of any latent variable, without Pyro; None for a user's own statement.
 
         Args:
             name: The variable, one of :attr:`latent_names`.
@@ -192,7 +192,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
 
     @pyro_method
     def sample_latents(self, *args: object, **kwargs: object) -> None:
-        """A Pyro model with all sample sites of the full one except `obs`, to build guides; arguments are ignored."""
+        """A Pyro model with all sample sites except `obs`, to build guides; it ignores its arguments."""
         self._draw_weights()
         for name in self._likelihood._pyro_samples:
             getattr(self._likelihood, name)
@@ -233,13 +233,13 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
             values: ``{site: shape (*event)}``.
 
         Returns:
-            ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's.
+            ``{path: shape (*event)}``, tied weights under each path; an embedding's padding row is the network's own.
         """
         try:
             pairs = [(path, values[name]) for name, paths in self._paths.items() for path in paths]
         except (KeyError, TypeError):
             require_values(values, self._paths)
             raise
-        with EXCLUSIVE:  # another thread's draw may be in the network
+        with EXCLUSIVE:  # another thread may have put its draw into the network
             net = self.network
             return {path: _functional.as_used(net, path, value) for path, value in pairs}

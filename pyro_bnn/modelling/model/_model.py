@@ -30,11 +30,11 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     .. math:: w \sim p(w), \qquad y_n \mid w \sim p(y_n \mid f_w(x_n)), \qquad n = 1, \dots, N.
 
     The model holds a private copy of `net`; the caller's is never changed. Each parameter selected by `where` becomes
-    a `PyroSample` of the model under its site name, the module path: ``net.0.weight``. The others stay learnable
-    parameters. A parameter used under several names (tied weights) is one site. The weights are drawn outside the
-    data plate, and an observed batch of B rows is weighted by ``num_data / B``. So for every batch size the expected
-    ELBO is that of the whole data set. No indices are drawn. The weights may have leading draw axes, as in
-    `Predictive(parallel=True)` and `vectorize_particles=True`.
+    a `PyroSample` of the model under its site name, the module path: ``net.0.weight``. All other parameters stay
+    learnable. A parameter used under several names (tied weights) is one site. The weights are drawn outside the data
+    plate, and the log-likelihood of a batch of B rows is multiplied by ``num_data / B``. So for every batch size the
+    expected ELBO is that of the whole data set. The plate draws no random indices. The weights may have leading draw
+    axes, as in `Predictive(parallel=True)` and `vectorize_particles=True`.
 
     A prior may depend on latent variables of its own (:class:`~pyro_bnn.modelling.priors.HierarchicalPrior`). They are
     sites of the model, such as ``prior.0.scale``, drawn before the weights. A prior's learnable numbers are parameters.
@@ -45,8 +45,8 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     The padding row of a random embedding is a constant: the layer uses the row of `net`. The drawn row has no effect on
     the likelihood, so its posterior is its prior.
 
-    A network may be made of Pyro's modules. What it declares by `PyroSample` is a site under its module path, with the
-    distribution given there as its prior. It is drawn once per call, whatever `where` and `prior` say.
+    A network may consist of Pyro modules. Each of its `PyroSample` attributes is a site under its module path, with the
+    declared distribution as its prior. It is drawn once per call, regardless of `where` and `prior`.
 
     Args:
         net: Network that maps x of shape (N, ...), or several such inputs, to an output of shape (N, ...).
@@ -94,7 +94,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return summary_of(parts, self.num_data, self.like, self._shapes(), list(self._priors.declared))
 
     def observation(self, x: Inputs) -> TorchDistributionMixin:
-        """The distribution of the targets under weights that are drawn now; see :meth:`observation_given`."""
+        """The distribution of the targets under newly drawn weights; see :meth:`observation_given`."""
         return self._observe(x).distribution
 
     def forward(self, x: Inputs, y: Tensor | None = None) -> Tensor:
@@ -161,22 +161,22 @@ class BayesianModel(Shown, LatentVariables[P_co]):
 
         Args:
             output: Network outputs, shape ``(*draws, N, ...)``.
-            values: A value, shape ``(*draws, *event)``, of every latent variable of the likelihood at least.
+            values: A value, shape ``(*draws, *event)``, for at least every latent variable of the likelihood.
         """
         return self._likelihood_given(values)(output)
 
     @property
     def interception(self) -> Interception:
-        """Where estimators, and memories of earlier calls, enter the calls of the network."""
+        """Where estimators and memories of earlier calls intervene in the calls of the network."""
         return self._interception
 
     def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
-        """The likelihood with its own latent variables taken from the given values."""
+        """The likelihood, with its own latent variables set to the given values."""
         likelihood = self._likelihood
         return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
-        """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""
+        """Raise a `ValueError` unless y is possible as targets of x; only the first row goes through the network."""
         check_input(x, self.like)
         with torch.no_grad(), seeded(0, self.device), eval_mode(self):
             weights = {name: self.initial_value(name) for name in self._paths}
@@ -195,7 +195,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             local_param(f"{SITE_PREFIX}.{path}", parameter)
         weights = {name: self._without_data_axis(name, value) for name, value in self._draw_weights().items()}
         response = respond(self.network, self._likelihood, self._paths, weights, x, self._interception)
-        _ = response.distribution  # here: the likelihood may have Pyro statements, which belong to this call
+        _ = response.distribution  # here, since Pyro statements of the likelihood belong to this call
         return response
 
     def _respond(self, likelihood: Likelihood, values: Mapping[str, Tensor], x: Inputs) -> Response:
@@ -205,7 +205,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
         return respond(net, likelihood, self._paths, values, x, self._interception)
 
     def _without_data_axis(self, name: str, value: Tensor) -> Tensor:
-        """The value without a data axis, the 1 in the shape (S, 1, *parameter) of vectorised particles."""
+        """The value without a data axis, which vectorised particles add: the 1 in the shape (S, 1, *parameter)."""
         num_lead = value.dim() - self.initial_value(name).dim()
         return value.squeeze(num_lead - 1) if num_lead > 1 else value
 
@@ -216,7 +216,7 @@ def random_paths(model: BayesianModel) -> set[str]:
 
 
 def network_values(model: BayesianModel) -> dict[str, Tensor]:
-    """Learned parameters and buffers that the network has now, ``{"net.PATH": value}``."""
+    """Present learned parameters and buffers of the network, ``{"net.PATH": value}``."""
     random = random_paths(model)
     tensors = {**dict(model.network.named_parameters()), **dict(model.network.named_buffers())}
     return {f"{SITE_PREFIX}.{path}": value.detach() for path, value in tensors.items() if path not in random}
@@ -229,7 +229,7 @@ def own_paths(model: BayesianModel) -> dict[str, str]:
 
 
 def carried_paths(model: BayesianModel, values: Iterable[str]) -> dict[str, str]:
-    """Paths of the values in a draw that are not latent variables, by name; an unknown name is an error."""
+    """Paths of the values in a draw that are not latent variables, by name; raises for an unknown name."""
     others = [name for name in values if name not in model.latent_names]
     own = own_paths(model) if others else {}
     unknown = [name for name in others if name not in own]

@@ -1,4 +1,4 @@
-"""The model's own copy of a network: free of wrappers that hide its parameters or would not see drawn weights."""
+"""The model's own copy of a network, without wrappers that hide parameters or would ignore drawn weights."""
 
 from collections.abc import Collection
 
@@ -10,13 +10,13 @@ from ..._core import checks as _checks
 from ..._core.copies import copied as copy_of
 
 MODULE_TABLES = ("_parameters", "_modules", "_buffers")
-"""Where a module keeps what is registered."""
+"""Attributes in which a module keeps its registered parts."""
 
 
 def private_copy(net: nn.Module) -> nn.Module:
-    """A copy of a network, if weights can be given to it, with the module that was compiled in place of a compiled one.
+    """A copy of a network that can take drawn weights; for a compiled network, a copy of the original module.
 
-    A compiled module has the names of its parameters under ``_orig_mod``, and may have them as constants in its code.
+    A compiled module stores its parameters under ``_orig_mod``, and its code may contain them as constants.
     """
     _checks.kind("net", net, nn.Module, "a torch.nn.Module")
     for name, module in net.named_modules():
@@ -33,7 +33,7 @@ def private_copy(net: nn.Module) -> nn.Module:
 
 
 def _make_constants(module: nn.Module) -> None:
-    """Turn the parameters that no fit could change into buffers: whole numbers, and tensors without elements."""
+    """Turn parameters that no fit could change into buffers: whole numbers, and tensors without elements."""
     for name, value in list(module.named_parameters(recurse=False, remove_duplicate=False)):
         if not (value.is_floating_point() or value.is_complex()) or value.numel() == 0:
             delattr(module, name)
@@ -60,12 +60,12 @@ def _require_plain(name: str, module: nn.Module) -> None:
 
 
 def _require_reachable(net: nn.Module) -> None:
-    """Raise if a module keeps a parameter in a container of Python's, which would not see the drawn weights."""
+    """Raise if a module keeps a parameter in a Python container, which would not see the drawn weights."""
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     for path, module in net.named_modules():
         for attribute, value in vars(module).items():
             if attribute in MODULE_TABLES or (isinstance(module, nn.RNNBase) and attribute == "_flat_weights"):
-                continue  # recurrent layers look up their weights again
+                continue  # recurrent layers must look up their weights again
             parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
             found = [names[id(part)] for part in parts if id(part) in names]
             if found:
@@ -85,13 +85,13 @@ def _require_values(name: str, value: Tensor) -> None:
         )
     if not value.is_floating_point():
         return
-    is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask of minus infinity
+    is_weight = isinstance(value, nn.Parameter)  # a buffer may be a mask with minus infinity
     if bool(value.isnan().any()) or (is_weight and bool(value.isinf().any())):
         raise ValueError(f"`net` must have finite weights, got NaN or infinity in `{name}`; load or make it anew.")
 
 
 def rest_frozen(net: nn.Module, random: Collection[str]) -> None:
-    """Put the frozen parts of a network into eval mode, so that their running statistics stay as they are.
+    """Put the frozen parts of a network into eval mode, so that their running statistics do not change.
 
     A part is frozen if it has parameters, and none of them is random (of the given paths) or learned, as after
     ``requires_grad_(False)``. It is then a fixed function: its dropout is off as well.

@@ -1,4 +1,4 @@
-"""The priors of a network's sites: what each depends on, and its distribution given those values."""
+"""The priors of a network's sites: their dependencies, and their distributions given those values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def _asked(method: Callable[..., T], *args: object) -> T:
 
 
 def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
-    """The value that a random parameter, which is a buffer by now, had in the caller's network."""
+    """The value in the caller's network of a random parameter, which is now a buffer."""
     try:
         return net.get_buffer(paths[0])
     except AttributeError as error:
@@ -50,7 +50,7 @@ def first_value(net: nn.Module, site: str, paths: Sequence[str]) -> Tensor:
 
 
 class NetworkPriors:
-    """A prior, applied to the random parameters of a network, which are buffers, unless one is `declared` for them."""
+    """A prior, applied to a network's random parameters (now buffers) that have no `declared` prior."""
 
     def __init__(
         self, prior: WeightPrior, net: nn.Module, paths: Mapping[str, str], declared: Mapping[str, DeclaredPrior]
@@ -60,7 +60,7 @@ class NetworkPriors:
         self.first_values: dict[str, Tensor] = {}
         """First value of every learnable number."""
         self.children: dict[str, str] = {}
-        """For every parent, one site whose prior depends on it."""
+        """For every parent, one of the sites whose priors depend on it."""
         self.dependencies: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         """For every site, the names of its parents and of the learnable numbers of its prior."""
         for name in paths:
@@ -135,7 +135,7 @@ class NetworkPriors:
         parameter = first_value(self._net, site, [self._paths[site]])
         found = self._cache.get(key)
         if found is None or found[0].dtype != parameter.dtype or found[0].device != parameter.device:
-            with EXCLUSIVE:  # another thread's draw may be in the network, whose weights a prior may be around
+            with EXCLUSIVE:  # another thread may have put its draw into the network, and a prior may use these weights
                 found = self._cache[key] = (parameter.new_empty(0), make())
         return found[1]
 
@@ -158,7 +158,7 @@ def _are_equal(a: TorchDistributionMixin, b: TorchDistributionMixin) -> bool:
 
 @dataclass(frozen=True)
 class SiteStatement:
-    """The function of a `PyroSample`: the prior of a site or a parent, given those that are drawn in the same call."""
+    """The function of a `PyroSample`: the prior of a site or a parent, given the values drawn in the same call."""
 
     name: str
     parents: tuple[str, ...] = ()

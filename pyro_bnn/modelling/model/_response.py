@@ -17,11 +17,11 @@ from ..likelihoods import Likelihood
 from ._inputs import check_shapes
 
 Interceptor = Callable[[Mapping[str, Tensor], int], AbstractContextManager[None]]
-"""Function from weights, ``{site: value}``, and the number of rows to a context for the call of the network."""
+"""Function from weights, ``{site: value}``, and the number of rows to a context for the network's call."""
 
 
 class Interception:
-    """The hook by which an estimator, a memory of earlier calls or a check of outputs acts on a network's calls."""
+    """The hook through which estimators, memories of calls and checks of outputs act on a network's calls."""
 
     interceptor: Interceptor | None = None
     memory: Memory | None = None
@@ -54,7 +54,7 @@ class Interception:
 
     @contextmanager
     def remembering(self, memory: Memory) -> Iterator[None]:
-        """A context in which calls of the network are remembered, or leave out what is; see :class:`Memory`."""
+        """A context in which calls of the network are remembered, or skip what is; see :class:`Memory`."""
         before, self.memory = self.memory, memory
         try:
             yield
@@ -64,9 +64,9 @@ class Interception:
 
 @dataclass(frozen=True)
 class Response:
-    """What a model answers to inputs."""
+    """A model's response to inputs."""
 
-    output: Tensor  # of the network, shape (*draws, N, ...)
+    output: Tensor  # the network's output, shape (*draws, N, ...)
     num_lead: int  # number of draw axes
     likelihood: Likelihood
 
@@ -82,7 +82,7 @@ class Response:
         return tuple(self.distribution.batch_shape[self.num_lead :])
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
-        """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take."""
+        """The distribution with log-densities weighted as in a fit, and the targets, checked and converted."""
         check_shapes(self.likelihood, self.target_shape, x, y)
         if len(y) > num_data:
             raise ValueError(
@@ -103,7 +103,7 @@ def respond(
     x: Inputs,
     interception: Interception,
 ) -> Response:
-    """Run a network, in which random parameters are buffers, with given weights, and a likelihood on its output."""
+    """Run a network, whose random parameters are buffers, with given weights, and apply a likelihood to its output."""
     weights = {name: values[name] for name in paths}
     tensors = {path: weights[name] for name in paths for path in paths[name]}
     num_lead = _functional.num_lead_axes(net, tensors)
@@ -111,7 +111,7 @@ def respond(
     remembered = nullcontext() if memory is None or num_lead else memory.during(tensors)
     with remembered, nullcontext() if interceptor is None else interceptor(weights, num_rows(x)):
         output = _functional.call_batched(net, tensors, x) if num_lead else _functional.call(net, tensors, x)
-    if interceptor is not None and output.is_floating_point():  # autocast may have rounded it: the likelihood does not
+    if interceptor is not None and output.is_floating_point():  # autocast may have lowered its dtype
         output = output.to(next(iter(weights.values())).dtype)
     rows = len(x) if isinstance(x, Tensor) else num_rows(x)
     if output.dim() <= num_lead or output.shape[num_lead] != rows:

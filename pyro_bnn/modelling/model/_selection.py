@@ -1,4 +1,4 @@
-"""Rules that select parameters of a network: by name, by kind of layer, by a function, or composed of these."""
+"""Rules that select parameters of a network: by name, by kind of layer, by a function, or by combining rules."""
 
 import inspect
 import operator
@@ -14,17 +14,17 @@ from ..._core.globs import advice, matches
 SITE_PREFIX = "net"
 
 Chooser = Callable[[str, Tensor, nn.Module], bool]
-"""Function from the name, the parameter and the layer that owns it to whether the parameter is selected."""
+"""Function of the name, the parameter and the layer that owns it; returns whether the parameter is selected."""
 
 
 @dataclass(frozen=True)
 class Owned:
     """A parameter of a network with one of its names, and the layer that owns it under that name."""
 
-    site: str  # tied weights share it
+    site: str  # tied weights share the parameter
     name: str
     parameter: Tensor
-    layer: nn.Module  # of a parametrised weight the layer that uses it
+    layer: nn.Module  # for a parametrised weight, the layer that uses it
 
     @property
     def kind(self) -> str:
@@ -51,9 +51,9 @@ class Selection:
     selects and b does not; b may also be a glob or a function.
 
     Args:
-        sites: Function from all parameters under all of their names, and the name of the argument of which the rule is
-            a part, to the sites of those that are selected.
-        text: The rule as it is shown.
+        sites: Function of all parameters under all of their names, and of the name of the argument that contains the
+            rule; returns the sites of the selected parameters.
+        text: The rule as text.
         glob: The glob on names, if the rule is one.
 
     Example:
@@ -129,14 +129,14 @@ def _by_function(chooser: Chooser, parameters: Sequence[Owned], argument: str) -
 def layers(*kinds: type[nn.Module]) -> Selection:
     """All parameters that layers of these kinds own directly.
 
-    Subclasses of a kind count, as `isinstance` has it. What a layer holds inside of further layers is theirs: some
-    projections of `nn.MultiheadAttention` are its own (``in_proj_weight``), others belong to a linear layer inside it.
+    Subclasses count too, as in `isinstance`. Parameters of a nested layer belong to that layer: some projections of
+    `nn.MultiheadAttention` are its own (``in_proj_weight``), others belong to a linear layer inside it.
 
     Args:
         kinds: Classes of layers, such as `nn.Linear`.
 
     Raises:
-        ValueError: If there is no kind, or one is no class of modules.
+        ValueError: If there is no kind, or one is not a module class.
 
     Example:
         >>> from pyro_bnn import BayesianModel, CategoricalLikelihood, NormalPrior
@@ -188,11 +188,11 @@ def _rule(value: object, argument: str = "where") -> Selection:
 
 
 def _no_chooser(function: Callable[..., object]) -> str:
-    """Why a function cannot be called with name, parameter and layer; empty if it can, or nothing is known."""
+    """Reason why a function cannot be called with name, parameter and layer; empty if it can, or if that is unknown."""
     try:
         inspect.signature(function).bind("name", "parameter", "layer")
     except TypeError as error:
         return f" that cannot be called with these three ({error})"
-    except ValueError:  # some functions written in C do not tell
+    except ValueError:  # some functions written in C have no signature
         return ""
     return ""

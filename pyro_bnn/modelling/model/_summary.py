@@ -1,4 +1,4 @@
-"""What a model says of itself."""
+"""The summary of a model."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ MOST_ROWS = MOST_LINES - 3
 """Largest number of parameters that are shown one by one; more are counted by kind of layer."""
 
 NAMES_WIDTH = 40
-"""Largest length of a list of layers' names, which is the last of the columns."""
+"""Largest length of the list of layers' names in the last column."""
 
 RANDOM, LEARNED, FROZEN = STATES = ("random", "learned", "frozen")
 
@@ -63,9 +63,9 @@ def _kinds(network: nn.Module, names: Iterable[str]) -> dict[str, str]:
 def _rows_by_kind(
     shapes: Mapping[str, torch.Size], states: Mapping[str, str], kinds: Mapping[str, str]
 ) -> Iterator[tuple[Cell, ...]]:
-    """Rows that count variables: those of one kind of layer, with the same name in it and in the same state.
+    """Rows that count variables of one kind of layer, with the same name in it and in the same state.
 
-    Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are the fewer ones.
+    Names in the same layers share a row, as ``Linear.weight, bias``. Layers are named where they are a minority.
     """
     totals = Counter(kinds[name] for name in shapes)
     members: dict[tuple[str, str], list[str]] = {(state, kind): [] for state in STATES for kind in totals}

@@ -13,7 +13,7 @@ PRIOR_PREFIX = "prior"
 
 
 def scale_like(name: str, scale: float, parameter: Tensor) -> Tensor:
-    """A prior's scale on the device of a parameter, if its dtype can hold the scale and one divided by its square."""
+    """A prior's scale on a parameter's device, after a check that its dtype holds the scale and its inverse square."""
     _checks.scale_in(name, scale, parameter.dtype)
     return parameter.new_full((), float(scale))
 
@@ -60,8 +60,8 @@ class WeightPrior(ABC):
 class Prior(WeightPrior):
     """Maps one parameter of a network to its prior distribution.
 
-    A subclass implements :meth:`elementwise`; the base class gives the result the parameter's own shape, so that the
-    prior of a whole tensor is one Pyro site.
+    A subclass implements :meth:`elementwise`; the base class expands the result to the parameter's own shape, so that
+    the prior of a whole tensor is one Pyro site.
 
     The distribution is made once, when the model is built, and again when the model moves to another device or dtype.
     So :meth:`elementwise` must draw nothing: a prior with latent scales is a :class:`HierarchicalPrior`.
@@ -71,7 +71,7 @@ class Prior(WeightPrior):
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, on its device and in its dtype.
 
-        Its values are real numbers, and its batch shape broadcasts to the parameter's shape.
+        It is over real numbers, and its batch shape broadcasts to the parameter's shape.
         """
 
     def __call__(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
@@ -99,8 +99,8 @@ class HierarchicalPrior(WeightPrior):
     ) -> TorchDistributionMixin:
         """The prior of the elements of `parameter`, given its parents and learnable numbers.
 
-        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter just as
-        e would. The batch shape of the result broadcasts to ``(*draws, *parameter.shape)``.
+        A value of event shape e has shape ``(*draws, 1, ..., 1, *e)``, so that it broadcasts with the parameter as one
+        of shape e does. The batch shape of the result broadcasts to ``(*draws, *parameter.shape)``.
         """
 
     def given(
@@ -112,7 +112,8 @@ class HierarchicalPrior(WeightPrior):
         most, leads, lined_up = max(num_leads.values(), default=0), [], {}
         for key, value in values.items():
             lead, event = value.shape[: num_leads[key]], value.shape[num_leads[key] :]
-            # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both: pad on the right.
+            # Vectorised draws have leading axes (S, 1) or (S,). The draws are the first axis of both, so pad on the
+            # right.
             leads.append((*lead, *[1] * (most - len(lead))))
             lined_up[key] = value.reshape(*leads[-1], *[1] * (parameter.dim() - len(event)), *event)
         lead = torch.broadcast_shapes(*leads)
@@ -120,8 +121,8 @@ class HierarchicalPrior(WeightPrior):
         return prior.expand((*lead, *parameter.shape)).to_event(parameter.dim())
 
     def _event_dims(self, name: str, parameter: Tensor, module: nn.Module) -> Mapping[str, int]:
-        """Number of event axes of each parent. They are kept: to make the parents anew may wait for a GPU."""
-        kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # subclasses may be frozen
+        """Number of event axes of each parent; cached, since building parents may wait for a GPU."""
+        kept: dict[object, dict[str, int]] = vars(self).setdefault("_kept", {})  # a subclass may be a frozen dataclass
         key = name, parameter.shape
         if key not in kept:
             parents = self.parents(name, parameter, module)

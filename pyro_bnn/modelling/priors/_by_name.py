@@ -19,7 +19,7 @@ class PriorByName(Prior):
         priors: Prior of each glob, in order of precedence; ``*`` is one component of a name, ``**`` any number of them.
 
     Raises:
-        ValueError: If `priors` is no dict of priors; when a parameter matches no glob.
+        ValueError: If `priors` is not a dict of priors; when a parameter matches no glob.
 
     Example:
         >>> from pyro_bnn import NormalPrior, ScaleMixturePrior

@@ -1,4 +1,4 @@
-"""Fixed priors with the same few numbers for every parameter.
+"""Fixed priors with the same settings for every parameter.
 
 The numbers are checked once, when a prior is made, so that distributions need no checks at every step.
 """
@@ -39,16 +39,17 @@ class NormalPrior(_ScalePrior):
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, *, num_data: int) -> "NormalPrior":
-        r"""The prior to which weight decay corresponds if the loss is a *mean* over the data.
+        r"""The prior that corresponds to weight decay if the loss is a *mean* over the data.
 
         .. math:: \frac1N \sum_n -\log p(y_n \mid w) + \frac{\lambda}{2} \lVert w \rVert^2
                   \;=\; -\frac1N \log p(w, y) + \text{const}, \qquad \text{scale} = \frac{1}{\sqrt{\lambda N}}.
 
         The convention is that of ``torch.optim.SGD(weight_decay=)``, which adds :math:`\lambda w` to the gradient. The
-        penalty is then half the square, for every parameter of the optimizer, biases included. If the loss is a *sum*
-        over the data, pass ``num_data=1``. If the penalty has no factor of one half, pass twice the `weight_decay`. If
-        the loss is a mean squared error, it is :math:`2 \sigma^2` times a negative log-likelihood: divide its weight
-        decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to no prior.
+        penalty is then half of :math:`\lambda` times the squared weights, for every parameter of the optimizer, biases
+        included. If the loss is a *sum* over the data, pass ``num_data=1``. If the penalty has no factor of one half,
+        pass twice the `weight_decay`. A mean squared error is :math:`2 \sigma^2` times a negative log-likelihood: with
+        such a loss, divide the weight decay by :math:`2 \sigma^2`. The decoupled decay of `AdamW` corresponds to no
+        prior.
 
         Args:
             weight_decay: The factor :math:`\lambda`, above 0.
@@ -73,18 +74,18 @@ class NormalPrior(_ScalePrior):
 class NetworkNormalPrior(_ScalePrior):
     r"""Independent :math:`N(w_0, \text{scale}^2)` on every element, around the weight :math:`w_0` of the given network.
 
-    For a pretrained network this is the prior of MOPED: it says that the weights are near those that an earlier
-    training found. If that training saw the same data, they are counted twice, and the posterior is too sure of the
-    given weights; compare on data that neither training saw.
+    For a pretrained network this is the prior of MOPED: it assumes that the weights are near those of an earlier
+    training. If that training saw the same data, they are counted twice, and the posterior is too sure of the given
+    weights; compare on data that neither training saw.
 
-    The means are the model's own copy of the network's weights, not a further one.
+    The means share memory with the model's copy of the network's weights.
 
     Args:
         scale: Standard deviation, above 0.
 
     References:
         Krishnan et al. (2020), Specifying Weight Priors in Bayesian Deep Neural Networks with Empirical Bayes (MOPED),
-        https://arxiv.org/abs/1906.05323. Its start of the guide is ``NetworkInit(weight_fraction=0.1)``.
+        https://arxiv.org/abs/1906.05323. The matching start of the guide is ``NetworkInit(weight_fraction=0.1)``.
     """
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:

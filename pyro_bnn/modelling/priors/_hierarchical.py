@@ -1,4 +1,4 @@
-"""Gaussian priors with scales that are latent variables of the model, or learned numbers (empirical Bayes)."""
+"""Gaussian priors with scales that are latent variables of the model, or learned (empirical Bayes)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,14 +34,14 @@ class HierarchicalNormalPrior(HierarchicalPrior):
     .. math:: s \sim p(s), \qquad w_i \mid s \sim N(0, s^2).
 
     The scale is the site ``prior.0.scale`` for the layer ``net.0``, or ``prior.0.weight.scale`` for the parameter
-    ``net.0.weight``. Its posterior says how large the weights are, so no number has to be chosen by hand.
+    ``net.0.weight``. The data determine its posterior, so you need not choose the size of the weights by hand.
 
     Args:
         scale_prior: Prior p(s) of one positive number, from Pyro's distributions; by default HalfNormal(1).
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale_prior` is not a distribution of one positive number, or `per` is none of these.
+        ValueError: If `scale_prior` is not a distribution of one positive number, or `per` is neither word.
 
     References:
         Neal (1996), Bayesian Learning for Neural Networks, chapter 1.
@@ -71,7 +71,7 @@ class HierarchicalNormalPrior(HierarchicalPrior):
 
 @dataclass(frozen=True)
 class HorseshoePrior(HierarchicalPrior):
-    r"""Most weights near 0, some anywhere: a Gaussian with one global and many local scales of heavy tails.
+    r"""Most weights near 0, some anywhere: Gaussians with one global and many local scales that have heavy tails.
 
     .. math:: \tau \sim C^+(0, b), \qquad \lambda_k \sim C^+(0, 1), \qquad
               w_{ki} \mid \tau, \lambda_k \sim N(0, \tau^2 \lambda_k^2),
@@ -90,7 +90,7 @@ class HorseshoePrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a global scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If a number is not above 0, or `local` or `per` is none of these words.
+        ValueError: If a number is not above 0, or `local` or `per` is not one of these words.
 
     References:
         Carvalho, Polson and Scott (2010), https://doi.org/10.1093/biomet/asq017; Ghosh, Yao and Doshi-Velez (2018),
@@ -142,9 +142,10 @@ class LearnedNormalPrior(HierarchicalPrior):
 
     .. math:: \hat s = \arg\max_s \max_q \mathrm{ELBO}(q, s),
 
-    which for an exact guide maximises the evidence :math:`\log p(y \mid s)`. The learned number is :math:`\log s`, a
-    parameter of the model: ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
-    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. Its steps change s by a factor.
+    which for an exact guide maximises the evidence :math:`\log p(y \mid s)`. The learned parameter is :math:`\log s`,
+    in the model ``model.prior_parameters.0.log_scale`` for the layer ``net.0``, or
+    ``model.prior_parameters.0.weight.log_scale`` for the parameter ``net.0.weight``. An optimizer step multiplies s by
+    a factor.
 
     Under a mean-field guide and an overparametrised network the learned scale can collapse towards 0, and the weights
     with it; :class:`HierarchicalNormalPrior` keeps the scale's uncertainty. MCMC and Laplace's method do not change the
@@ -155,7 +156,7 @@ class LearnedNormalPrior(HierarchicalPrior):
         per: "layer" if the parameters of a layer share a scale, "parameter" if each parameter has its own.
 
     Raises:
-        ValueError: If `scale` is not above 0, or `per` is none of these words.
+        ValueError: If `scale` is not above 0, or `per` is neither word.
 
     References:
         MacKay (1992), Bayesian Interpolation, https://doi.org/10.1162/neco.1992.4.3.415.

@@ -1,4 +1,4 @@
-"""What was learned from other data, as a prior."""
+"""A posterior from other data, as a prior."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,16 @@ from ._base import Prior
 
 @dataclass(frozen=True, repr=False)
 class PosteriorPrior(Prior):
-    """Independent Gaussians with a mean and a standard deviation of their own for every element.
+    """Independent Gaussians, with a separate mean and standard deviation for every element.
 
-    ``posterior.as_prior()`` makes it from a posterior. A model with this prior goes on learning from new data where the
-    old ones ended: with exact posteriors the result would be that of all data together.
+    ``posterior.as_prior()`` builds it from a posterior. A model with this prior continues learning from new data where
+    the
+    old data ended: with exact posteriors the result would be the posterior given all data together.
 
     Args:
         locations: Means, ``{site: shape of the parameter}``.
         scales: Standard deviations, above 0, ``{site: shape of the parameter}``.
-        otherwise: Prior of parameters that have none of these, such as the output layer of a new task; None raises an
+        otherwise: Prior of parameters without such numbers, such as the output layer of a new task; None raises an
             error for them.
 
     Raises:
@@ -67,7 +68,7 @@ class PosteriorPrior(Prior):
                 )
 
     def elementwise(self, name: str, parameter: Tensor, module: nn.Module) -> TorchDistributionMixin:
-        """The Gaussians of a parameter, or its prior by `otherwise`."""
+        """The Gaussians of a parameter, or the prior `otherwise`."""
         if name not in self.locations:
             if self.otherwise is None:
                 known = list(self.locations)

@@ -30,27 +30,27 @@ def compare(
 ) -> Comparison:
     r"""Compare methods by their predictions: distances between each pair, and scores of each method.
 
-    Weights cannot be compared, since permutations and signs of hidden units do not change the network; predictions can.
-    A pair is (reference, method) in the order given, so give the reference, such as NUTS, first.
+    Weights cannot be compared, since permutations and signs of hidden units do not change the network's function;
+    predictions can. A pair is (reference, method) in the order given, so give the reference, such as NUTS, first.
 
-    Every number about a pair has a Monte Carlo standard error from 20 successive groups of draws. It comes from a
-    jackknife, which leaves out each group in turn, or, for ``agreement``, which changes in jumps, from a bootstrap of
-    the groups. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing if the part is
-    longer than the correlation time of the chain.
+    Every number about a pair has a Monte Carlo standard error, computed from 20 successive groups of draws. A
+    jackknife, which leaves out each group in turn, gives this error; for ``agreement``, which changes in jumps, a
+    bootstrap of the groups does. A group of an MCMC posterior is a part of a chain, so the error includes slow mixing
+    if the part is longer than the chain's correlation time.
 
     Distances are never negative, so noise makes them larger: two sets of draws from one posterior have a distance above
-    0. To see this noise level, give a guide twice, or two runs of a sampler. Close to it the errors are too large by a
-    factor of up to 1.7; far above it they are right.
+    0. To see this noise level, pass a guide twice, or two runs of a sampler. Near the noise level the errors are too
+    large by a factor of up to 1.7; far above it they are right.
 
     Args:
         model: The model of the posteriors.
-        posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) for one with another
+        posteriors: The methods by name, each a posterior or guide, or a pair (model, posterior) if it has another
             model.
         x: Inputs, shape (N, ...).
-        y: Targets at x, which add the NLL, and coverage or accuracy.
+        y: Targets at x; with them the result includes the NLL, and coverage or accuracy.
         regions: Regions by name, each a boolean mask of points, shape (N,); by default one region with all points.
         num_samples: Number of draws from each posterior; a posterior that stores fewer gives all of them.
-        seed: Seed of the draws, which leaves torch's generators as they were; None draws one.
+        seed: Seed of the draws; torch's generators are left as they were. None draws a seed.
 
     Returns:
         Tables and predictions. `print` the result, write it with `to_csv` or `to_json`, or draw it with
@@ -87,7 +87,7 @@ def compare(
             y=y,
             num_samples=min(num_samples, posterior.num_stored or num_samples),
             keep_draws=True,
-            seed=its_seed,  # independent draws for each, even if two are the same guide
+            seed=its_seed,  # independent draws for each method, even if two methods are the same guide
         )
         for its_seed, (name, (its_model, posterior)) in zip(seeds, entries.items(), strict=True)
     }

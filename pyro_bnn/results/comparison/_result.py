@@ -25,7 +25,7 @@ class Estimate:
     def __str__(self) -> str:
         if not (math.isfinite(self.standard_error) and self.standard_error > 0):
             return f"{self.value:.3g}"
-        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # two digits of the error
+        digits = max(0, 1 - math.floor(math.log10(self.standard_error)))  # shows the error with two digits
         return f"{self.value:.{digits}f} ± {self.standard_error:.{digits}f}"
 
 
@@ -44,7 +44,7 @@ class Scores:
             distance between predictive distributions, in the units of y, mean over points); for classes: ``agreement``
             (fraction of points with the same most probable class), ``total variation`` (half the summed absolute
             difference of probabilities, mean over points).
-        reference: Name of the method that this one is compared with; "" for one method alone.
+        reference: Name of the method with which this one is compared; "" for a single method.
         seconds: Wall time of the inference; None if unknown, and for a pair.
     """
 
@@ -57,7 +57,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of :func:`compare`: tables, and the predictions from which they were made.
+    """Result of :func:`compare`: tables, and the predictions behind them.
 
     `print` shows all methods, and the pairs that include the first method; :meth:`rows`, :meth:`to_csv` and
     :meth:`to_json` have all pairs.
@@ -95,7 +95,7 @@ class Comparison:
 
     def to_csv(self, path: str | Path) -> None:
         """Write :meth:`rows` to a file, as CSV."""
-        import pandas  # late: it takes long
+        import pandas  # imported late: importing takes long
 
         pandas.DataFrame(self.rows()).to_csv(path, index=False, na_rep="nan")
 
@@ -110,7 +110,7 @@ class Comparison:
 
 
 def _table(rows: list[Scores]) -> str:
-    import pandas  # late: it takes long
+    import pandas  # imported late: importing takes long
 
     lines = [
         ({} if row.seconds is None else {"seconds": f"{row.seconds:.1f}"})

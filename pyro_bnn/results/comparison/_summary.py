@@ -63,7 +63,7 @@ class ClassSummary:
 
 
 class PredictiveMoments(NamedTuple):
-    """Moments and quantiles of the predictions of some draws; the last axis of each tensor is the points."""
+    """Moments and quantiles of the predictions of some draws; each tensor's last axis is the points."""
 
     mean: Tensor  # (O, N), like the two variances
     epistemic: Tensor
@@ -94,13 +94,13 @@ class NumberSummary:
         groups = _groups(prediction)
         self.prediction = prediction
         self.moments: list[PredictiveMoments] = []
-        for left_out in range(-1, NUM_GROUPS):  # -1 is no group: all draws
+        for left_out in range(-1, NUM_GROUPS):  # -1 matches no group, so this uses all draws
             keep = groups != left_out
             epistemic = means[keep].var(0)
             total = epistemic + variances[keep].mean(0)
             ordered = observations[keep].sort(0).values
             rows = ((torch.arange(num_quantiles, device=means.device) + 0.5) / num_quantiles * len(ordered)).long()
-            quantiles = ordered[rows]  # all draws if their number is `num_quantiles`: an exact distance
+            quantiles = ordered[rows]  # exact if `num_quantiles` is the number of draws
             self.moments.append(PredictiveMoments(means[keep].mean(0), epistemic, total, quantiles))
 
     def pair_scores(self, reference: "NumberSummary", mask: Tensor) -> dict[str, Estimate]:
@@ -128,14 +128,14 @@ class NumberSummary:
 
 
 def jackknife(values: Sequence[float]) -> Estimate:
-    """The jackknife estimate; the first value is of all draws, the others are of the draws without one group each."""
+    """A score and its jackknife standard error; the first value is of all draws, the others leave out a group."""
     value, *left_out = values
     variance = torch.tensor(left_out, dtype=torch.float64).var(correction=0) * (NUM_GROUPS - 1)
     return Estimate(value, float(variance.sqrt()))
 
 
 def over_points(values: Tensor) -> Estimate:
-    """Mean over points, with the standard error that it would have if the values were independent."""
+    """Mean over points, with its standard error under the assumption that values are independent."""
     values = values.double().flatten()
     return Estimate(float(values.mean()), float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan)
 
@@ -155,9 +155,9 @@ def _root_geometric_mean(ratios: Tensor) -> Tensor:
 
 
 def summarise(predictions: Mapping[str, Prediction], seeds: Sequence[int]) -> dict[str, Any]:
-    """The summaries of predictions that have kept their draws, by method: all of classes, or all of numbers.
+    """Summaries of predictions that kept their draws, by method: either all are of classes or all of numbers.
 
-    The seeds are for the bootstrap, and for the observation that is drawn for each weight draw.
+    The seeds are for the bootstrap, and for drawing an observation for each weight draw.
     """
     num_quantiles = min(prediction.num_samples for prediction in predictions.values())
     summaries: dict[str, ClassSummary | NumberSummary] = {}

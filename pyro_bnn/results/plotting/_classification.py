@@ -11,7 +11,7 @@ from ...scores.metrics import calibration_bins, expected_calibration_error
 from ._figures import BLACK, BLUE, GREY, SKY, Width, check_axes, figure_of_width, inches, styled
 
 IN_A_ROW: dict[Width, int] = {"column": 3, "page": 5}
-"""Number of images beside each other: wide enough for the names of the classes."""
+"""Number of images beside each other: few enough that the names of the classes fit."""
 
 
 @styled
@@ -31,8 +31,8 @@ def vote_histograms(
         votes: Number of draws that vote for each class, shape (M, C).
         classes: Names of the C classes.
         titles: A title for each image.
-        width: Width of a new figure, which has five images in a row on a page, and three in a column.
-        axes: Array of axes of shape (2, M): for the images, and for the votes.
+        width: Width of a new figure, which has five images per row on a page, and three in a column.
+        axes: Array of axes of shape (2, M): first row for the images, second for the votes.
     """
     _checks.rows("images", images)
     _checks.rows("votes", votes)
@@ -75,8 +75,8 @@ def vote_histograms(
 
 
 def _vote_axes(num_images: int, num_classes: int, width: Width) -> np.ndarray:
-    """Rows of images, each over a row of bars."""
-    side = (inches(width) - 0.8) / IN_A_ROW[width]  # beside the names of the classes
+    """Rows of images, with a row of bars below each."""
+    side = (inches(width) - 0.8) / IN_A_ROW[width]  # room beside the names of the classes
     in_a_row = min(num_images, IN_A_ROW[width])
     num_rows = -(-num_images // in_a_row)
     heights = (0.75 * side + 0.2, 0.135 * num_classes + 0.25)
@@ -100,16 +100,16 @@ def reliability_diagram(
     width: Width = "column",
     axes: Sequence[Axes] | None = None,
 ) -> Sequence[Axes]:
-    """Accuracy by confidence with 95 % intervals, beside the diagonal of perfect calibration; below, the counts.
+    """Accuracy by confidence with 95 % intervals, and the diagonal of perfect calibration; below, the counts.
 
-    Each point is a bin: its mean confidence, its accuracy, and the Wilson interval of that. An interval that misses the
-    diagonal is more than an accident of the few inputs in its bin.
+    Each point is a bin: its mean confidence, its accuracy, and the Wilson interval of the accuracy. If an interval
+        misses the diagonal, chance over the few inputs in its bin hardly explains it.
 
     Args:
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins.
-        equal_mass: Whether the bins hold equally many inputs, and not confidences of equal width.
+        equal_mass: Whether the bins hold equally many inputs, instead of having equal width.
         width: Width of a new figure.
         axes: Two axes: accuracy, counts.
 
@@ -140,12 +140,12 @@ def reliability_diagram(
         color=BLUE,
         ecolor=BLACK,
         elinewidth=0.8,
-        clip_on=False,  # whole marks at 0 and 1
+        clip_on=False,  # so that marks at 0 and 1 are not cut
         zorder=3,
         label="accuracy, 95 % interval",
     )
     error = expected_calibration_error(probs, y, num_bins=num_bins, equal_mass=equal_mass)
-    start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # confidences of a classifier crowd below 1
+    start = np.floor(10 * edges[0]) / 10 if equal_mass else 0.0  # a classifier's confidences crowd just below 1
     accuracies.set(ylabel="accuracy", xlim=(start, 1), ylim=(0, 1))
     accuracies.set_title(f"expected calibration error {error:.4f}")
     accuracies.legend(loc="upper left")

@@ -20,15 +20,15 @@ LINES = (BLACK, *(color for color in PALETTE if color != BLACK))
 def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None, width: Width = "page") -> np.ndarray:
     """The result of :func:`~pyro_bnn.compare` in one picture.
 
-    For one predicted number at one-dimensional inputs: the predictive mean of each method with its epistemic band,
-    within the broken outline of the band of the first method, the reference; and below these the epistemic standard
-    deviations of all methods together. Otherwise: one matrix of all pairs of methods per score and region.
+    For one predicted number at one-dimensional inputs: the predictive mean of each method with its epistemic band, and
+    a broken line around the band of the first method, the reference; below, the epistemic standard deviations of all
+    methods together. Otherwise: one matrix of all pairs of methods per score and region.
 
     Args:
         result: The comparison.
         data: Training inputs and targets to show with curves, each of shape (M, 1).
         width: Width of the figure, with four methods in a row on a page, and two in a column. Matrices of many methods
-            or scores make it wider.
+            or scores make the figure wider.
 
     Returns:
         Array of axes.
@@ -39,7 +39,7 @@ def comparison(result: Comparison, *, data: tuple[Tensor, Tensor] | None = None,
         isinstance(result.x, Tensor)
         and result.x[0].numel() == 1
         and all(
-            p.expectation[0].numel() == 1  # classes have two probabilities at least
+            p.expectation[0].numel() == 1  # with classes there are at least two probabilities
             for p in result.predictions.values()
         )
     )
@@ -66,7 +66,7 @@ def _curves(result: Comparison, points: tuple[np.ndarray, np.ndarray] | None, wi
         mean, sd = prediction.mean.flatten().cpu()[order], prediction.epistemic.sqrt().flatten().cpu()[order]
         ax.fill_between(x, mean - 2 * sd, mean + 2 * sd, alpha=0.35, color=color, linewidth=0)
         edges = edges or (mean - 2 * sd, mean + 2 * sd)
-        for edge in edges:  # of the first method's band
+        for edge in edges:  # edges of the first method's band
             ax.plot(x, edge, color=BLACK, linestyle=DASHES[1], linewidth=0.6)
         ax.plot(x, mean, color=color, linestyle="-")
         if points is not None:
@@ -93,7 +93,7 @@ def _matrices(result: Comparison, width: Width) -> np.ndarray:
     names = list(result.predictions)
     regions = list(dict.fromkeys(pair.region for pair in result.pairs))
     scores = list(result.pairs[0].scores)
-    side = 0.9 + 0.38 * len(names)  # of the names, and of a cell with two digits
+    side = 0.9 + 0.38 * len(names)  # room for the names, and for a cell with two digits
     total = max(inches(width), (side + 0.2) * len(scores))
     axes = new_axes(len(regions), len(scores), size=(total, side * len(regions)))
     for row, region in enumerate(regions):

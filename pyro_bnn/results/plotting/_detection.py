@@ -1,4 +1,4 @@
-"""The picture of how well scores tell unknown inputs from known ones."""
+"""The picture of how well scores separate unknown inputs from known ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,9 +22,8 @@ def detection_curves(
     r"""Distributions of scores of known and of unknown inputs, and the ROC curves of the scores beside them.
 
     Args:
-        known: Prediction of known inputs, of which the entropy (total uncertainty) and the mutual information
-            (epistemic, if there are several draws) are drawn; or scores by name, each of shape (N,). A larger score
-            counts as less known.
+        known: Prediction of known inputs, whose entropy (total uncertainty) and, if there are several draws, mutual
+            information (epistemic) are drawn; or scores by name, each of shape (N,). A larger score means less known.
         unknown: Prediction or scores of unknown inputs, of shape (M,), by the same names.
         width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
         axes: One axes for each score, and one for the ROC curves.
@@ -38,7 +37,7 @@ def detection_curves(
         >>> axes[-1].get_legend().get_texts()[0].get_text()
         'distance:\n0.750 ± 0.354'
     """
-    from sklearn.metrics import roc_curve  # the import takes seconds
+    from sklearn.metrics import roc_curve  # importing it takes seconds
 
     pairs = _pairs(known, unknown)
     num_panels = len(pairs) + 1

@@ -1,4 +1,4 @@
-"""One look for all pictures: fonts, lines, colours and widths; new axes, and the writing of pictures."""
+"""One look for all pictures: fonts, lines, colours and widths; creating axes, and writing pictures."""
 
 import functools
 import threading
@@ -19,14 +19,14 @@ from ..._core import checks as _checks
 Width = Literal["column", "page"]
 
 WIDTHS: dict[Width, float] = {"column": 3.4, "page": 7.0}
-"""Widths in inches: one column, and the text of a page, of a paper in two columns."""
+"""Widths in inches of one column and of the full text, in a paper with two columns."""
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#555555")
 """Colours that the colour-blind can tell apart: blue, vermilion, green, purple, orange, sky blue, black, and dark grey.
 
 References:
-    Okabe and Ito (2008), Color Universal Design, https://jfly.uni-koeln.de/color/; their yellow, too light for lines on
-    white, has given way to grey.
+    Okabe and Ito (2008), Color Universal Design, https://jfly.uni-koeln.de/color/; dark grey replaces their yellow,
+    which is too light for lines on white.
 """
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY = PALETTE
@@ -41,11 +41,11 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
     (0, (9, 2)),
     (0, (3, 1, 1, 1)),
 )
-"""Line styles that go with the colours, for print without colours."""
+"""Line styles paired with the colours, for print without colours."""
 
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: pictures look the same everywhere
+    "font.sans-serif": ["DejaVu Sans"],  # this font comes with matplotlib, so pictures look the same everywhere
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -79,13 +79,13 @@ SETTINGS: dict[Any, Any] = {
     "ytick.minor.size": 1.5,
     "savefig.dpi": 250,  # 850 pixels across a column, 1750 across a page
     "savefig.facecolor": "white",
-    "pdf.fonttype": 42,  # letters stay letters, embedded as TrueType
+    "pdf.fonttype": 42,  # keeps letters as text, embedded as TrueType
     "ps.fonttype": 42,
-    "svg.fonttype": "path",  # letters become curves: no font is needed to show them
+    "svg.fonttype": "path",  # turns letters into curves, so that no font is needed
 }
 
 _LOCK = threading.RLock()
-"""Matplotlib's settings are the process's. Of two threads that change them at once, one would restore the other's."""
+"""Matplotlib's settings belong to the process. If two threads changed them at once, one would restore the other's."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,10 +93,10 @@ R = TypeVar("R")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The look of this module's pictures, for what is drawn inside of the `with` block.
+    """A context in which plots have the look of this module's pictures.
 
-    All functions of the module draw in it by themselves. Matplotlib's settings are restored at the end of the block;
-    until then other threads that need the style wait.
+    All functions of this module use it already. Matplotlib's settings are restored at the end of the block; until then
+    other threads that need the style wait.
 
     Example:
         >>> from pyro_bnn.results.plotting import new_axes
@@ -122,13 +122,13 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 @styled
 def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> np.ndarray:
-    """A grid of axes on a figure of its own: an array of shape (rows, columns).
+    """A grid of axes on a new figure: an array of shape (rows, columns).
 
     Args:
         rows: Number of rows.
         columns: Number of columns.
-        size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` name the widths of one column
-            (3.4) and of a page (7) of a paper.
+        size: Width and height of the whole figure, in inches; ``"column"`` and ``"page"`` stand for the widths of one
+            column (3.4) and of a page (7) of a paper.
     """
     rows = _checks.at_least("rows", rows, 1)
     columns = _checks.at_least("columns", columns, 1)
@@ -141,12 +141,12 @@ def new_axes(rows: int, columns: int, *, size: tuple[Width | float, float]) -> n
 
 
 def figure_of_width(width: Width, height: float) -> Figure:
-    """An empty figure with the width of a name, and a height in inches."""
+    """An empty figure with a named width, and a height in inches."""
     return Figure(figsize=(inches(width), height), layout="constrained")
 
 
 def inches(width: str) -> float:
-    """The width that a name stands for."""
+    """The width for a name."""
     for name, value in WIDTHS.items():
         if width == name:
             return value
@@ -175,7 +175,7 @@ def save(ax: Axes, path: str | Path) -> None:
 
 
 def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
-    """The axes that are given, or new ones on a figure that is `shape` times as high as wide."""
+    """The given axes, or new ones on a figure whose height is `shape` times its width."""
     if ax is None:
         return figure_of_width(width, shape * inches(width)).subplots()
     _checks.kind("ax", ax, Axes, "axes of matplotlib, or None")
@@ -183,7 +183,7 @@ def one_axes(ax: Axes | None, width: Width, shape: float) -> Axes:
 
 
 def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: float) -> Any:
-    """The axes that are given, or new ones: beside each other on a page, one below the other in a column.
+    """The given axes, or new ones: beside each other on a page, one below the other in a column.
 
     `on_page` and `in_column` are the heights of the two figures, in inches.
     """
@@ -196,7 +196,7 @@ def panels(axes: Any, count: int, width: Width, *, on_page: float, in_column: fl
 
 
 def check_axes(axes: object, num_axes: int) -> None:
-    """Raise unless the axes to draw on are so many axes, or None."""
+    """Raise unless the axes to draw on are None or this many axes."""
     if axes is None:
         return
     given = _checks.items("axes", axes, f"{num_axes} axes of matplotlib, or None")
@@ -207,12 +207,12 @@ def check_axes(axes: object, num_axes: int) -> None:
 
 
 def flat(values: Tensor) -> np.ndarray:
-    """The numbers of a tensor in one row."""
+    """The numbers of a tensor, flattened."""
     return values.detach().flatten().cpu().numpy()
 
 
 def points_of(data: object) -> tuple[np.ndarray, np.ndarray] | None:
-    """The inputs and targets to show, each in one row; None if there are none."""
+    """The inputs and targets to show, each flattened; None if there are none."""
     if data is None:
         return None
     parts = _checks.items("data", data, "a pair (x, y) of tensors")

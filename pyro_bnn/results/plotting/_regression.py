@@ -24,9 +24,9 @@ def regression_bands(
     width: Width = "column",
     ax: Axes | None = None,
 ) -> Axes:
-    """Predictive mean with two bands: an inner one of epistemic, and an outer one of total uncertainty.
+    """Predictive mean with two bands: the inner one shows epistemic, the outer one total uncertainty.
 
-    The inner band is darker and has unbroken edges, the outer one has broken edges: they can be told apart in print.
+    The inner band is darker and has solid edges, the outer one has broken edges, so that they differ in print.
 
     Args:
         x: Inputs, shape (N, 1), in increasing order.
@@ -105,7 +105,7 @@ def predictive_density(
         cmap="Blues",
         norm=PowerNorm(0.5, vmin=0),
         shading="gouraud",
-        rasterized=True,  # a million triangles would burden a PDF
+        rasterized=True,  # as vectors, a million triangles would burden a PDF
     )
     ax.figure.colorbar(image, ax=ax, label="p(y | x)").outline.set_linewidth(0.5)
     if points is not None:

@@ -1,4 +1,4 @@
-"""Curves of what a fit recorded, by epoch."""
+"""Curves of a fit's record, by epoch."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from ...inference.history import History
 from ._figures import BLACK, BLUE, VERMILION, Width, one_axes, panels, styled
 
 FEW = 40
-"""Number of epochs below which each has a marker."""
+"""Below this number of epochs, each has a marker."""
 
 
 @styled
 def loss_curves(history: History, axes: Sequence[Axes] | None = None, *, width: Width = "page") -> Sequence[Axes]:
-    """The ELBO and its two terms by epoch, each on axes of its own, in nats per row of the data.
+    """The ELBO and its two terms by epoch, each on its own axes, in nats per row of the data.
 
     Args:
         history: The record of a fit.

@@ -1,4 +1,4 @@
-"""Pictures of the posterior of weights, and of what removing weights costs."""
+"""Pictures of the posterior of weights, and of the cost of removing weights."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,10 +16,10 @@ from ..pruning import PruningReport, decibel
 from ._figures import BLACK, BLUE, DASHES, GREY, SKY, VERMILION, Width, inches, new_axes, one_axes, panels, styled
 
 MOST_DRAWN = 2000
-"""Largest number of points on a curve; of more weights, this many quantiles are drawn."""
+"""Largest number of points on a curve; if there are more weights, this many quantiles are drawn."""
 
 FEW = 500
-"""Largest number of weights in a histogram with a linear scale; that of more weights is logarithmic."""
+"""Largest number of weights for which a histogram has a linear scale; with more weights the scale is logarithmic."""
 
 
 @styled
@@ -30,7 +30,7 @@ def signal_to_noise(
 
     Args:
         ratios: Ratios from :func:`pyro_bnn.pruning.signal_to_noise`, ``{site: shape (*event)}``. A ratio of zero has no
-            decibel: the density leaves it out, and the distribution has it at its left end.
+            decibel: it is left out of the density, and is at the left end of the distribution.
         axes: Two axes: density, distribution.
         width: Width of a new figure: panels are beside each other on a page, and one below the other in a column.
 
@@ -50,7 +50,7 @@ def signal_to_noise(
     positive = decibel(every[every > 0]).numpy()
     if len(positive):
         axes[0].hist(positive, bins=100, density=True, color=SKY)
-        left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # a few means are next to zero by chance
+        left, right = np.quantile(positive, 0.001) - 1, positive.max() + 1  # by chance a few means are next to zero
         for ax in axes:
             ax.set_xlim(left, right)
     groups = {"all": every, **{name or "weights": torch.cat(parts) for name, parts in layers.items()}}
@@ -70,11 +70,11 @@ def signal_to_noise(
 def pruning_curve(
     report: PruningReport, axes: Sequence[Axes] | None = None, *, width: Width = "page"
 ) -> Sequence[Axes]:
-    """Error and NLL by the share of weights kept, of the network at mean weights and of the ensemble.
+    """Error and NLL by the share of weights kept, for the network at mean weights and for the ensemble.
 
-    The axis is logarithmic and falls to the right. It has no place for a network without any weights: the last marks,
-    at 0, stand by themselves. The bars are standard errors over the data. All shares are scored on the same data, so
-    differences between them are known better than the bars say.
+    The axis is logarithmic and falls to the right. A logarithmic axis has no place for 0: the network without any
+    weights is marked separately, at its end. The bars are standard errors over the data. All shares are scored on the
+    same data, so differences between them are more certain than the bars suggest.
 
     Args:
         report: Result of :func:`pyro_bnn.pruning.snr_report`.
@@ -86,11 +86,11 @@ def pruning_curve(
     rows = sorted(report.rows, key=lambda row: -row.num_weights)
     kept = np.array([100 * row.num_weights / report.num_weights for row in rows])  # percent
     smallest = min(kept[kept > 0], default=100.0)
-    none_at = smallest / 3  # where the marks of no weights stand
+    none_at = smallest / 3  # position of the marks for no weights
     places = np.where(kept > 0, kept, none_at)
     is_classes = rows[0].accuracy is not None
     for label, prefix, color, dashes, mark, size in (
-        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # seen behind the smaller squares
+        ("mean weights", "mean_", VERMILION, DASHES[1], "o", 6),  # so that it shows behind the smaller squares
         (f"ensemble of {report.num_samples}", "", BLUE, "-", "s", 3),
     ):
         scores = np.array([getattr(row, prefix + ("accuracy" if is_classes else "rmse")) for row in rows])
@@ -122,7 +122,7 @@ def pruning_curve(
         values = np.concatenate(
             [bars.lines[0].get_ydata() for bars in ax.containers if isinstance(bars, ErrorbarContainer)]
         )
-        if values.min() > 0 and values.max() > 4 * values.min():  # what happens before the end would be lost
+        if values.min() > 0 and values.max() > 4 * values.min():  # otherwise events before the end would be lost
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
@@ -132,11 +132,11 @@ def pruning_curve(
 
 
 SHARES = (100, 50, 25, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Per cent at which the axis of shares has marks."""
+"""Per cent at which the axis of shares has ticks."""
 
 
 def _label_shares(ax: Axes, smallest: float, none_at: float | None) -> None:
-    """Label a logarithmic axis of shares that falls to the right, with a place for none."""
+    """Set up a logarithmic axis of shares that falls to the right, with a separate place for 0."""
     marks = {share: f"{share:g}" for share in SHARES if share >= 0.99 * smallest}
     if none_at is not None:
         marks[none_at] = "0"
@@ -185,7 +185,7 @@ def weight_density(
     ax.fill_between(grid.numpy(), density.numpy(), facecolor=SKY, edgecolor=BLUE, linewidth=1, label="posterior")
     ax.vlines(loc, 0, float(density.max()), color=BLUE, linewidth=1, label="posterior mean")
     ax.axvline(0, color=BLACK, linewidth=1, linestyle=DASHES[2], label="zero")
-    ax.set_ylim(0, 1.35 * float(density.max()))  # room for the legend; of a prior with a spike at zero, the foot
+    ax.set_ylim(0, 1.35 * float(density.max()))  # room for the legend; a prior's spike at zero is cut
     if prior is not None:
         at = prior.log_prob(grid).exp().detach().cpu().numpy()
         ax.plot(grid.numpy(), at, linestyle=DASHES[1], color=VERMILION, label="prior")

@@ -1,4 +1,4 @@
-"""A block of draws: run one after the other, or, of a small network, in one run."""
+"""A block of draws, run one by one or, for a small network, all at once."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -20,27 +20,27 @@ from ...modelling.model import BayesianModel
 T = TypeVar("T")
 
 MOST_DRAWS = 64
-"""Heuristic: draws in a block. With more, nothing more is saved."""
+"""Heuristic: number of draws in a block. More draws would save nothing more."""
 
 MOST_NUMBERS = 2**20
-"""Heuristic: numbers in the outputs of a block, and in the weights of draws that are run at once; 4 MB."""
+"""Heuristic: largest size of a block's outputs, and of the weights of draws that run at once; 4 MB."""
 
 MOST_WORK = 2**24
-"""Heuristic: weights times rows in a block, so that other threads have their turns every few milliseconds."""
+"""Heuristic: weights times rows in a block, chosen so that other threads can run every few milliseconds."""
 
 LARGEST = 2**24
-"""Heuristic: memory of a tensor inside of a network that runs for several draws at once, 17 MB."""
+"""Heuristic: largest memory of a tensor inside a network that runs for several draws at once, 17 MB."""
 
 LITTLE_WORK, FEW_WEIGHTS = 2**20, 2**15
 """Heuristic: weights times rows, and weights, below which a run of the network takes less time than its overhead, so
-that several draws are run at once. Weights of larger networks are read from memory anyway, and joining them costs more
+that several draws run at once. Larger networks must read their weights from memory anyway, and joining them costs more
 than it saves."""
 
 
 class Block:
-    """Runs the network with each weight draw: the first draws one by one, then all at once if the network is small.
+    """Runs the network for each weight draw: first one by one, then all at once if the network is small.
 
-    The memory holds what the network computes without its random parameters.
+    The memory holds results that do not depend on the random parameters.
     """
 
     def __init__(self, model: BayesianModel, x: Inputs, memory: Memory, *, may_join: bool) -> None:
@@ -53,10 +53,10 @@ class Block:
         self._outputs: list[Tensor] = []
         self.draws: list[Draw] = []
         self.size = 1
-        """Number of draws that the next block is to have."""
+        """Number of draws in the next block."""
 
     def take(self, draw: Draw) -> None:
-        """Take a draw: run the network, unless several draws will be run at once."""
+        """Take a draw: run the network, unless several draws are to run at once."""
         if not self._work:
             num_weights = sum(draw[name].numel() for name in self._model.site_names)
             self._work = max(num_weights * num_rows(self._x), 1)
@@ -98,7 +98,7 @@ class Block:
         return {path: joined[name] for name in joined for path in self._model.parameter_paths[name]}
 
     def _choose(self, draws: list[Draw], outputs: Tensor) -> None:
-        """Choose how further draws are run, and how many of them together."""
+        """Choose how further draws run, and how many together."""
         numbers, most = max(outputs[0].numel(), 1), MOST_DRAWS
         if self._is_little and not self._memory.will_watch():
             weights = self._weights(draws)
@@ -114,7 +114,7 @@ class Block:
 
 
 def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
-    """The result of a run of the network with its memory; as a whole, if something is needed that was not kept."""
+    """The result of running the network with its memory; without it if a value is needed that was not kept."""
     if not memory.is_used:
         with model.interception.remembering(memory):
             return run()
@@ -122,7 +122,7 @@ def remembered(model: BayesianModel, memory: Memory, run: Callable[[], T]) -> T:
         try:
             with model.interception.remembering(memory):
                 return run()
-        except Exception:  # a value that was not kept may be missed by more than operations of torch
+        except Exception:  # code outside of torch may need a value that was not kept
             memory.forget()
             undo()
             return run()
@@ -135,9 +135,9 @@ def faster(
     expected: Tensor,
     replayed: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[BatchedNetwork, int] | None:
-    """A function that runs a network for many weight draws at once, and the largest tensor's bytes per draw.
+    """A function that runs a network for many weight draws at once, and the bytes per draw of its largest tensor.
 
-    The result is None if there is no function that gives the expected outputs, shape (K, N, ...), up to rounding, for
+    The function is None if none gives the expected outputs, shape (K, N, ...), up to rounding, for
     the example: K draws of all random weights, by path. `replayed` makes the context of one run.
     """
 
@@ -148,7 +148,7 @@ def faster(
     if expected.is_meta:  # there are no numbers to compare
         return None
     tolerance = torch.finfo(expected.dtype).eps ** 0.75 * _magnitudes(expected)
-    with filtered_warnings("error", "There is a performance drop"):  # then vmap is a loop too
+    with filtered_warnings("error", "There is a performance drop"):  # then `vmap` is a loop too
         for run in (as_chain(net, set(example), x), vectorised):
             if run is None:
                 continue
@@ -163,7 +163,7 @@ def faster(
 
 
 class _Largest(TorchDispatchMode):
-    """Watches operations for the largest memory of a tensor that they make."""
+    """Watches operations to find the largest tensor that they make."""
 
     num_bytes = 0
 
@@ -175,7 +175,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _magnitudes(outputs: Tensor) -> Tensor:
-    """How large each output is, at least the lower quartile of all, where differences of large terms may be small."""
+    """Size of each output, at least the lower quartile: small outputs may be differences of large terms."""
     sizes = outputs.abs()
-    quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # not that of a mask such as -1e9
+    quartile = sizes.flatten().kthvalue((sizes.numel() + 3) // 4).values  # but not for a mask such as -1e9
     return sizes.clamp(min=quartile)

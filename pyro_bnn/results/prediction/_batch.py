@@ -1,4 +1,4 @@
-"""The draws of a prediction: block after block, each of which goes through all batches of rows."""
+"""The draws of a prediction: block after block, each through all batches of rows."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,22 +22,24 @@ from ._at_once import Block, remembered
 P = TypeVar("P", bound=Prediction)
 
 MOST_BYTES = 2**28
-"""Heuristic: memory for what a network computes from several batches without its random parameters, 0.27 GB. If it is
-more, batches are predicted one after the other. What is kept of one batch is less than a run of the network takes."""
+"""Heuristic: memory for results that do not depend on the random parameters, over several batches; 0.27 GB. If more is
+needed, batches are predicted one after the other. The results kept for one batch take less memory than a run of the
+network."""
 
 NUM_FIRST = 2
-"""Draws of the first block: those with which other ways to run the network are compared."""
+"""Number of draws in the first block, with which other ways to run the network are compared."""
 
 
 def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int], batches: list["Batch[P]"]) -> int:
-    """Add all draws to some batches of rows; a seed is for a draw, and for what the network draws with it.
+    """Add all draws to some batches of rows; each seed is for one draw, and for the network's random numbers with it.
 
-    Returns how many of the batches got all draws, at least 1. If more would take too much memory, the others got none.
+    Returns how many of the batches got all draws, at least 1. If more would take too much memory, the other batches got
+    none.
     """
     done = 0
     while done < len(seeds):
         block = seeds[done : done + (NUM_FIRST if done == 0 else min(batch.block.size for batch in batches))]
-        # other threads have their turns between two blocks
+        # other threads can run between two blocks
         with torch.no_grad(), restored(model.device), eval_mode(model):
             for batch in batches:
                 batch.memory.begin_block()
@@ -54,7 +56,7 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
                     ):
                         continue
                     if seed == seeds[0] and not batch.memory.has_noise:
-                        batches = batches[: index + 1]  # the others get the same draws later
+                        batches = batches[: index + 1]  # the other batches get the same draws later
                         break
                     if index:
                         batch.memory.forget()
@@ -66,16 +68,16 @@ def add_draws(model: BayesianModel[P], source: Iterator[Draw], seeds: list[int],
 
 @dataclass(frozen=True)
 class Way:
-    """How a network is run for the draws of a posterior."""
+    """How a network runs for the draws of a posterior."""
 
-    constant: Collection[str] = ()  # sites that are the same in all draws
-    centers: Sequence[Draw | None] = ()  # where the network is made linear, in turn; None takes it as it is
+    constant: Collection[str] = ()  # sites with the same value in all draws
+    centers: Sequence[Draw | None] = ()  # points of linearisation, in turn; None runs the network as it is
     keep: bool = False  # whether to keep the prediction of each draw
     carried: Mapping[str, str] = field(default_factory=dict)  # paths of parameters and buffers that draws hold, by name
 
 
 class Batch(Generic[P]):
-    """Some of the rows, and what was predicted for them so far; the plan says which modules run only once."""
+    """Some of the rows, and their prediction so far; the plan says which modules run only once."""
 
     def __init__(self, model: BayesianModel[P], x: Inputs, y: Tensor | None, plan: Plan, way: Way) -> None:
         self._model, self._x, self._y, self._way = model, x, y, way
@@ -89,7 +91,7 @@ class Batch(Generic[P]):
         self._names = set(model.latent_names)
 
     def take(self, draw: Draw) -> None:
-        """Take a draw: run the network, unless several draws will be run at once."""
+        """Take a draw: run the network, unless several draws are to run at once."""
         carried = self._way.carried
         if not carried:
             self._take(draw)
@@ -117,14 +119,14 @@ class Batch(Generic[P]):
         return self._model.observe(output, draw)
 
     def _observation(self, draw: Draw) -> Distribution:
-        """The distribution of the targets; by Pyro if the draw has variables of the network's own, else without it."""
+        """The distribution of the targets; Pyro computes it if the draw has variables of the network's own."""
         if draw.keys() <= self._names:
             return self._model.observation_given(draw, self._x)
         with poutine.block(), poutine.condition(data=draw):
             return self._model.observation(self._x)
 
     def add_taken(self) -> None:
-        """Add the predictions of the draws that were taken, which ends the block."""
+        """Add the predictions of the draws taken; this ends the block."""
         self.memory.end_block()
         if self.block.draws:
             self._add(self._model.observe(*self.block.run()))
@@ -149,12 +151,12 @@ class Batch(Generic[P]):
 
 
 def _linearised_output(model: BayesianModel, center: Draw, draw: Draw, x: Inputs, constant: Collection[str]) -> Tensor:
-    r"""The output at drawn weights of the network that is linear in its weights around a point.
+    r"""The output at drawn weights of the network linearised in its weights around a point.
 
     .. math:: f(x, w^*) + J(x) (w - w^*), \qquad J(x) = \partial f(x, w) / \partial w \text{ at } w^*.
 
-    The product with the Jacobian is one pass with forward derivatives; the Jacobian itself is never made. The sites in
-    `constant` are the same in the point w*, `center`, and the draw w.
+    One pass with forward derivatives gives the product with the Jacobian; the Jacobian itself is never computed. The
+    sites in `constant` have the same value in the point w*, `center`, and in the draw w.
     """
     names = [name for name in model.site_names if name not in constant]
     point = tuple(center[name] for name in names)

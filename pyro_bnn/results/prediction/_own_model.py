@@ -1,4 +1,4 @@
-"""Prediction by a Pyro model of one's own: its return value, over draws of its latent variables."""
+"""Prediction by a user's Pyro model: its return value, over draws of its latent variables."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ def predict_values(
 ) -> ValuePrediction:
     """The mean and the variance of what a Pyro model returns, over draws from a posterior.
 
-    The model is called as ``model(x)``, or as ``model(*x)`` if x is a tuple: without what it observes.
+    The model is called without its observations: as ``model(x)``, or as ``model(*x)`` if x is a tuple.
     """
     found = as_inputs("x", x)
     arguments = found if isinstance(found, tuple) else (found,)
@@ -43,7 +43,7 @@ def predict_values(
 
 
 def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...]) -> Tensor:
-    """What the model returns with the given values of its latent variables."""
+    """The model's return value, given values of its latent variables."""
     net = model if isinstance(model, nn.Module) else nn.Module()
     conditioned = poutine.trace(poutine.condition(model, data=draw))
     with short_errors(), own_parameters(model), poutine.block(), eval_mode(net):
@@ -72,7 +72,7 @@ def _returned(model: Callable[..., Any], draw: Draw, arguments: tuple[Any, ...])
 def _require_latents(trace: Any, draw: Draw, num_rows: int) -> None:
     """Raise unless a draw has a value for each latent variable of a model, and no others.
 
-    What is drawn beside them must be an observation: it lies in a plate, or has an axis of as many elements as rows.
+    Any other sample site must be an observation: it is in a plate, or has an axis with one element per row.
     """
     drawn: Any = prune_subsample_sites(trace).nodes
     nodes = {name: node for name, node in drawn.items() if node["type"] == "sample"}

@@ -76,34 +76,35 @@ def predict(
     .. math:: p(y \mid x) \approx \tfrac1S \sum_s p(y \mid f_{w_s}(x)), \qquad w_s \sim q(w).
 
     Draws are used in small blocks and summed up, so memory grows with `num_samples` only with `keep_draws`. All rows of
-    x get the same draws. The network runs in eval mode and is then put back into the mode that it had. What it computes
-    before its first random parameter runs once for each batch of rows; of a small network several draws run at once.
+    x get the same draws. The network runs in eval mode; afterwards it is in its former mode. Computations before the
+    first random parameter run once for each batch of rows; for a small network several draws run at once.
 
-    For a Pyro model that is no :class:`BayesianModel`, the return value is predicted: ``model(x)`` is run for each
-    draw, with all rows at once, and mean and variance of what it returns are a :class:`ValuePrediction`. Such a model
-    has no likelihood of single rows, so `y`, a loader and `linearised` are for a :class:`BayesianModel` only.
+    For any Pyro model other than a :class:`BayesianModel`, the return value is predicted: ``model(x)`` runs for each
+    draw, with all rows at once, and the result, a :class:`ValuePrediction`, has the mean and variance of the values.
+    Such a model has no likelihood of single rows, so `y`, a loader and `linearised` need a :class:`BayesianModel`.
 
     Args:
-        model: The model; its learnable parameters are used too.
+        model: The model; its present learnable parameters are used too.
         posterior: Result of a fit, or any Pyro guide.
-        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame, or for a network with several inputs
-            a tuple (not a list) or dictionary of these. Or a loader of batches x or (x, y), which are moved to the
+        x: Inputs, shape (N, ...): a tensor, array, list of numbers or data frame; for a network with several inputs a
+            tuple (not a list) or dictionary of these. Or a loader of batches x or (x, y), which are moved to the
             model's device. The targets of a loader are used for the log-density.
         num_samples: Number of weight draws, S; by default 100, or all draws of a posterior that stores fewer.
         y: Targets, shape (N, ...), for the log-density; not allowed with a loader.
         batch_size: Number of rows in each run of the network.
         keep_draws: Whether to keep the prediction of each draw too: logits for classes, and for numbers the mixture
             components, from which quantiles, densities and draws are computed. Memory is then S times as large.
-        linearised: Whether to take the network as linear in its weights around the posterior's median :math:`w^*`, with
-            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; with an ensemble, around that of the member that made the
-            draw. None leaves it to the posterior, or to each member: only results of :func:`fit_gauss_newton` are
-            linearised, and of these not the ones of a last layer. It takes about three times as long.
-        seed: Seed of the prediction, which makes it repeatable and leaves torch's generators as they were.
+        linearised: Whether to linearise the network in its weights around the posterior's median :math:`w^*`, with
+            outputs :math:`f_{w^*}(x) + J(x) (w_s - w^*)`; for an ensemble, around the median of the member that made
+            the draw. None leaves the choice to the posterior, or to each member: only results of
+            :func:`fit_gauss_newton` are linearised, except those of a last layer. A linearised prediction takes about
+            three times as long.
+        seed: Seed of the prediction, which makes it repeatable; torch's generators are left as they were.
 
     Returns:
         A :class:`~pyro_bnn.uncertainty.ClassificationPrediction` or
         :class:`~pyro_bnn.uncertainty.RegressionPrediction`; for a mixture density network a
-        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; of a Pyro model of your own a
+        :class:`~pyro_bnn.uncertainty.MixtureDensityPrediction`; for a Pyro model of your own a
         :class:`~pyro_bnn.uncertainty.ValuePrediction`.
 
     Raises:
@@ -111,7 +112,7 @@ def predict(
             NaN, or if a posterior without a median is to be linearised.
 
     Warns:
-        UserWarning: If an ensemble's members may have learned parameters that their draws do not hold.
+        UserWarning: If an ensemble's members may have learned parameters that their draws do not contain.
 
     References:
         Immer, Korzepa and Bauer (2021), Improving Predictions of Bayesian Neural Nets via Local Linearization,
@@ -136,7 +137,7 @@ def predict(
 
 
 def _require_own_model(model: object, x: object, given: Mapping[str, object]) -> None:
-    """Raise unless `model` is a Pyro model that the user wrote, and no argument is given that needs a BayesianModel."""
+    """Raise unless `model` is a user's Pyro model and no argument needs a BayesianModel."""
     if isinstance(model, (type, Posterior, FlatGuide, AutoGuide)) or not callable(model):
         raise ValueError(
             f"`model` must be a BayesianModel, got {_checks.described(model)}; or pass a Pyro model, whose return "
@@ -151,7 +152,7 @@ def _require_own_model(model: object, x: object, given: Mapping[str, object]) ->
 
 
 def _warn_of_shared_network(model: BayesianModel, posterior: Posterior) -> None:
-    """Warn if the members of an ensemble have learned more than their draws hold."""
+    """Warn if the members of an ensemble have learned parameters that their draws do not contain."""
     if not isinstance(posterior, EnsemblePosterior) or len(posterior.members) == 1 or posterior.carried:
         return
     random, named = random_paths(model), model.network.named_parameters()
@@ -194,8 +195,8 @@ def predict_point(
 
     Args:
         model: The model.
-        values: A value for every latent variable, ``{site: shape (*event)}``; also, as in draws that carry them, values
-            of the network's own parameters and buffers, ``{"net.PATH": value}``. A posterior stands for its `median()`.
+        values: A value for every latent variable, ``{site: shape (*event)}``; optionally, as in some draws, also values
+            of the network's own parameters and buffers, ``{"net.PATH": value}``. A posterior means its `median()`.
         x: Inputs, shape (N, ...), or a loader; see :func:`predict`.
         y: Targets, shape (N, ...), for the log-density; see :func:`predict`.
         batch_size: Number of rows in each run of the network.
@@ -225,7 +226,7 @@ def _predict(
     seed: int | None,
 ) -> P:
     batch_size = _checks.at_least("batch_size", batch_size, 1)
-    _checks.in_memory("num_samples", num_samples, 2 * 32)  # of Python's whole numbers and their places in a list
+    _checks.in_memory("num_samples", num_samples, 2 * 32)  # Python's whole numbers and their places in a list
     if seed is None:
         with EXCLUSIVE:
             seed = int(torch.randint(2**62, ()))
@@ -242,20 +243,20 @@ def _predict(
 
 
 def _is_loader(x: object) -> bool:
-    """Whether x gives batches; arrays and lists of numbers, tuples and dictionaries are inputs themselves."""
+    """Whether x is an iterable of batches, as opposed to arrays, lists of numbers, tuples or dictionaries."""
     first = x
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(x, list):
         return not isinstance(first, (numbers.Number, str))
-    is_array = callable(getattr(type(x), "__array__", None))  # of tensors, arrays and data frames
+    is_array = callable(getattr(type(x), "__array__", None))  # memory of tensors, arrays and data frames
     return isinstance(x, Iterable) and not (is_array or isinstance(x, (tuple, Mapping, str, bytes)))
 
 
 def _parts(
     x: Inputs | Iterable, y: Tensor | None, stream: Stream, like: Tensor
 ) -> Iterator[tuple[Inputs, Tensor | None]]:
-    """The inputs and targets as they were given, or batch after batch of a loader."""
+    """The inputs and targets as given, or a loader's batches one by one."""
     if not _is_loader(x):
         yield as_inputs("x", x, like), None if y is None else as_targets("y", y, like)
         return
@@ -292,7 +293,7 @@ def _predict_rows(
     if y is not None:
         model.check_targets(x, y)
         y = model.likelihood.as_targets(y, model.dtype)
-    if way.keep:  # of each row at least a number
+    if way.keep:  # at least one number per row
         remedy = "ask for fewer, or leave `keep_draws` out"
         _checks.in_memory("num_samples", len(seeds), num_rows(x) * model.like.element_size(), remedy)
     random = {path for name, paths in model.parameter_paths.items() if name not in way.constant for path in paths}
@@ -308,7 +309,7 @@ def _predict_rows(
     log_num_samples = math.log(len(seeds))
     prediction = replace(concatenate([batch.prediction(log_num_samples) for batch in batches]), targets=y)
     is_bad = prediction.expectation.reshape(len(prediction), -1).isnan().any(-1)
-    if bool(is_bad.any()):  # every score would be NaN
+    if bool(is_bad.any()):  # otherwise every score would be NaN
         raise ValueError(
             f"the network must give numbers, got NaN in {int(is_bad.sum())} of {len(prediction)} rows for some drawn "
             "weights; look for a division by zero, a logarithm of a negative number, or a norm of removed weights "
@@ -318,7 +319,7 @@ def _predict_rows(
 
 
 def _own_paths(model: BayesianModel[P], carried: tuple[str, ...]) -> dict[str, str]:
-    """Paths of the parameters and buffers of which draws hold values, by name; raise if the network lacks one."""
+    """Paths of the parameters and buffers for which draws have values, by name; raises if the network lacks one."""
     own = own_paths(model) if carried else {}
     for name in carried:
         if name not in own:

@@ -20,11 +20,11 @@ Per = Literal["network", "layer"]
 
 
 def signal_to_noise(guide: Gaussians) -> dict[str, Tensor]:
-    r"""Distance of each weight's mean from zero, in standard deviations.
+    r"""Absolute mean of each weight in units of its standard deviation.
 
     .. math:: \mathrm{SNR}_i = |\mu_i| / \sigma_i,
 
-    with 0 for a removed weight, as ``{site: shape (*event)}``. Constrained latent variables, such as a noise scale, are
+    and 0 for a removed weight, as ``{site: shape (*event)}``. Constrained latent variables, such as a noise scale, are
     left out, since they cannot be zero. The guide is a mean-field guide, or the posterior from a fit of one.
     """
     guide = mean_field(guide)
@@ -64,22 +64,23 @@ def prune(
 ) -> GuidePosterior:
     """A posterior in which the weights with the lowest signal-to-noise ratios are exactly 0, in draws and in the mean.
 
-    The guide in the argument is not changed. The pruned guide is ``result.guide``; it can be saved, loaded into a new
-    guide of the same model, pruned further, and trained further. Removed weights stay 0, have no divergence, and get no
+    The guide passed in is not changed. The pruned guide is ``result.guide``; it can be saved, loaded into a new guide
+    of the same model, pruned further, and trained further. Removed weights stay 0, have no divergence, and get no
     gradient.
 
     Args:
         guide: A mean-field guide, or the posterior from a fit of one.
         fraction: Fraction of the weights to remove, from 0 to 1, lowest ratio first. Exactly this fraction, rounded to
-            whole weights, is removed in the end: weights that were removed before count too. Give either `fraction` or
+            whole weights, is removed in the end: weights removed before count too. Give either `fraction` or
             `threshold`.
         threshold: Weights with a ratio below this number are removed.
-        per: What `fraction` is a part of: the whole "network", or each "layer" (its weights and biases together).
-        where: What may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
+        per: The unit whose weights `fraction` refers to: the whole "network", or each "layer" (its weights and biases
+            together).
+        where: The weights that may be removed: a glob on site names, such as ``"**.weight"`` to keep all biases,
             ``layers(nn.Linear)``, a function of name, parameter and layer, or a list of these, as for
             :class:`BayesianModel`.
-        exclude: What stays, of the same kinds.
-        model: The guide's model, which layers and functions in `where` and `exclude` need.
+        exclude: The weights that must stay, in the same forms.
+        model: The guide's model, which is needed for layers and functions in `where` and `exclude`.
 
     Returns:
         The posterior; its status says how many weights are removed.
@@ -131,7 +132,7 @@ def prune(
 def _selected(
     guide: MeanFieldGuide, names: Collection[str], where: Rules, exclude: Rules, model: BayesianModel | None
 ) -> set[str]:
-    """The names that a rule in `where` selects and none in `exclude`; for globs no model is needed."""
+    """The names that a rule in `where` selects and none in `exclude` does; globs need no model."""
     sites = _owned(guide, names, model)
     found: dict[str, set[str]] = {}
     for argument, value in (("where", where), ("exclude", exclude)):
@@ -165,7 +166,7 @@ def _owned(guide: MeanFieldGuide, names: Collection[str], model: BayesianModel |
 
 
 def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The ratios of the chosen sites; raises if weights of one cannot be removed."""
+    """The ratios of the chosen sites; raises if the weights of a site cannot be removed."""
     for site in (site for site in guide.sites if site.name in ratios):
         elementwise(site.name, site.prior, site.start.shape)
         if not site.is_fixed:
@@ -179,7 +180,7 @@ def _removable(guide: MeanFieldGuide, ratios: dict[str, Tensor]) -> dict[str, Te
 
 
 def mean_field(guide: Gaussians) -> MeanFieldGuide:
-    """The mean-field guide itself, or that of a posterior; raises a ValueError if there is none."""
+    """The mean-field guide itself, or a posterior's; raises a ValueError if there is none."""
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, MeanFieldGuide, "a MeanFieldGuide or a posterior fitted with one")
     assert isinstance(found, MeanFieldGuide)
@@ -201,7 +202,7 @@ def _layers(ratios: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
 
 
 def _largest(ratios: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Masks of all weights except the fraction with the lowest ratios; of equal ratios the first are removed first."""
+    """Masks of all weights except the fraction with the lowest ratios; equal ratios go in order."""
     flat = torch.cat([ratio.reshape(-1) for ratio in ratios.values()])
     num_removed = math.floor(fraction * len(flat) + 0.5)
     keep = torch.ones_like(flat, dtype=torch.bool)

@@ -84,7 +84,7 @@ class PruningReport:
 
     def to_csv(self, path: str | Path) -> None:
         """Write the rows to a file, as CSV."""
-        import pandas  # late: it takes long
+        import pandas  # imported late: importing takes long
 
         pandas.DataFrame(self.rows).to_csv(path, index=False, na_rep="nan")
 
@@ -104,16 +104,16 @@ def snr_report(
 ) -> PruningReport:
     """Accuracy (or error) and NLL by fraction of weights removed, at the mean weights and for an ensemble of draws.
 
-    Every row prunes the guide in the argument, not that of the row before, and uses the same random numbers.
+    Every row prunes the guide that was passed in, not the previous row's result, and uses the same random numbers.
 
     Args:
         model: The model.
-        guide: Its mean-field guide, or the posterior from a fit of one.
+        guide: The model's mean-field guide, or the posterior from a fit of one.
         x: Inputs, shape (N, ...).
         y: Targets, shape (N, ...).
         fractions: Fractions of the weights to remove, each from 0 to 1.
         num_samples: Number of draws in each ensemble.
-        per: What the fraction is a part of, the "network" or each "layer"; see :func:`prune`.
+        per: The unit that the fractions refer to, the "network" or each "layer"; see :func:`prune`.
         where: Glob or globs on site names; see :func:`prune`.
         batch_size: Number of rows in each run of the network.
         seed: Seed of the draws, the same in every row; None draws one.
@@ -145,7 +145,7 @@ def snr_report(
 
 
 def _scores(prediction: Prediction) -> dict[str, Any]:
-    """The scores of a row that was predicted with its targets."""
+    """The scores of a row, predicted with its targets."""
     scores, density = prediction.score(), prediction.log_density
     assert density is not None
     return {

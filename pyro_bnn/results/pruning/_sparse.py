@@ -1,4 +1,4 @@
-"""Networks in which removed weights take neither memory nor time."""
+"""Networks in which removed weights take no memory and no time."""
 
 import functools
 import itertools
@@ -18,9 +18,9 @@ MAX_DENSITY = 0.1
 
 
 class SparseLinear(nn.Module):
-    r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only elements that are not zero are stored, row by row.
+    r"""The layer :math:`y = x W^\top + b` with a sparse matrix: only nonzero elements are stored, row by row.
 
-    It is for prediction: it has buffers, and no parameters to train.
+    It is for prediction only: it has buffers instead of trainable parameters.
 
     Args:
         weight: The matrix, shape (O, D), dense.
@@ -88,20 +88,19 @@ def sparse_network(
 
     Use it for the mean weights of a pruned posterior, ``sparse_network(model, posterior.median())``, or for one draw.
     For an ensemble, average the outputs of one such network for each of ``posterior.draws(num_samples)``. The network
-    needs no other class of this package, and is in eval mode. Layers of other kinds stay dense.
+    is in eval mode and needs no other class of this package. Layers of other kinds stay dense.
 
     Args:
         model: The model; its network is copied.
-        values: A value for each random parameter, ``{site: shape (*event)}``, and perhaps values of the network's own
-            parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
-        max_density: Largest fraction of weights that are not zero in a layer that becomes sparse; with
-            None, all layers stay dense.
+        values: A value for each random parameter, ``{site: shape (*event)}``, and optionally values of the network's
+            own parameters and buffers, ``{"net.PATH": value}``, such as statistics of batch normalisation.
+        max_density: Largest fraction of nonzero weights in a layer that becomes sparse; None leaves all layers dense.
 
     Returns:
         The network, on the device and in the dtype of the model.
 
     Raises:
-        ValueError: If a random parameter has no value, or one of another shape, or a name is unknown.
+        ValueError: If a random parameter has no value, or one of another shape, or if a name is unknown.
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel")
     _checks.kind("values", values, Mapping, "a dict of weights, such as `posterior.median()`")
@@ -119,7 +118,7 @@ def sparse_network(
         for path, weight in model.network_weights(values).items():
             owner, _, leaf = path.rpartition(".")
             module = net.get_submodule(owner)
-            if module._buffers.pop(leaf, None) is not None:  # None if done already: a module may be used twice
+            if module._buffers.pop(leaf, None) is not None:  # None if already done: a module may be used twice
                 value = weight.detach().to(model.device, model.dtype, copy=True)
                 module.register_parameter(leaf, nn.Parameter(value, requires_grad=False))
         sparse = {layer: SparseLinear(layer.weight, layer.bias) for layer in _nearly_empty(net, max_density)}
@@ -133,7 +132,7 @@ def sparse_network(
 
 
 def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Linear]:
-    """Linear layers with few weights that are not zero; those with hooks are left out, since they do more."""
+    """Linear layers with few nonzero weights; layers with hooks are left out, since they do more."""
     for layer in net.modules():
         has_hooks = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
         if max_density is None or type(layer) is not nn.Linear or has_hooks:
@@ -144,6 +143,6 @@ def _nearly_empty(net: nn.Module, max_density: float | None) -> Iterator[nn.Line
 
 @functools.cache
 def _use_up_warning() -> None:
-    """Let torch say now, where nobody sees it, that its sparse matrices are a beta feature: it says so once."""
+    """Trigger torch's one-time warning that sparse matrices are a beta feature, and hide it."""
     with filtered_warnings("ignore", "Sparse CSR"):
         torch.ones(1, 1).to_sparse_csr()

@@ -65,7 +65,7 @@ class CalibrationBins:
             \Big(a + \tfrac{z^2}{2n} \pm z \sqrt{\tfrac{a(1-a)}{n} + \tfrac{z^2}{4n^2}}\Big) \Big/ (1 + \tfrac{z^2}{n}).
 
         Args:
-            level: Probability with which the interval holds the true accuracy, about, strictly between 0 and 1.
+            level: Approximate probability with which the interval contains the true accuracy, strictly between 0 and 1.
 
         References:
             Wilson (1927), Probable Inference, the Law of Succession, and Statistical Inference, JASA 22, 209-212.
@@ -81,7 +81,7 @@ class CalibrationBins:
         middle = self.accuracy + wider / 2
         half = z * (self.accuracy * (1 - self.accuracy) / self.counts + wider / (4 * self.counts)).sqrt()
         low, high = (middle - half) / (1 + wider), (middle + half) / (1 + wider)
-        return low.clamp(min=0), high.clamp(max=1)  # the ends are in [0, 1] but for rounding
+        return low.clamp(min=0), high.clamp(max=1)  # up to rounding the ends are in [0, 1]
 
 
 def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_mass: bool = False) -> CalibrationBins:
@@ -111,14 +111,14 @@ def calibration_bins(probs: Numbers, y: Numbers, *, num_bins: int = 15, equal_ma
 
 
 def _num_bins(value: int) -> int:
-    """The number of bins, if each can have a count and a sum."""
+    """The number of bins, after checking that memory suffices for each bin's count and sum."""
     found = _checks.at_least("num_bins", value, 1)
     _checks.in_memory("num_bins", found, 4 * 8)
     return found
 
 
 def _confidence_bins(confidence: Tensor, num_bins: int, *, equal_mass: bool) -> tuple[Tensor, Tensor]:
-    """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as :func:`calibration_bins` has them."""
+    """Bin of each confidence, shape (N,), and the bins' edges, shape (B + 1,), as in :func:`calibration_bins`."""
     _checks.flag("equal_mass", equal_mass)
     if not equal_mass:
         edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.double)
@@ -136,7 +136,7 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
         probs: Class probabilities, shape (N, C).
         y: Labels, shape (N,).
         num_bins: Number of bins of the confidence, 15 in most of the literature.
-        equal_mass: Whether the bins hold equally many inputs, and not confidences of equal width; see
+        equal_mass: Whether the bins hold equally many inputs, instead of having equal width; see
             :func:`calibration_bins`.
 
     References:
@@ -154,15 +154,15 @@ def expected_calibration_error(probs: Numbers, y: Numbers, *, num_bins: int = 15
 def calibration_error_by_chance(
     probs: Numbers, *, num_bins: int = 15, num_samples: int = 1000, seed: int = 0, equal_mass: bool = False
 ) -> Tensor:
-    r"""Expected calibration errors that a perfectly calibrated classifier would show on as many rows.
+    r"""Expected calibration errors of a perfectly calibrated classifier on the same number of rows.
 
     The error of finitely many rows is never 0: in each bin, the accuracy misses the confidence by chance. Labels are
-    drawn from the probabilities themselves, for which those are perfectly calibrated by construction,
+    drawn from the probabilities themselves, so the probabilities are perfectly calibrated by construction,
 
     .. math:: E = \frac1N \sum_b \Big| \sum_{n \in b} (c_n - t_n) \Big|, \quad t_n \sim \mathrm{Bernoulli}(c_n),
 
-    with the confidences :math:`c_n = \max_c p_{nc}`. An :func:`expected_calibration_error` below the 95 % quantile of
-    these is no evidence of miscalibration.
+    with the confidences :math:`c_n = \max_c p_{nc}`. If :func:`expected_calibration_error` is below the 95 % quantile
+    of these, there is no evidence of miscalibration.
 
     Args:
         probs: Class probabilities, shape (N, C).

@@ -42,7 +42,7 @@ def ood_scores(in_domain: Numbers, out_of_domain: Numbers) -> OODScores:
         >>> ood_scores(torch.tensor([0.1, 0.2]), torch.tensor([0.9, 0.8]))
         OODScores(auroc=1.0, aupr=1.0, fpr95=0.0, auroc_standard_error=0.0)
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # the import takes seconds
+    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve  # importing it takes seconds
 
     in_domain, out_of_domain = as_tensor("in_domain", in_domain), as_tensor("out_of_domain", out_of_domain)
     for name, value in (("in_domain", in_domain), ("out_of_domain", out_of_domain)):
@@ -68,7 +68,7 @@ def _standard_error(known: Tensor, unknown: Tensor) -> float:
 
 
 def _shares_below(scores: Tensor, at: Tensor) -> Tensor:
-    """Share of the scores below each of some values, those equal to it counted by half."""
+    """Share of the scores below each of some values; equal scores count one half."""
     ordered = scores.sort().values
     below, not_above = (torch.searchsorted(ordered, at, side=side) for side in ("left", "right"))
     return (below + not_above).double() / (2 * len(scores))

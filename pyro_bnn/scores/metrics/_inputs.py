@@ -10,7 +10,7 @@ from torch import Tensor
 from ..._core import checks as _checks
 
 Numbers: TypeAlias = Tensor | ArrayLike
-"""A tensor, or what numpy makes an array of: an array, a list, a data frame."""
+"""A tensor, or anything that NumPy converts to an array: an array, a list, a data frame."""
 
 
 def as_tensor(name: str, value: Numbers) -> Tensor:
@@ -29,8 +29,8 @@ def as_tensor(name: str, value: Numbers) -> Tensor:
 def probabilities(name: str, value: Tensor) -> None:
     """Raise unless the last axis holds probabilities.
 
-    Sums may differ from 1 by the square root of the rounding error of the dtype, as in scikit-learn's ``log_loss``, but
-    at least by that of single precision: probabilities in float64 often come from a float32 network.
+    Sums may differ from 1 by the square root of the dtype's rounding error, as in scikit-learn's ``log_loss``, and
+    by at least the same number for single precision: probabilities in float64 often come from a float32 network.
     """
     if not value.is_floating_point():
         raise ValueError(f"`{name}` must be floating-point probabilities, got {value.dtype}.")

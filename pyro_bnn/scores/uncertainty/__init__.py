@@ -3,7 +3,7 @@
 For classes, the total is the entropy of the mean probabilities, in nats. It is the sum of the expected entropy
 (aleatoric) and the mutual information between label and weights (epistemic). For numbers, the total is a variance. It
 is the sum of the mean of the variances (aleatoric) and the variance of the means (epistemic). If each draw predicts a
-mixture, the aleatoric part is a sum of two parts itself.
+mixture, the aleatoric part is itself a sum of two parts.
 
 References:
     Depeweg et al. (2018), Decomposition of Uncertainty, https://arxiv.org/abs/1710.07283.

@@ -1,4 +1,4 @@
-"""Running sums over weight draws, from which predictions are made."""
+"""Running sums over weight draws, from which predictions are computed."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic
@@ -35,7 +35,7 @@ class Accumulator(ABC, Generic[P_co]):
 
     @abstractmethod
     def prediction(self, log_density: Tensor | None) -> P_co:
-        """The prediction from all draws so far; `log_density` is that of the targets, shape (N,), or None."""
+        """The prediction from all draws so far; `log_density` is the targets', shape (N,), or None."""
 
 
 class ClassAccumulator(Accumulator[ClassificationPrediction]):
@@ -137,7 +137,7 @@ class RunningMoments:
         self._squares: Any = 0.0
 
     def add_to_mean(self, values: Tensor) -> Tensor:
-        """Add a block to the mean alone; returns how far the block's own mean was from it."""
+        """Add a block to the mean only; returns the distance of the block's mean from the mean before."""
         self.count += len(values)
         deviation: Tensor = values.mean(0) - self.mean
         self.mean = self.mean + deviation * (len(values) / self.count)
@@ -152,7 +152,7 @@ class RunningMoments:
 
     @property
     def variance(self) -> Tensor | None:
-        """The variance; None of a single value."""
+        """The variance; None for a single value."""
         return self._squares / (self.count - 1) if self.count > 1 else None
 
 

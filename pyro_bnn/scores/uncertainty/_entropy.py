@@ -9,7 +9,7 @@ LOG_ZERO = -800.0
 """Finite number used as the logarithm of 0; its exponential is 0 in double precision."""
 
 SERIES_BELOW = 0.01
-"""Below this |u| the series is used, with a relative error of 1e-9 after four terms; above, the logarithms are, with a
+"""Below this |u| the series is used, with a relative error of 1e-9 after four terms; above it the logarithms, with a
 relative error of 1e-11 S."""
 
 
@@ -52,8 +52,8 @@ def mutual_information(logits: Tensor) -> Tensor:
 
     .. math:: I = H\big[\tfrac1S \sum_s p_s\big] - \tfrac1S \sum_s H[p_s].
 
-    The difference itself would have no correct digit if the draws nearly agree. So the value is computed as a sum of
-    terms that are never negative, in double precision.
+    If the draws nearly agree, computing the difference directly would leave no correct digit. So the value is computed
+    as a sum of non-negative terms, in double precision.
 
     Args:
         logits: Unnormalised log-probabilities, shape (S, N, C).
@@ -80,7 +80,7 @@ class RunningEntropies:
     r"""Mean probabilities of successive draws, their expected entropy, and the mutual information of label and draw.
 
     The mutual information of S draws is their mean divergence from the mean probabilities :math:`m_S`, which are known
-    only after the last draw. With each new draw p it grows by divergences that are known by then:
+    only after the last draw. Each new draw p adds divergences that are already known then:
 
     .. math:: I_S = b I_{S-1} + a\, \mathrm{KL}(p \| m_S) + b\, \mathrm{KL}(m_{S-1} \| m_S), \qquad
               a = \tfrac1S, \quad b = 1 - a, \quad m_S = b\, m_{S-1} + a\, p.
@@ -90,16 +90,17 @@ class RunningEntropies:
 
     .. math:: a\, h(p) + b\, h(m_{S-1}) - h(m_S) = m_S \big(a\, g(b u) + b\, g(-a u)\big) \ge 0.
 
-    The left-hand side is used if u is large. If u is small, its terms would cancel, and the series of g is used.
+    If u is large, the left-hand side is used. If u is small, the terms of the left-hand side would cancel, so the
+    series of g is used.
     """
 
     def __init__(self) -> None:
         self.num_samples = 0
 
     def add(self, log_probs: Tensor) -> Tensor:
-        r"""Take in the log-probabilities of some draws, shape (S, ..., C), and return their probabilities.
+        r"""Add the log-probabilities of some draws, shape (S, ..., C), and return their probabilities.
 
-        The draws' own mutual information is the mean of the sums of :math:`m\,g((p - m) / m)`.
+        The mutual information within these draws is the mean of the sums of :math:`m\,g((p - m) / m)`.
         """
         log_probs = log_probs.double()
         unnormalised = log_probs.exp()
@@ -116,7 +117,7 @@ class RunningEntropies:
         return probs
 
     def _merge(self, probs: Tensor, product: Tensor, entropy: Tensor, information: Tensor, count: int) -> None:
-        """Add some draws: their mean probabilities, the p log p of these, and their own entropy and information."""
+        """Add some draws: mean probabilities, the p log p of these, and the draws' entropy and information."""
         self.num_samples += count
         if self.num_samples == count:
             self.mean, self._mean_product, self.expected_entropy = probs, product, entropy
@@ -154,7 +155,7 @@ def require_two(num_samples: int) -> None:
 
 
 def single_at_least(value: Tensor) -> torch.dtype:
-    """The dtype of results: that of the input, but at least single precision."""
+    """The dtype of results: the input's, but at least single precision."""
     return torch.promote_types(value.dtype, torch.float32)
 
 
@@ -168,7 +169,7 @@ def _series(u: Tensor, a: float) -> Tensor:
 
 
 def _running(logits: Tensor) -> RunningEntropies:
-    """The entropies of unnormalised log-probabilities, shape (S, N, C), draw by draw, so that memory is small."""
+    """The entropies of unnormalised log-probabilities, shape (S, N, C), one draw at a time to save memory."""
     if bool(_checks.real_tensor("logits", logits).isnan().any()):  # minus infinity is a probability of 0
         raise ValueError("`logits` must be numbers, got NaN; drop the rows that have one.")
     if logits.dim() < 2 or logits.numel() == 0:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import pandas
 
 HALF = (torch.float16, torch.bfloat16)
-"""Types that tables do not have, or not everywhere."""
+"""Types that data frames lack, or support only partly."""
 
 
 def frame(columns: Mapping[str, np.ndarray], num_rows: int, index: Iterable[Any] | None) -> "pandas.DataFrame":
     """A data frame of columns of shape (N,); raises a ValueError if there are not as many labels in the index."""
-    import pandas  # late: it takes long
+    import pandas  # imported late: importing takes long
 
     if index is not None and not isinstance(index, pandas.Index | pandas.Series):
         index = _checks.items("index", index, "the labels of the rows, such as `frame.index`")
@@ -40,7 +40,7 @@ def by_output(column: str, values: Tensor, outputs: Sequence[str] | None) -> dic
 
 
 def named(argument: str, names: Sequence[str], count: int) -> list[str]:
-    """The names, after a check: there must be so many, and no two alike."""
+    """The names, after a check: there must be exactly this many, and all different."""
     found = [str(name) for name in _checks.items(argument, names, "a list of names")]
     if len(found) != count or len(set(found)) != count:
         raise ValueError(f"`{argument}` must be {count} different names, got {len(found)}: {found[:5]}.")
@@ -48,6 +48,6 @@ def named(argument: str, names: Sequence[str], count: int) -> list[str]:
 
 
 def array(values: Tensor) -> np.ndarray:
-    """A tensor's numbers, in single precision at least."""
+    """A tensor's numbers, at least in single precision."""
     values = values.detach().cpu()
     return (values.float() if values.dtype in HALF else values).numpy()

@@ -1,4 +1,4 @@
-"""Distributions taken apart into the tensors of their arguments, and put together again."""
+"""Distributions split into the tensors of their arguments, and rebuilt from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def take(value: Any, index: Tensor, dim: int) -> Any:
 
 
 def _names(distribution: Distribution) -> list[str]:
-    """Names of the arguments with which a distribution was made; a Bernoulli has either probabilities or logits."""
+    """Names of the arguments from which a distribution was built; a Bernoulli has either probabilities or logits."""
     names = [name for name in distribution.arg_constraints if name in vars(distribution)]
     if not names:
         raise ValueError(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Prediction")
 Q = TypeVar("Q", bound="Prediction")
 P_co = TypeVar("P_co", bound="Prediction", covariant=True, default="Prediction")
-"""Type of the predictions of a model, likelihood or running sum; code that does not say it means any."""
+"""Type of the predictions of a model, likelihood or running sum; without it, any prediction is meant."""
 
 DRAWS_FIRST = ("logits", "components", "values")
 """Fields with the draws on the first axis and the data on the second; all other fields have the data on the first."""
@@ -59,7 +59,7 @@ class Prediction(Shown, ABC):
         return Summary(f"{type(self).__name__}: {size}, {kind_of(self.expectation)}", notes)
 
     def axes_in_words(self) -> str:
-        """What one row of the prediction holds, such as "10 classes"."""
+        """Content of one row of the prediction, such as "10 classes"."""
         return f"rows of shape {tuple(self.expectation.shape[1:])}"
 
     def uncertainty_in_words(self) -> str:
@@ -81,8 +81,8 @@ class Prediction(Shown, ABC):
     def to_frame(self, *, index: Iterable[Any] | None = None) -> "pandas.DataFrame":
         """The prediction as a data frame with one row per input, for example to write it to a file.
 
-        Given targets, it has their column ``target``, and ``log_density`` in nats. What a single weight draw cannot
-        tell has no column.
+        Given targets, it has their column ``target``, and ``log_density`` in nats. Quantities that need several weight
+        draws have no column for a single one.
 
         Args:
             index: Labels of the rows, such as the ``index`` of the frame that x came from; None numbers them.
@@ -136,7 +136,7 @@ def require_variance(variance: Tensor | None) -> Tensor:
 
 
 def concatenate(predictions: Sequence[P]) -> P:
-    """One prediction from those for successive batches of data, all with the same weight draws."""
+    """One prediction from those of successive batches of data, all with the same weight draws."""
     first = predictions[0]
     if len(predictions) == 1:
         return first
@@ -152,7 +152,7 @@ def concatenate(predictions: Sequence[P]) -> P:
 
 
 def _row_numbers(rows: object, num_data: int) -> Tensor:
-    with suppress(IndexError, TypeError, ValueError, NotImplementedError):  # torch's own complaints about indices
+    with suppress(IndexError, TypeError, ValueError, NotImplementedError):  # torch's own error messages about indices
         if isinstance(rows, slice):
             return torch.arange(num_data)[rows]
         if isinstance(rows, Tensor) and rows.dim() == 1:

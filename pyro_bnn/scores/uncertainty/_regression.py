@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas
 
 CRPS_DRAWS = 1000
-"""Heuristic: draws for a CRPS without closed form; its error is about 3 % of a standard deviation per target."""
+"""Heuristic: number of draws for a CRPS without closed form; its error is about 3 % of a standard deviation per
+target."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +77,7 @@ class RegressionPrediction(Prediction):
         return self.aleatoric + self.epistemic
 
     def variances(self) -> dict[str, Tensor]:
-        """The predictive variance and its parts, by name, each of shape ``(N, *O)``; of a single draw only one part."""
+        """The predictive variance and its parts, by name, each of shape ``(N, *O)``; one part for a single draw."""
         if self.variance_of_means is None:
             return {"aleatoric": self.aleatoric}
         return {"total": self.total, "aleatoric": self.aleatoric, "epistemic": self.variance_of_means}
@@ -91,13 +92,13 @@ class RegressionPrediction(Prediction):
         """The prediction as a data frame; see :meth:`Prediction.to_frame`.
 
         The columns are ``mean``, and the standard deviations ``total_sd``, ``aleatoric_sd`` and ``epistemic_sd``; given
-        a level also ``lower`` and ``upper``. Of several outputs each has such columns, with its name or number at the
-        end.
+        a level also ``lower`` and ``upper``. With several outputs, each has such columns, with its name or number at
+        the end.
 
         Args:
             level: Probability of the interval from ``lower`` to ``upper``, such as 0.9, with equal probabilities below
                 and above it; needs `keep_draws`.
-            outputs: Names of the outputs; None numbers them, and leaves the number out if there is one.
+            outputs: Names of the outputs; None numbers several outputs, and gives a single one no number.
             index: Labels of the rows; None numbers them.
         """
         columns = by_output("mean", self.mean, outputs)
@@ -134,9 +135,9 @@ class RegressionPrediction(Prediction):
     def crps(self, y: Tensor) -> float:
         """Continuous ranked probability score at targets y, shape ``(N, *O)``, averaged over rows and outputs.
 
-        It is in the units of y, lower is better, and it needs `keep_draws`. It is exact if the components are Gaussians
-        or mixtures of Gaussians (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`); the time then grows with the square
-        of the number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed
+        It is in the units of y; lower is better. It needs `keep_draws`. It is exact if the components are Gaussians or
+        mixtures of Gaussians (:func:`~pyro_bnn.metrics.crps_of_normal_mixture`); the time then grows with the square of
+        the number of Gaussians. Otherwise it is estimated from 1000 draws, always with the same seed
         (:func:`~pyro_bnn.metrics.crps_from_draws`).
         """
         gaussians = self._gaussians()
@@ -175,7 +176,7 @@ class RegressionPrediction(Prediction):
         return y
 
     def _for_each(self, function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-        """A function of values of shape ``(N, *O)``, for each index of the leading axes of y, one by one."""
+        """A function of values of shape ``(N, *O)``, applied for each index of the leading axes of y, one by one."""
         y = self._aligned(y)
         lead = y.shape[: y.dim() - self.mean.dim()]
         results = [function(values) for values in y.reshape(-1, *self.mean.shape)]
@@ -187,7 +188,7 @@ class RegressionPrediction(Prediction):
 
         .. math:: \log p(y \mid x) = \log \tfrac1S \sum_s \prod_o p(y_o \mid f_{w_s}(x)).
 
-        At the targets this is `log_density`. With more leading axes y can hold, for example, a grid.
+        At the targets this is `log_density`. With further leading axes, y can hold a grid, for example.
 
         Args:
             y: Values, shape ``(..., N, *O)`` or anything that broadcasts to it, for a result of shape ``(..., N)``.
@@ -206,7 +207,7 @@ class RegressionPrediction(Prediction):
 
         Args:
             num_samples: Number of draws, on the first axis of the result, of shape ``(num_samples, N, *O)``.
-            seed: Seed of the draws, which makes them repeatable and leaves torch's generators as they were.
+            seed: Seed of the draws, which makes them repeatable; torch's generators are left as they were.
         """
         components = self._kept_components()
         num_samples = _checks.at_least("num_samples", num_samples, 1)
@@ -290,7 +291,7 @@ class MixtureDensityPrediction(RegressionPrediction):
         return super().variances() | parts
 
     def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
-        components = vars(self._kept_components())  # a NormalMixture, whose class is in a layer above this one
+        components = vars(self._kept_components())  # a NormalMixture, whose class is in a higher layer than this module
         weights = components["logits"].double().softmax(-1) / self.num_samples
         parts = (weights, components["loc"].double(), components["scale"].double())
         joined = [part.movedim(0, -2).flatten(-2) for part in parts]  # (S, N, *O, M) to (N, *O, S * M)

@@ -1,4 +1,4 @@
-"""Predictions of a Pyro model of one's own."""
+"""Predictions of a user's Pyro model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class ValuePrediction(Prediction):
-    """What a Pyro model of one's own returns, over draws of its latent variables.
+    """The return value of a Pyro model of your own, over draws of its latent variables.
 
-    A model that returns a mean has in `variance` the epistemic part only; one that returns a drawn observation has the
-    whole. There is no log-density: the model says no likelihood of single rows.
+    If the model returns a mean, `variance` is only the epistemic part; if it returns a drawn observation, `variance` is
+    the whole. There is no log-density, since the model defines no likelihood of single rows.
 
     Args:
         num_samples: Number of draws, S.

@@ -1,4 +1,4 @@
-"""The report on a run as one HTML page: sections compute numbers and judge them, `templates` show them."""
+"""The report on a run as one HTML page: sections compute numbers and judge them, `templates` render them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     configuration_section,
     about_section,
 )
-"""All sections in their order; one that has nothing to say of a run returns None."""
+"""All sections in their order; a section that does not apply to a run returns None."""
 
 ORDER = ("problem", "note", "good")
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report; `page` is HTML that needs nothing else: no other file, no network and no script."""
+    """A report; `page` is HTML without dependencies: no other file, no network and no script."""
 
     headline: str  # the decision, in one line
-    verdicts: tuple[Verdict, ...]  # what the decision follows from, the worst news first
+    verdicts: tuple[Verdict, ...]  # the reasons for the decision, the worst first
     page: str
 
 
@@ -50,7 +50,7 @@ def report_on(subject: Subject) -> Report:
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:
-    """A whole page as HTML. All that is inserted is text, and never HTML."""
+    """A whole page as HTML. Everything inserted is escaped as text."""
     environment = Environment(
         loader=PackageLoader(__name__, "templates"),
         autoescape=True,
@@ -66,5 +66,5 @@ def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict
 
 
 def _together(text: str) -> str:
-    """The same text, where a number and its per cent sign, or its error, stay on one line."""
+    """The same text with non-breaking spaces between a number and its per cent sign or its error."""
     return text.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")

@@ -1,4 +1,4 @@
-"""What a report says of a classifier: accuracy, calibration, unknown images, and examples."""
+"""The report's sections on a classifier: accuracy, calibration, unknown images, and examples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,39 +29,40 @@ __all__ = [
 ]
 
 MOST_CLASSES = 20
-"""Most classes that are listed. If there are more, the lowest recalls are listed, without a confusion matrix."""
+"""Largest number of classes that are listed. If there are more, the lowest recalls are listed, without a confusion
+matrix."""
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.5)
-"""Shares of the rows that are decided, if the least certain are left to a human."""
+"""Shares of the rows that are decided when a human takes the least certain ones."""
 
 MISSED, BEHIND = 0.5, 0.1
-"""Heuristic: a recall below the first is called mostly missed; one that lies so far below the accuracy, low."""
+"""Heuristic: a recall below the first number is called mostly missed; one this far below the accuracy is called low."""
 
 FEWEST = 5
-"""Heuristic: with fewer wrong rows, or fewer right ones, the report does not judge if uncertainty finds errors."""
+"""Heuristic: with fewer wrong rows, or fewer right ones, the report does not judge whether uncertainty finds errors."""
 
 USEFUL, POSSIBLE = 0.7, 0.6
-"""Heuristic: areas under the ROC curve from which errors are found well, and above which they could be found."""
+"""Heuristic: areas under the ROC curve above which the report says that errors are found well, or could be found."""
 
 NUM_BINS, NUM_SIMULATIONS = 15, 1000
 
 LIMIT = 0.95
-"""The calibration error is no more than chance gives if it lies below this quantile of errors by chance."""
+"""A calibration error below this quantile of errors by chance counts as no larger than chance."""
 
 SMALL_EXCESS = 0.01
-"""Heuristic: a calibration error that exceeds the mean error by chance by less than one point is called small."""
+"""Heuristic: a calibration error less than one point above its mean by chance is called small."""
 
 SHOWN_SCORES = ("entropy", "mutual information")
 """Scores of unknown images that have pictures."""
 
 HEADLINE = "entropy"
-"""The score of the verdict, chosen before seeing the data: the best of several scores would look better by chance."""
+"""The score of the verdict, chosen before seeing the data: choosing the best of several scores would flatter it."""
 
 NOTICED, PARTLY = 0.9, 0.75
-"""Heuristic: areas under the ROC curve from which unknown images are called noticed, and partly noticed."""
+"""Heuristic: smallest areas under the ROC curve at which unknown images are called noticed, and partly noticed."""
 
 SHOWN_IMAGES, MOST_VOTED = 2, 4
-"""Number of example images of each kind, and of classes that are listed beside one."""
+"""Number of example images of each kind, and of classes that are listed next to an image."""
 
 
 # --- accuracy ---------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def _of_one_draw(report: ClassifierScores) -> dict[str, Any]:
 
 
 def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]]:
-    """Recall and precision of each class that occurs among the test rows, and what it is most often taken for."""
+    """Recall and precision of each class among the test rows, and its most frequent confusion."""
     hits, rows, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
     wrong = matrix - np.diag(hits)
     return [
@@ -140,7 +141,7 @@ def _by_class(classes: Sequence[str], matrix: np.ndarray) -> list[dict[str, Any]
 
 
 def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
-    """How many of the surest rows are right, for several shares of all rows."""
+    """The accuracy on the surest rows, for several shares of all rows."""
     ordered, rows = is_right[entropy.argsort()], []
     for share in SHARES:
         surest = ordered[: max(1, round(share * len(ordered)))]
@@ -150,7 +151,7 @@ def _by_certainty(entropy: Tensor, is_right: Tensor) -> list[dict[str, Any]]:
 
 
 def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> str:
-    """How many rows are right, and what is gained if a human decides at least as many rows as are wrong."""
+    """The accuracy, and the gain if a human decides at least as many rows as are wrong."""
     text = f"{percent(accuracy)} right"
     row = next((row for row in certainty if 1 - row["share"] >= 1 - accuracy), certainty[-1])
     if row["share"] == 1 or row["right"] <= accuracy:
@@ -161,7 +162,7 @@ def _usable(accuracy: float, certainty: Sequence[dict[str, Any]], noun: str) -> 
 
 
 def _of_accuracy(found: Classified, num_right: int) -> Verdict:
-    """Whether a classifier is better than the most frequent class."""
+    """Whether a classifier beats always predicting the most frequent class."""
     num_rows, shares = len(found.y), torch.bincount(found.y.cpu()).double() / len(found.y)
     guess, often = float(shares.max()), found.classes[int(shares.argmax())]
     accuracy, (low, high) = num_right / num_rows, wilson(num_right, num_rows)
@@ -182,7 +183,7 @@ def _of_accuracy(found: Classified, num_right: int) -> Verdict:
 
 
 def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: float) -> Verdict:
-    """Whether every class is found."""
+    """Whether the classifier finds every class."""
     lowest = min(classes, key=lambda row: row["recall"])
     limits = {f"“{row['name']}”": wilson(row["hits"], row["rows"])[1] for row in classes}
     missed = ", ".join(name for name, limit in limits.items() if limit < MISSED)
@@ -208,7 +209,7 @@ def _of_recall(classes: Sequence[Mapping[str, Any]], balanced: float, accuracy: 
 def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) -> Verdict:
     """Whether the rows that a classifier gets wrong are the least certain ones.
 
-    Compares the area under the ROC curve of the entropy with what it would be if the probabilities were right.
+    Compares the entropy's area under the ROC curve with its value if the probabilities were right.
     """
     entropy, confidence = prediction.total.detach().cpu(), prediction.max_probability.detach().double().cpu()
     measured = metrics.ood_scores(entropy[is_right], entropy[~is_right])
@@ -237,7 +238,7 @@ def _of_error_detection(prediction: ClassificationPrediction, is_right: Tensor) 
 
 
 def calibration_section(subject: Subject) -> Section | None:
-    """The expected calibration error beside what chance gives; the reliability diagram, and its bins as a table."""
+    """The expected calibration error beside its value by chance; the reliability diagram, and its bins as a table."""
     if subject.classified is None:
         return None
     noun, y = subject.classified.noun, subject.classified.y.cpu()
@@ -266,7 +267,7 @@ def calibration_section(subject: Subject) -> Section | None:
 
 
 def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
-    """Calibration error of class probabilities, shape (N, C), and what chance gives if they are exactly right."""
+    """Calibration error of class probabilities, shape (N, C), and its values by chance."""
     chance = metrics.calibration_error_by_chance(
         probs, num_bins=NUM_BINS, num_samples=NUM_SIMULATIONS, seed=seed, equal_mass=True
     )
@@ -283,7 +284,7 @@ def calibration_of(probs: Tensor, y: Tensor, *, seed: int) -> dict[str, float]:
 
 
 def of_calibration(found: Mapping[str, float]) -> Verdict:
-    """Whether the probabilities of a classifier can be taken at their word."""
+    """Whether a classifier's probabilities are calibrated."""
     error, gap, gap_error = found["error"], found["confidence"] - found["accuracy"], found["gap_error"]
     numbers = f"calibration error {percent(error)}; chance gives up to {percent(found['limit'])}"
     is_even, is_slight = abs(gap) <= NUM_ERRORS * gap_error, error - found["usual"] < SMALL_EXCESS
@@ -333,7 +334,7 @@ def unknown_section(subject: Subject) -> Section | None:
 
 
 def _of_unknown(found: metrics.OODScores, where: str) -> Verdict:
-    """Whether unknown images are noticed, where 95 % of them are flagged."""
+    """Whether unknown images are noticed, and how many known ones are flagged when 95 % of the unknown are."""
     area, error = found.auroc, found.auroc_standard_error
     numbers = (
         f"AUROC {area:.3f} ± {error:.3f} by {HEADLINE}; to find 95 % of them, {percent(found.fpr95)} of the known "

@@ -1,4 +1,4 @@
-"""Pictures as addresses that hold the picture itself, so that a page needs no other file."""
+"""Pictures as data URLs, so that a page needs no other file."""
 
 import base64
 import io
@@ -14,17 +14,17 @@ from ....results import plotting
 __all__ = ["drawn", "panel", "pixels"]
 
 LARGEST_DRAWING = 120_000
-"""A drawing of more bytes than this (one of many points) becomes an image of pixels; heuristic."""
+"""Heuristic: a drawing of more bytes than this (one of many points) becomes an image of pixels."""
 
 
 def panel(height: float = 2.6) -> Any:
-    """New axes, so many inches high, of the width of a column, which is that of a telephone's screen."""
+    """New axes of the given height in inches, as wide as a column, which fits a telephone's screen."""
     with plotting.style():
         return plotting.new_axes(1, 1, size=("column", height))[0, 0]
 
 
 def drawn(ax: Any) -> str:
-    """The figure of axes of matplotlib: a drawing if it is small, else pixels."""
+    """The figure of matplotlib axes: a vector drawing if it is small, else pixels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "picture.svg"
         plotting.save(ax, path)
@@ -36,7 +36,7 @@ def drawn(ax: Any) -> str:
 
 
 def pixels(grey: Tensor) -> str:
-    """A grey image of shape (H, W), with values in [0, 1], dark on light as in print: 1 is black."""
+    """A grey image of shape (H, W), with values in [0, 1]; 1 is black, as in print."""
     file = io.BytesIO()
     Image.fromarray((255 * (1 - grey.detach().cpu())).round().byte().numpy()).save(file, "PNG")
     return _address("image/png", file.getvalue())

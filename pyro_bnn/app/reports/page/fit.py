@@ -1,4 +1,4 @@
-"""What a report says of the fit: how the training went, what the weights learned, and how to repeat it."""
+"""The report's sections on the fit: how training went, what the weights learned, and how to repeat it."""
 
 import math
 import platform
@@ -37,23 +37,23 @@ __all__ = [
 ]
 
 FEWEST_EPOCHS = 6
-"""Heuristic: with fewer epochs, the last ones are also the first, and there is nothing to compare them with."""
+"""Heuristic: with fewer epochs, the last ones are also the first, so no trend can be judged."""
 
 LAST, FEWEST_LAST = 0.25, 3
-"""The end of a training: its last quarter, of three epochs at least; a line through fewer has no standard error."""
+"""The end of training: its last quarter, at least three epochs; a line through fewer has no standard error."""
 
 STILL_FALLING = 0.01
-"""Heuristic: a fall over the end of the training by less than this share of the whole fall is none."""
+"""Heuristic: a fall over the end of training by less than this share of the whole fall counts as none."""
 
 LOWERED = 0.1
-"""A learning rate that was lowered to less than this share of its largest value makes any loss settle; heuristic."""
+"""Heuristic: a learning rate lowered below this share of its largest value makes any loss settle."""
 
 FEW_AT_PRIOR = 0.5
-"""Heuristic: of a posterior that left the prior, fewer weights than this share are still there."""
+"""Heuristic: a posterior has learned if less than this share of the weights is still at the prior."""
 
 
 GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
-"""Settings of tables and arrays that follow from the rows or from others if they are not given."""
+"""Settings of tables and arrays that, if not given, are derived from the rows or from other settings."""
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def training_section(subject: Subject) -> Section | None:
 
 
 def of_temperature(history: History) -> tuple[Verdict, ...]:
-    """That a posterior is colder or warmer than Bayes' rule says, if it is."""
+    """Says that a posterior is colder or warmer than Bayes' rule, if it is."""
     kl_weight = history.epochs[-1].kl_weight if history.epochs else 1.0
     if kl_weight == 1:
         return ()
@@ -103,7 +103,7 @@ def of_temperature(history: History) -> tuple[Verdict, ...]:
 
 
 def has_settled(history: History) -> Verdict:
-    """Whether the objective, with the last KL weight throughout, still fell in the last quarter of the training."""
+    """Whether the objective, with the last KL weight throughout, still fell in the last quarter of training."""
     num_epochs, weight = len(history.epochs), history.epochs[-1].kl_weight
     rule = (
         f"Note: there were fewer than {FEWEST_EPOCHS} epochs; or over the last quarter of them, a straight line "
@@ -143,7 +143,7 @@ def weights_section(subject: Subject) -> Section | None:
     """The diagnosis of the posterior, site by site, and the distribution of signal-to-noise ratios."""
     try:
         found = subject.posterior.diagnose(subject.model)
-    except ValueError as error:  # no Gaussian marginals, or no weights
+    except ValueError as error:  # the guide has no Gaussian marginals, or there are no weights
         return Section("Weights", "weights.html", {"found": None, "why": str(error)})
     return Section("Weights", "weights.html", {"found": found, **_signal_to_noise(subject)}, of_weights(found))
 
@@ -171,7 +171,7 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
 
 
 def _signal_to_noise(subject: Subject) -> dict[str, object]:
-    """Pictures of the ratios, and how many weights pruning has removed; both for a mean-field guide only."""
+    """Pictures of the signal-to-noise ratios, and the number of pruned weights; for a mean-field guide only."""
     guide = subject.posterior.guide
     if not isinstance(guide, MeanFieldGuide):
         return {"removed": 0, "pictures": []}
@@ -222,7 +222,7 @@ def about_section(subject: Subject) -> Section:
 
 
 def training_command(config: RunConfig, run: Path) -> str:
-    """The command that trains with these settings, as short as recipes make it."""
+    """The shortest command that trains with these settings."""
     candidates: list[list[str]] = []
     if config.kind != "images":
         candidates.append(_options(config, replace(OWN, target=""), always=GUESSED))
@@ -235,7 +235,7 @@ def training_command(config: RunConfig, run: Path) -> str:
 
 
 def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = ()) -> list[str]:
-    """The options by which settings differ from the usual ones."""
+    """The options for settings that differ from the defaults."""
     options: list[str] = []
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)

@@ -1,4 +1,4 @@
-"""What a report says of a regression: errors, intervals, and whether uncertainty points at errors."""
+"""The report's sections on a regression: errors, intervals, and whether uncertainty points at errors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,24 +26,25 @@ HEADLINE = 0.9
 """The interval that is drawn and shown at the top."""
 
 CHANCE = 0.99
-"""Shares inside of an interval that occur with this probability, if it is right, are called chance. There are several
-levels, so that a right prediction is found fault with in less than one of twenty cases."""
+"""Coverage within the range that a correct interval attains with this probability is put down to chance. It is close to
+1 because several levels are tested: a correct prediction fails in less than one case in twenty."""
 
 SMALL_MISS = 0.05
 """Heuristic: intervals whose coverage is off by less than this are called slightly off."""
 
 GROUPS = 4
-"""Number of groups of rows by their predicted uncertainty."""
+"""Number of groups into which rows are sorted by predicted uncertainty."""
 
 NUM_SIMULATIONS = 100
-"""Simulations of errors of the predicted size; the standard error of their mean rank correlation is below 0.01 from a
-hundred rows on."""
+"""Number of simulations of errors of the predicted size; the standard error of their mean rank correlation is below
+0.01 for a hundred rows or more."""
 
 FEWEST = 20
-"""Heuristic: with fewer rows, nothing is said of whether uncertainty ranks the errors."""
+"""Heuristic: with fewer rows, the report does not say whether uncertainty ranks the errors."""
 
 MOST_DRAWN = 200
-"""Largest number of rows in the picture of intervals; of more, so many are drawn, evenly spread by prediction."""
+"""Largest number of rows in the picture of intervals; if there are more, this many are drawn, evenly spread by
+prediction."""
 
 MOST_OUTPUTS = 3
 """Largest number of outputs that have pictures."""
@@ -111,18 +112,18 @@ def _of_errors(squared: Tensor, guessed: Tensor) -> Verdict:
 
 
 def _root(squared: Tensor) -> tuple[float, float]:
-    """The root of the mean, and its standard error."""
+    """Root of the mean, and its standard error."""
     mean, error = mean_and_error(squared)
     return math.sqrt(mean), error / (2 * math.sqrt(mean)) if mean else 0.0
 
 
 def _interval(prediction: RegressionPrediction, level: float) -> Tensor:
-    """Lower and upper ends, shape (2, N, O)."""
+    """Lower and upper ends of the intervals, shape (2, N, O)."""
     return prediction.quantile([(1 - level) / 2, (1 + level) / 2])
 
 
 def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
-    """A picture of the observed against the predicted numbers, and what its caption says."""
+    """A picture of observed against predicted numbers, and its caption."""
     mean, y, name = found.prediction.mean[:, output], found.y[:, output], found.names[output]
     low, high = _interval(found.prediction, HEADLINE)[..., output]
     chosen = mean.argsort()[torch.linspace(0, len(mean) - 1, min(len(mean), MOST_DRAWN)).long()]
@@ -134,7 +135,7 @@ def _predicted_and_observed(found: Regressed, output: int) -> dict[str, Any]:
     ax.plot(ends, ends, "k--", linewidth=1, label="predicted mean")
     ax.set(xlabel=f"predicted mean of {name}", ylabel=f"observed {name}")
     with plotting.style():
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data, and not over them
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)  # above the data instead of over them
     inside = float(((y >= low) & (y <= high)).double().mean())
     return {"address": drawn(ax), "name": name, "inside": inside, "num_drawn": len(chosen)}
 
@@ -171,9 +172,9 @@ def intervals_section(subject: Subject) -> Section | None:
 
 
 def _coverage(found: Regressed, level: float) -> dict[str, Any]:
-    """The share of the targets inside of intervals, and between which shares chance leaves it.
+    """The share of targets inside the intervals, and the range of that share by chance.
 
-    Intervals of counts promise more than their level, as whole numbers are not cut: what the prediction itself says.
+    Intervals of whole numbers cover more than their level; their expected share is computed from the prediction itself.
     """
     low, high = _interval(found.prediction, level)
     promised = level
@@ -190,7 +191,7 @@ def _coverage(found: Regressed, level: float) -> dict[str, Any]:
 
 
 def _of_intervals(rows: Sequence[Mapping[str, Any]]) -> Verdict:
-    """Whether intervals of all levels hold what they promise."""
+    """Whether intervals of all levels have their nominal coverage."""
     wrong = [row for row in rows if not row["limits"][0] <= row["held"] <= row["limits"][1]]
     misses = [row["held"] - row["promised"] for row in wrong]
     numbers = ", ".join(f"{percent(row['held'])} for {percent(row['promised'], 0)}" for row in rows)
@@ -232,7 +233,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
     errors = np.sqrt(squares) * scale.numpy()
     return groups, {
         "correlation": _rank_correlation(scale.numpy(), size.numpy()),
-        # what it would be if the predicted standard deviations were right
+        # expected value if the predicted standard deviations were right
         "expected": float(np.mean([_rank_correlation(scale.numpy(), row) for row in errors])),
         "by_chance": NUM_ERRORS / math.sqrt(max(len(scale) - 1, 1)),
         "surest": groups[0]["error"][0],
@@ -241,7 +242,7 @@ def ranking_of(found: Regressed, *, seed: int) -> tuple[list[dict[str, Any]], di
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's rank correlation; 0 where all numbers of one are equal, which rank nothing."""
+    """Spearman's rank correlation; 0 if either variable is constant."""
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
     return float(spearmanr(first, second).statistic)
@@ -266,7 +267,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
         "uncertainty",
         f"Good: the rank correlation of predicted sd and error is above chance ({NUM_ERRORS:g} standard errors), and "
         "the least sure quarter of the rows has a larger RMSE than the surest. Problem: it is below 0 by more than "
-        "chance, or no more than chance although correct sds would give more than twice that. Note: the rest.",
+        "chance; or it is within chance, but correct sds would give more than twice as much. Note: the rest.",
         (correlation > error and found["least_sure"] > found["surest"], "good", "", good),
         (correlation > error, "note", "predicted sd misses the largest errors", mostly),
         (correlation < -error, "problem", "predicted sd ranks the errors the wrong way round", reversed_),
@@ -275,7 +276,7 @@ def _of_ranking(found: Mapping[str, float]) -> Verdict:
 
 
 def _residuals(found: Regressed) -> str:
-    """A picture of the residuals of the first output by their predicted standard deviation."""
+    """A picture of the first output's residuals against their predicted standard deviation."""
     name, scale = found.names[0], found.prediction.total[:, 0].sqrt().cpu()
     residual = (found.y - found.prediction.mean)[:, 0].cpu()
     ax = panel(3.1)

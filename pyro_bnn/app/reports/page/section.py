@@ -1,4 +1,4 @@
-"""What a report is made of: sections, which are numbers for a template, and the verdicts that they come to."""
+"""The parts of a report: sections, which hold numbers for a template, and verdicts drawn from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ __all__ = ["Level", "Section", "Tile", "Verdict", "first_line", "judged", "perce
 Level: TypeAlias = Literal["good", "note", "problem"]
 About: TypeAlias = Literal["predictions", "uncertainty", "fit"]
 Case: TypeAlias = tuple[bool, Level, str, str]
-"""Whether it holds, how good the news is, the finding in a few words, and the finding in one or two sentences."""
+"""A case of a verdict: whether it holds, its level, the finding in a few words, and in one or two sentences."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A finding in words; `short` is for the first line of the report, and empty if the news is good."""
+    """A finding in words; `short` is for the first line of the report, and empty if the finding is good."""
 
     level: Level
     about: About
@@ -27,7 +27,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tile:
-    """A number, with its unit, that is shown large at the top; the remark says what to compare it with."""
+    """A number, with its unit, shown large at the top; the remark gives a number to compare it with."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ class Section:
     values: Mapping[str, Any]  # what the template shows
     verdicts: tuple[Verdict, ...] = ()
     tiles: tuple[Tile, ...] = ()
-    usable: str = ""  # what speaks for the run, in numbers, for the first line of the report
+    usable: str = ""  # what is good about the run, in numbers, for the first line of the report
 
 
 def judged(about: About, rule: str, *cases: Case) -> Verdict:
@@ -52,7 +52,7 @@ def judged(about: About, rule: str, *cases: Case) -> Verdict:
 
 
 def first_line(verdicts: Sequence[Verdict], usable: str) -> str:
-    """The decision that all verdicts come to; `usable` is what speaks for the run."""
+    """The decision that follows from all verdicts; `usable` lists what is good about the run."""
     problems = [verdict for verdict in verdicts if verdict.level == "problem"]
     notes = [verdict for verdict in verdicts if verdict.level == "note"]
     faults = [verdict.short for verdict in problems]
@@ -76,7 +76,7 @@ def sentence(text: str) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent. Only all are 100 %, and only none are 0 %: others get more digits.
+    """A share in per cent. Only a share of exactly 1 shows as 100 %, and only 0 as 0 %; others get more digits.
 
     Example:
         >>> percent(0.9721), percent(0.99996), percent(1.0), percent(0.5, 0)
@@ -88,7 +88,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def plural(number: int, name: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     Example:
         >>> plural(1, "epoch"), plural(3000, "epoch")

@@ -1,4 +1,4 @@
-"""The run that a report is on, with everything that the sections look at."""
+"""The subject of a report: a run, and everything that the sections need of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ __all__ = ["Classified", "Regressed", "Subject", "subject_of"]
 
 @dataclass(frozen=True)
 class Classified:
-    """What was measured of a classifier."""
+    """Measurements of a classifier."""
 
     y: Tensor  # labels of the test rows, (N,)
     classes: tuple[str, ...]
@@ -48,26 +48,26 @@ class Classified:
 
 @dataclass(frozen=True)
 class Regressed:
-    """What was measured of a regression, in the target's units; all predictions have the targets' log-density."""
+    """Measurements of a regression, in the target's units; all predictions include the targets' log-density."""
 
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
     prediction: RegressionPrediction  # with its components
     mean_weights: RegressionPrediction
     rivals: Mapping[str, RegressionPrediction]  # of simple methods
-    train_mean: Tensor  # (O,): what one would say without a network
+    train_mean: Tensor  # (O,): the prediction without a network
     train_scale: Tensor  # standard deviation of the training targets, (O,)
     is_count: bool
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The run that a report is on; either `classified` or `regressed` has what was measured."""
+    """The run that a report is about; its measurements are in `classified` or `regressed`."""
 
     run: Path
     title: str
     config: RunConfig
-    data: Mapping[str, str]  # what it was trained and tested on, in words
+    data: Mapping[str, str]  # the training and test data, in words
     num_samples: int  # weight draws in each prediction
     seed: int  # of these draws
     model: BayesianModel
@@ -89,7 +89,7 @@ def subject_of(
     """Measure a run; the arguments are the options of `pyro-bnn report`.
 
     Raises:
-        FileNotFoundError: If there is no such run, or its data are not there.
+        FileNotFoundError: If the run or its data do not exist.
         ValueError: If the data are not those of the run, an option does not fit it, or no rows were set aside.
     """
     config = runs.load_config(run)

@@ -1,4 +1,4 @@
-"""Verdicts that classifiers and regressions share: whether the network beats simple methods and its mean weights."""
+"""Verdicts for classifiers and regressions: whether the network beats simple methods and its own mean weights."""
 
 import math
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ __all__ = ["NUM_ERRORS", "WEAK", "best_of", "density_tile", "mean_and_error", "o
 P = TypeVar("P", bound=Prediction)
 
 NUM_ERRORS = 2.0
-"""Differences of fewer standard errors than this are called none: by chance, one in twenty is larger."""
+"""Differences of fewer standard errors than this count as none: by chance, one in twenty is larger."""
 
 SMALL_GAIN = 0.01
-"""Heuristic: differences of NLL by fewer nats per row are called none."""
+"""Heuristic: NLL differences of fewer nats per row count as none."""
 
 WEAK = 0.5
-"""Heuristic: who avoids less than this share of a guess's mistakes, or of its squared error, is called weak."""
+"""Heuristic: a network is called weak if it avoids less than this share of a guess's mistakes or squared error."""
 
 RIVALS = {
     "mean of the targets": "the mean of the targets",
@@ -42,13 +42,13 @@ def _mean_density(prediction: Prediction) -> float:
 
 
 def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Mean over rows and its standard error; of a single row that is infinite."""
+    """Mean over rows and its standard error, which is infinite for a single row."""
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return float(values.mean()), error
 
 
 def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
-    """The simple method of the lowest NLL, in words, and its prediction."""
+    """The simple method with the lowest NLL, in words, and its prediction."""
     name, rival = max(rivals.items(), key=lambda item: _mean_density(item[1]))
     return RIVALS.get(name, name), rival
 
@@ -56,7 +56,7 @@ def best_of(rivals: Mapping[str, P]) -> tuple[str, P]:
 def of_rival(name: str, own: float, theirs: float, error: float, *, points: str, is_nearer: bool) -> Verdict:
     """Whether a network predicts better than the best simple method, by mean log-densities in nats per row.
 
-    `points` has the errors of both in words, and `is_nearer` says whether the network's are clearly smaller.
+    `points` states both methods' errors in words, and `is_nearer` says whether the network's are clearly smaller.
     """
     gain = own - theirs
     is_tied = not abs(gain) > max(NUM_ERRORS * error, SMALL_GAIN)
@@ -78,7 +78,7 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Whether the network predicts better than a rival; and than its mean weights, if there is a difference."""
+    """Whether the network predicts better than a rival, and than its mean weights if these differ."""
     own, theirs, alone = (log_density(way) for way in (found.prediction, rival, found.mean_weights))
     error = mean_and_error(own - theirs)[1]
     beaten = of_rival(name, float(own.mean()), float(theirs.mean()), error, points=points, is_nearer=is_nearer)
@@ -107,6 +107,6 @@ def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
 
 
 def density_tile(found: Classified | Regressed, name: str, rival: Prediction, *, noun: str) -> Tile:
-    """The network's mean log-likelihood beside that of a rival."""
+    """The mean log-likelihoods of the network and of a rival."""
     remark = f"nats per {noun}; {name} has {_mean_density(rival):.3f}"
     return Tile("Log-likelihood", f"{_mean_density(found.prediction):.3f}", remark)
