@@ -308,6 +308,22 @@ def test_numbers_far_from_those_of_training_are_refused(pyro_bnn, tmp_path, valu
     assert (code, "No scores: the target 'price'" in err, "inf" in out.read_text()) == (0, True, False)
 
 
+def test_a_number_whose_distance_from_those_of_training_overflows_is_refused(tmp_path):
+    config = config_of(table_of(tmp_path, k=[1e-3 * (i % 7) for i in range(40)]))
+    facts = sources.load(config).facts
+    with pytest.raises(
+        ValueError, match=r"column 'k' of .* much larger than in training, such as -1e308 in row 2; mend"
+    ):
+        sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,0\n0,-1e308\n"))
+
+
+def test_a_target_far_from_those_of_training_is_named_by_its_row_in_the_file(tmp_path):
+    config = config_of(table_of(tmp_path))
+    sample = sources.read_sample(config, sources.load(config).facts, _new(tmp_path, "a,y\n0,1\n0,\n0,1e20\n"))
+    assert sample.y is None
+    assert any("is much larger than in training in row 3; mend it" in note for note in sample.notes)
+
+
 @pytest.mark.parametrize("inputs", ["standardized", "raw"])
 def test_arrays_far_from_those_of_training_are_refused(pyro_bnn, tmp_path, inputs):  # noqa: F811
     x = np.random.default_rng(0).normal(size=(40, 2))
