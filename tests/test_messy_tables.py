@@ -214,6 +214,24 @@ def test_columns_that_count_or_name_the_rows_are_left_out_unless_they_are_wanted
     assert "k" in kinds_in(loaded(path, features=("a", "k")))
 
 
+def test_texts_that_all_differ_are_categories_in_a_small_table(tmp_path):
+    """Eight texts are too few to tell names from categories."""
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"c": [*"stuvwxyz"], "y": np.arange(8.0)}).to_csv(path, index=False)
+    config = config_of(path, epochs=1)
+    data = loaded(path)
+    assert kinds_in(data) == {"c": "category"}
+    runs.train(config, data, tmp_path / "run")
+    assert bool((data.x_train.sum(1) == 1).all())
+
+
+def test_a_column_may_say_no_more_than_where_it_lacks_a_value(tmp_path):
+    """Its one value is the same in all rows that have one, so only the indicator is an input."""
+    path = table_of(tmp_path, k=[5 if i % 3 else None for i in range(40)])
+    data = loaded(path, test_fraction=0.0)
+    assert data.x_train[:, 1:].tolist() == [[float(i % 3 == 0)] for i in range(40)]
+
+
 def test_an_index_from_which_rows_were_dropped_is_left_out_and_said(tmp_path):
     path = table_of(tmp_path)
     frame = pd.read_csv(path)
@@ -288,6 +306,22 @@ def test_numbers_far_from_those_of_training_are_refused(pyro_bnn, tmp_path, valu
     write_table(new, [*houses(2), [*houses()[0][:-1], value]])  # a target is not needed
     code, _, err = pyro_bnn("predict", run, new, "--out", out)
     assert (code, "No scores: the target 'price'" in err, "inf" in out.read_text()) == (0, True, False)
+
+
+def test_a_number_whose_distance_from_those_of_training_overflows_is_refused(tmp_path):
+    config = config_of(table_of(tmp_path, k=[1e-3 * (i % 7) for i in range(40)]))
+    facts = sources.load(config).facts
+    with pytest.raises(
+        ValueError, match=r"column 'k' of .* much larger than in training, such as -1e308 in row 2; mend"
+    ):
+        sources.read_sample(config, facts, _new(tmp_path, "a,k\n0,0\n0,-1e308\n"))
+
+
+def test_a_target_far_from_those_of_training_is_named_by_its_row_in_the_file(tmp_path):
+    config = config_of(table_of(tmp_path))
+    sample = sources.read_sample(config, sources.load(config).facts, _new(tmp_path, "a,y\n0,1\n0,\n0,1e20\n"))
+    assert sample.y is None
+    assert any("is much larger than in training in row 3; mend it" in note for note in sample.notes)
 
 
 @pytest.mark.parametrize("inputs", ["standardized", "raw"])

@@ -13,8 +13,8 @@ from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .own.arrays import array_checksum, array_labels, learned_arrays, numeric_targets, pairs_of, read_arrays
 from .own.cells import listed
-from .own.encoding import checksum, complete_rows, feature_names, learned_encoding
-from .own.reading import Table, read_table
+from .own.encoding import learned_encoding
+from .own.reading import Table, checksum, complete_rows, feature_names, read_table
 from .own.splitting import last_rows, split_rows
 from .own.targets import Target, guessed, learned_classes, learned_numbers, target_labels, target_numbers
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .cells import Cells, listed
-from .encoding import LARGEST
 from .reading import MISSING
+from .scaling import LARGEST, moments
 
 PARTS = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
@@ -133,15 +133,10 @@ def learned_arrays(x: np.ndarray, *, standardize: bool, keep_whole: bool, shown:
     x = x[:, None] if x.ndim == 1 else x
     if not standardize:
         return ArrayEncoding([*x.shape[1:]], [], [], is_whole=keep_whole and x.dtype.kind in "iu")
-    values = x.astype(np.float64) if x.ndim == 2 else x.reshape(-1, 1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = values.mean(0, dtype=np.float64), values.std(0, dtype=np.float64)
-    if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
-        raise ValueError(f"`x` in {shown} holds numbers that are too large; divide them by a number.")
-    is_constant = scale <= 1e-12 * np.abs(mean)
-    if is_constant.all():
+    mean, scale = moments(x if x.ndim == 2 else x.reshape(-1, 1), f"`x` in {shown}")
+    if not scale.any():
         raise ValueError(f"`x` in {shown} holds the same number in all rows; there is nothing to learn from.")
-    return ArrayEncoding([*x.shape[1:]], mean.tolist(), np.where(is_constant, 1.0, scale).tolist(), is_whole=False)
+    return ArrayEncoding([*x.shape[1:]], mean.tolist(), np.where(scale > 0, scale, 1.0).tolist(), is_whole=False)
 
 
 def array_labels(name: str, y: np.ndarray, shown: str) -> Cells:

@@ -1,24 +1,23 @@
 """Rows of a table as inputs of a network: numbers, dates, categories and texts of many values."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from .cells import Cells, listed, training_without
+from .cells import Cells, listed
 from .reading import Table
+from .scaling import LARGEST, moments, scaler
 
 MOST_CATEGORIES = 100
 """Heuristic: texts with more different values become numbers by their letters."""
 
 FEW = 10
 """Heuristic: in a table of so few rows, texts that all differ may still be categories, and numbers may count."""
-
-LARGEST = 1e9
-"""Heuristic: inputs beyond it are mistakes; squares of sums of larger ones leave single precision."""
 
 NUM_HASHED = 32
 """Inputs of a text of many values, about as many as skrub takes."""
@@ -29,7 +28,7 @@ PERIODS = (365.2425, 7.0, 1.0)
 
 @dataclass(frozen=True)
 class Feature:
-    """How a column becomes inputs.
+    """How a column becomes inputs, as plain data, from which the transformers of scikit-learn are made.
 
     Args:
         name: Name of the column.
@@ -57,30 +56,40 @@ class Feature:
         """Number of inputs."""
         return {"category": len(self.categories), "text": NUM_HASHED}.get(self.kind, len(self.parts)) + self.has_missing
 
-    def encoded(self, cells: Cells) -> np.ndarray:
-        """The inputs, shape (N, width). An unseen category has no indicator: all its inputs are 0."""
-        missing = cells.is_missing[:, None]
-        inputs = np.where(missing, 0.0, self._inputs(cells))
-        return np.concatenate([inputs, missing], 1) if self.has_missing else inputs
-
-    def _inputs(self, cells: Cells) -> np.ndarray:
-        if self.kind == "category":
-            return (cells.labels[:, None] == np.array(self.categories, dtype=object)).astype(float)
-        if self.kind == "text":
-            return _hashed(cells)
-        values = _values(cells, self.kind, self.written)
-        if values is None:
-            odd = f"{cells.present[0]!r}" if cells.present else "none"
+    def values(self, cells: Cells) -> np.ndarray:
+        """What the transformers take: numbers or days, NaN for missing ones, or texts, empty for missing ones."""
+        read = {"number": cells.numbers, "date": cells.days}.get(self.kind)
+        if read is None:
+            return cells.labels
+        found = read(self.written)
+        if found is None:
+            odd = repr(cells.present.iloc[0])
             raise ValueError(f"{cells} must hold {self.kind}s, as in training, but holds texts such as {odd}.")
-        inputs = (values[0][:, self.parts] - np.array(self.mean)) / np.array(self.scale)
-        is_far = (np.abs(inputs) > LARGEST).any(1)
-        if is_far.any():
-            row = cells.row(is_far)
-            raise ValueError(
-                f"{cells} holds numbers that are much larger than in training, such as {cells.texts[row]} in row "
-                f"{row}; mend them."
-            )
-        return inputs
+        return found[0]
+
+    def transformers(self) -> list[tuple[Any, str | list[str]]]:
+        """Members of a `ColumnTransformer`: one for the values, and one that tells where they are missing."""
+        from sklearn.feature_extraction.text import HashingVectorizer  # late: it takes long
+        from sklearn.frozen import FrozenEstimator
+        from sklearn.impute import MissingIndicator
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+        standard = make_pipeline(
+            FunctionTransformer(lambda frame: _parts(frame.to_numpy())[:, self.parts]),
+            FrozenEstimator(scaler(self.mean, self.scale)),  # it has learned, and is not fitted again
+            FunctionTransformer(np.nan_to_num),  # missing ones become the mean; infinite ones stay far from it
+        )
+        one_hot = OneHotEncoder(categories=[self.categories], handle_unknown="ignore")
+        letters = make_pipeline(
+            HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), n_features=NUM_HASHED),
+            FunctionTransformer(lambda hashed: hashed * NUM_HASHED**0.5),  # to a mean square of 1
+        )
+        encoder = {"category": one_hot, "text": letters}.get(self.kind, standard)
+        no_value = np.nan if self.kind in ("number", "date") else ""
+        is_missing = MissingIndicator(missing_values=no_value, features="all")
+        column = self.name if self.kind == "text" else [self.name]
+        return [(encoder, column)] * (self.width > self.has_missing) + [(is_missing, [self.name])] * self.has_missing
 
 
 @dataclass(frozen=True)
@@ -115,15 +124,28 @@ class TableEncoding:
 
     def inputs(self, table: Table) -> Tensor:
         """The inputs of a table's rows, shape (N, D); an unseen category has no indicator."""
+        from sklearn.compose import make_column_transformer
+
         table.require(self.names)
-        parts = [feature.encoded(table.column(feature.name)) for feature in self.features]
-        return torch.tensor(np.concatenate(parts, 1), dtype=torch.get_default_dtype())
+        values = pd.DataFrame({feature.name: feature.values(table.column(feature.name)) for feature in self.features})
+        members = [member for feature in self.features for member in feature.transformers()]
+        with np.errstate(over="ignore"):  # it is refused below
+            inputs = make_column_transformer(*members, sparse_threshold=0).fit_transform(values)
+        is_far = np.abs(inputs) > LARGEST
+        if is_far.any():
+            column = int(is_far.any(0).argmax())
+            cells = table.column([feature.name for feature in self.features for _ in range(feature.width)][column])
+            row = cells.row(is_far[:, column])
+            raise ValueError(
+                f"{cells} holds numbers that are much larger than in training, such as {cells.texts[row]} in row "
+                f"{row}; mend them."
+            )
+        return torch.tensor(inputs, dtype=torch.get_default_dtype())
 
     def unseen(self, table: Table) -> dict[str, list[str]]:
         """Categories in a table that training did not have, by column."""
         categories = {feature.name: feature.categories for feature in self.features if feature.kind == "category"}
-        cells = {name: table.column(name) for name in categories}
-        found = {name: {*cells[name].labels[~cells[name].is_missing]} - {*categories[name]} for name in categories}
+        found = {name: {*table.column(name).labels} - {*known, ""} for name, known in categories.items()}
         return {name: sorted(unseen) for name, unseen in found.items() if unseen}
 
     def written_otherwise(self, table: Table) -> dict[str, str]:
@@ -164,16 +186,18 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
     told = len({*cells.is_missing[training]}) > 1  # whether it is missing may be all that a column says
     if cells.is_missing.all():
         return "holds no value"
-    for kind in ("number", "date"):
-        values = _values(cells, kind)
-        if values is None:
-            continue
-        if kind == "number" and _counts_rows(values[0][:, 0]) and not is_wanted:
+    numbers = cells.numbers()
+    read = numbers or cells.days()
+    if read:
+        values, written = read
+        if numbers and _counts_rows(values) and not is_wanted:
             return "counts the rows, and says nothing of new ones"
-        parts, mean, scale = _statistics(cells, values[0][training], 0.0 if kind == "number" else 1e-6)
-        if not parts and not told:
+        mean, scale = moments(_parts(values[training][:, None])[:, : 1 if numbers else None], str(cells))
+        used = np.flatnonzero(scale > (0.0 if numbers else 1e-6))  # more than what is left of rounding
+        if not len(used) and not told:
             return "is the same in all training rows"
-        return Feature(cells.name, kind, values[1], parts, mean, scale, [], has_missing)
+        kind, parts = "number" if numbers else "date", used.tolist()
+        return Feature(cells.name, kind, written, parts, mean[used].tolist(), scale[used].tolist(), [], has_missing)
     labels = cells.labels[~cells.is_missing]
     categories = sorted({*labels})
     all_differ = len(categories) == len(labels) > FEW
@@ -186,82 +210,13 @@ def _learned(cells: Cells, training: Sequence[int], *, is_wanted: bool) -> Featu
     return Feature(cells.name, "category", "", [], [], [], categories, has_missing)
 
 
-def _values(cells: Cells, kind: str, written: str = "") -> tuple[np.ndarray, str] | None:
-    """The parts of numbers or of dates, shape (N, P), and how they are written."""
-    read = cells.numbers(written) if kind == "number" else cells.days(written)
-    if read is None or kind == "number":
-        return read and (read[0][:, None], read[1])
-    days, written = read
-    angles = [2 * np.pi * (days % period) / period for period in PERIODS]
-    return np.stack([days, *map(np.sin, angles), *map(np.cos, angles)], 1), written
-
-
-def _statistics(cells: Cells, values: np.ndarray, smallest: float) -> tuple[list[int], list[float], list[float]]:
-    """Which parts change, and their means and scales."""
-    values = values[~np.isnan(values).any(1)]
-    if not len(values):
-        return [], [], []
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = np.array([(column.mean(), column.std()) for column in values.T]).T
-    if not np.isfinite([mean, scale]).all():
-        raise ValueError(f"{cells} holds too large numbers; divide them by a number.")
-    parts = np.flatnonzero(scale > np.maximum(1e-12 * np.abs(mean), smallest))  # more than what is left of rounding
-    return parts.tolist(), mean[parts].tolist(), scale[parts].tolist()
+def _parts(values: np.ndarray) -> np.ndarray:
+    """Numbers or days, shape (N, 1), and sines and cosines of the periods, which only days use, shape (N, P)."""
+    angles = 2 * np.pi * (values % PERIODS) / PERIODS
+    return np.concatenate([values, np.sin(angles), np.cos(angles)], 1)
 
 
 def _counts_rows(numbers: np.ndarray) -> bool:
     """Whether numbers count the rows of a table, of which up to half were dropped."""
     rises = len(numbers) > FEW and bool((np.diff(numbers) > 0).all())
     return rises and bool((numbers == np.floor(numbers)).all()) and numbers[0] >= 0 and numbers[-1] <= 2 * len(numbers)
-
-
-def _hashed(cells: Cells) -> np.ndarray:
-    """Inputs of scale 1 from the letters of texts, in which like texts are like."""
-    from sklearn.feature_extraction.text import HashingVectorizer  # late: it takes long
-
-    hasher = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), n_features=NUM_HASHED)
-    return hasher.transform(list(cells.labels)).toarray() * NUM_HASHED**0.5
-
-
-def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
-    """The columns to predict from: those named, or all but the target, and without the ignored ones."""
-    table.require([target, *features, *ignore])
-    names = [name for name in features or table.names if name != target and name not in ignore]
-    if target in features:
-        raise ValueError(f"the target {target!r} cannot be among --features; leave it out.")
-    if not names:
-        raise ValueError(
-            f"{table.shown} has no column to predict {target!r} from; its columns are {listed(table.names)}."
-        )
-    return names
-
-
-def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarray:
-    """Which rows have a value in all of the columns, shape (N,); without `drop`, all must."""
-    missing = {name: table.column(name).is_missing for name in names}
-    lacking = np.any([np.zeros(len(table), dtype=bool), *missing.values()], axis=0)
-    where = [name for name in names if missing[name].any()]
-    empty = [name for name in where if missing[name].all()]
-    columns = f"column{'s' if len(empty or where) > 1 else ''} {listed(empty or where)}"
-    if empty:
-        raise ValueError(f"{table.shown} has no value in {columns}; fill some in, or {training_without(empty)}.")
-    if lacking.any() and not drop:
-        row = table.frame.index[lacking.argmax()]
-        raise ValueError(
-            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
-            f"{row}), where training lacked none; fill them in, leave those rows out by --drop-missing, or "
-            f"{training_without(where)}."
-        )
-    if lacking.all():
-        raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
-    return ~lacking
-
-
-def checksum(table: Table, names: Sequence[str]) -> str:
-    """SHA-256 of the names and cells of columns, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    for name in names:
-        cells = table.column(name)
-        texts = "\x1e".join(cells.texts.where(~cells.is_missing, ""))
-        digest.update(f"{name}\x1f{texts}\x1d".encode(errors="surrogatepass"))
-    return digest.hexdigest()

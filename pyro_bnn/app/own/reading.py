@@ -1,5 +1,6 @@
 """Tables in files, read by pandas as texts. What the texts mean is decided in :mod:`~pyro_bnn.app.own.cells`."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .cells import Cells, listed
+from .cells import Cells, listed, training_without
 
 SEPARATORS = ",;\t|"
 MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "<na>", "null", "?"))
@@ -74,19 +75,18 @@ def read_table(path: str | Path) -> Table:
     if "" in names:
         number = names.index("") + 1 + len(notes)
         raise ValueError(f"column {number} of {path} has no name; write one into the first line.")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{path} has two columns {twice!r}; give them different names.")
+    twice = pd.Index(names)[pd.Index(names).duplicated()]
+    if len(twice):
+        raise ValueError(f"{path} has two columns {twice[0]!r}; give them different names.")
     if not len(frame):
         raise ValueError(f"{path} holds no rows; pass a table with a line of names and a line for each row.")
     frame.columns, frame.index = pd.Index(names, dtype=object), pd.RangeIndex(1, len(frame) + 1)
-    for name in names:
-        is_broken = frame[name].str.contains("\n").eq(True).to_numpy()
-        if is_broken.any():
-            notes.append(
-                f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken.argmax() + 1}; if "
-                "that is not meant, look for a quote too many."
-            )
+    is_broken = frame.apply(lambda column: column.str.contains("\n").eq(True))
+    notes += [
+        f"Cells of column {name!r} of {path} hold line breaks, the first in row {is_broken[name].idxmax()}; if that is "
+        "not meant, look for a quote too many."
+        for name in is_broken.columns[is_broken.any()]
+    ]
     return Table(str(path), frame, separator, tuple(notes))
 
 
@@ -138,11 +138,49 @@ def _parquet(path: Path) -> tuple[list[str], pd.DataFrame, str]:
     except Exception as error:  # a damaged file raises errors of many kinds
         raise ValueError(f"{path} is no Parquet file, or is damaged: {error}.") from error
     names = [str(name).strip() for name in frame.columns]
-    texts = {number: _texts(frame.iloc[:, number]) for number in range(len(names))}
+    cells = [frame.iloc[:, number] for number in range(len(names))]
+    texts = {number: column.astype(object).map(str).where(column.notna(), "") for number, column in enumerate(cells)}
     return names, pd.DataFrame(texts, dtype=object), ""
 
 
-def _texts(column: pd.Series) -> list[str]:
-    """A column of pandas as texts; floats with all their digits."""
-    write = (lambda value: repr(float(value))) if pd.api.types.is_float_dtype(column) else str
-    return ["" if lost else write(value) for value, lost in zip(column.astype(object), column.isna(), strict=True)]
+def feature_names(table: Table, *, target: str, features: Sequence[str], ignore: Sequence[str]) -> list[str]:
+    """The columns to predict from: those named, or all but the target, and without the ignored ones."""
+    table.require([target, *features, *ignore])
+    names = [name for name in features or table.names if name != target and name not in ignore]
+    if target in features:
+        raise ValueError(f"the target {target!r} cannot be among --features; leave it out.")
+    if not names:
+        raise ValueError(
+            f"{table.shown} has no column to predict {target!r} from; its columns are {listed(table.names)}."
+        )
+    return names
+
+
+def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarray:
+    """Which rows have a value in all of the columns, shape (N,); without `drop`, all must."""
+    missing = table.frame[[*dict.fromkeys(names)]].isna()
+    lacking = missing.any(axis=1).to_numpy()
+    where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])
+    columns = f"column{'s' if len(empty or where) > 1 else ''} {listed(empty or where)}"
+    if empty:
+        raise ValueError(f"{table.shown} has no value in {columns}; fill some in, or {training_without(empty)}.")
+    if lacking.any() and not drop:
+        row = table.frame.index[lacking.argmax()]
+        raise ValueError(
+            f"{table.shown} lacks values in {columns}, in {lacking.sum()} of {len(table)} rows (the first is row "
+            f"{row}), where training lacked none; fill them in, leave those rows out by --drop-missing, or "
+            f"{training_without(where)}."
+        )
+    if lacking.all():
+        raise ValueError(f"every row of {table.shown} lacks a value; fill some in, or {training_without(where)}.")
+    return ~lacking
+
+
+def checksum(table: Table, names: Sequence[str]) -> str:
+    """SHA-256 of the names and cells of columns, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name in names:
+        cells = table.column(name)
+        texts = "\x1e".join(cells.texts.where(~cells.is_missing, ""))
+        digest.update(f"{name}\x1f{texts}\x1d".encode(errors="surrogatepass"))
+    return digest.hexdigest()

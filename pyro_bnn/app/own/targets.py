@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .cells import Cells
-from .encoding import LARGEST, MOST_CATEGORIES
+from .encoding import MOST_CATEGORIES
+from .scaling import LARGEST, moments
 
 MOST_GUESSED_CLASSES = 10
 """Heuristic: whole numbers with at most this many different values are classes; with more, they are numbers."""
@@ -48,21 +49,22 @@ class Target:
         """Whether the network predicts the target in its own units, that is, with mean 0 and scale 1."""
         return all(mean == 0 for mean in self.mean) and all(scale == 1 for scale in self.scale)
 
-    def standardized(self, y: np.ndarray, shown: str) -> Tensor:
-        """Numbers as the network predicts them."""
+    def standardized(self, y: np.ndarray, shown: str, rows: Sequence[int] | None = None) -> Tensor:
+        """Numbers as the network predicts them; `rows` are their numbers in the file, by default from 1."""
         standard = (y - np.array(self.mean)) / np.array(self.scale)
-        if (np.abs(standard) > LARGEST).any():
-            row = int((np.abs(standard) > LARGEST).any(1).argmax())
+        is_far = (np.abs(standard) > LARGEST).any(1)
+        if is_far.any():
+            row = (rows or range(1, len(y) + 1))[int(is_far.argmax())]
             raise ValueError(
-                f"the target {self.name!r} in {shown} is much larger than in training in row {row + 1}; mend it."
+                f"the target {self.name!r} in {shown} is much larger than in training in row {row}; mend it."
             )
         return torch.tensor(standard, dtype=torch.get_default_dtype())
 
     def encoded(self, cells: Cells) -> Tensor:
         """The cells of a column, of which none is missing, as labels, shape (N,), or as numbers, shape (N, 1)."""
         if not self.is_class:
-            return self.standardized(target_numbers(cells, self.written)[0][:, None], cells.shown)
-        place = {name: index for index, name in enumerate(self.classes)}
+            numbers = target_numbers(cells, self.written)[0]
+            return self.standardized(numbers[:, None], cells.shown, list(cells.texts.index))
         labels = target_labels(cells)
         others = sorted({*labels} - {*self.classes})
         if others:
@@ -70,6 +72,7 @@ class Target:
                 f"the target {self.name!r} in {cells.shown} holds the class {others[0]!r}, which was not among those "
                 f"of training: {', '.join(self.classes)}."
             )
+        place = {name: index for index, name in enumerate(self.classes)}
         return torch.tensor([place[label] for label in labels], dtype=torch.int64)
 
 
@@ -78,8 +81,8 @@ def target_numbers(cells: Cells, written: str = "") -> tuple[np.ndarray, str]:
     numbers = cells.numbers(written)
     if numbers is None:
         raise ValueError(
-            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.present[0]!r}, and this likelihood "
-            "needs numbers; choose categorical."
+            f"the target {cells.name!r} in {cells.shown} holds texts such as {cells.present.iloc[0]!r}, and this "
+            "likelihood needs numbers; choose categorical."
         )
     return numbers
 
@@ -101,18 +104,13 @@ def guessed(cells: Cells) -> tuple[str, str]:
 
     Texts, truth values and few different whole numbers are classes; other numbers are numbers.
     """
-    num_values = len({*cells.present})
+    num_values = cells.present.nunique()
     count = f"{num_values} different {'value' if num_values == 1 else 'values'}"
     if cells.numbers() is None:
         return "categorical", f"Target {cells.name!r} holds texts ({count}): classification."
-    if all(text.lstrip("+-").isdecimal() for text in cells.present) and num_values <= MOST_GUESSED_CLASSES:
-        return (
-            "categorical",
-            (
-                f"Target {cells.name!r} holds whole numbers with {count}: classification (for numbers: --likelihood "
-                "gaussian)."
-            ),
-        )
+    if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.present):
+        remedy = "(for numbers: --likelihood gaussian)"
+        return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
     return "gaussian", f"Target {cells.name!r} holds numbers: regression with Gaussian noise, whose size is learned."
 
 
@@ -147,11 +145,8 @@ def learned_numbers(name: str, y: np.ndarray, likelihood: str, shown: str) -> Ta
                 f"{y.max():g} or fractions; choose --likelihood gaussian."
             )
         return Target(name, [], [0.0] * y.shape[1], [1.0] * y.shape[1])
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, scale = y.mean(0), y.std(0)
-    if not (np.isfinite(mean).all() and np.isfinite(scale).all()):
-        raise ValueError(f"the target {name!r} in {shown} holds too large numbers; divide them by a number.")
-    if (scale <= 1e-12 * np.abs(mean)).any():
+    mean, scale = moments(y, f"the target {name!r} in {shown}")
+    if not scale.all():
         raise ValueError(
             f"the target {name!r} in {shown} is the same number, {y.ravel()[0]:g}, in all training rows; there is "
             "nothing to learn."
