@@ -1,4 +1,4 @@
-"""Potentials of many rows are written in C as a loop over blocks of rows, where each row is by itself."""
+"""Potentials are written in C as a loop over blocks of rows, where each row is by itself: for any number of rows."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from torch import nn
 
 import pyro_bnn as pb
 from pyro_bnn.inference.joint import TracePotential, network_potential
-from pyro_bnn.inference.mcmc import _blocks
+from pyro_bnn.inference.mcmc import _blocks, _native
 from pyro_bnn.inference.mcmc._emit import emitted
 from pyro_bnn.inference.mcmc._native import native
 from pyro_bnn.inference.mcmc._operations import OPERATIONS
@@ -18,13 +18,14 @@ from .cases import LIKELIHOODS, PRIORS, small_model
 from .chains import hierarchy, quietly
 from .tolerances import IDENTITY
 
-ROWS = 16
+ROWS, FEWEST = 16, 12
 REST = 5
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(_blocks, "ROWS", ROWS)
+    monkeypatch.setattr(_blocks, "FEWEST_ROWS", FEWEST)
 
 
 def potential_of(num_rows, *, likelihood="gaussian-fixed", **options):
@@ -50,13 +51,31 @@ def test_a_potential_in_blocks_is_that_of_torch(prior, likelihood):
     assert check(potential_of(3 * ROWS + REST, prior=PRIORS[prior], likelihood=likelihood))
 
 
-@pytest.mark.parametrize("num_rows", [ROWS + 1, 2 * ROWS, 2 * ROWS + 1, 5 * ROWS - 1])
+@pytest.mark.parametrize("num_rows", [FEWEST, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1, 5 * ROWS - 1])
 def test_every_row_is_counted_once(num_rows):
     assert check(potential_of(num_rows))
 
 
 def test_few_rows_are_written_whole():
-    assert not check(potential_of(ROWS))
+    assert not check(potential_of(FEWEST - 1))
+
+
+@pytest.mark.filterwarnings("ignore:the model's learnable parameters")
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_other_numbers_of_rows_share_what_is_compiled(likelihood, monkeypatch):
+    texts, compile_text = [], _native._compile
+    monkeypatch.setattr(_native, "_kept", type(_native._kept)())
+    monkeypatch.setattr(_native, "_compile", lambda text: texts.append(text) or compile_text(text))
+    for num_rows in (FEWEST + 1, 2 * ROWS, 3 * ROWS + REST):
+        assert check(potential_of(num_rows, likelihood=likelihood))
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("num_hidden", [3, 7, 23, 24])
+def test_any_number_of_units_is_summed_over_rows(num_hidden):
+    """Some at a time, and a rest; more of them than a block has rows in another way."""
+    net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
+    assert check(potential_of(3 * ROWS + REST, net=net))
 
 
 class Mixing(nn.Module):
@@ -83,10 +102,10 @@ def test_where_rows_meet_the_potential_is_written_whole(name):
     assert not check(potential_of(3 * ROWS, net=Mixing(MIXING[name])))
 
 
-@pytest.mark.parametrize(("num_rows", "num_hidden"), [(3 * ROWS, 3 * ROWS), (4 * 9, 9)])
-def test_as_many_rows_as_units_or_weights_are_not_mistaken_for_them(num_rows, num_hidden):
+@pytest.mark.parametrize(("num_rows", "num_hidden", "has_blocks"), [(3 * ROWS, 3 * ROWS, False), (4 * 9, 9, True)])
+def test_as_many_units_or_weights_as_rows_are_not_mistaken_for_them(num_rows, num_hidden, has_blocks):
     net = nn.Sequential(nn.Linear(4, num_hidden), nn.Tanh(), nn.Linear(num_hidden, 2))
-    assert not check(potential_of(num_rows, net=net))
+    assert check(potential_of(num_rows, net=net)) == has_blocks
 
 
 NUM_ROWS = 4 * ROWS
@@ -136,6 +155,22 @@ def test_operations_across_rows_are_seen(name):
     assert not is_in_blocks(ACROSS[name], z)
 
 
+AFTER = {
+    "logarithms": lambda x, z: (x * z).log().sum().reshape(1),
+    "a product with them": lambda x, z: total((x * z).reciprocal().mT @ (x * z).log()),
+    "a product with data": lambda x, z: total((x * z).reciprocal().mT @ x),
+    "a product with a vector": lambda x, z: total((x * z).reciprocal().mT @ x[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("num_rows", [2 * ROWS, 2 * ROWS + 1, 3 * ROWS - 1])
+def test_what_follows_the_rows_of_a_block_is_not_counted(name, num_rows):
+    """Zeros follow there, whose logarithm and whose inverse are infinite."""
+    x = 1 + torch.rand(num_rows, 4, dtype=torch.float64)
+    assert is_in_blocks(lambda z: AFTER[name](x, z), torch.tensor([[0.3, 1.2, 0.8, 0.5]], dtype=torch.float64))
+
+
 def test_as_many_weights_as_rows_are_not_mistaken_for_them():
     z = torch.linspace(-1, 1, NUM_ROWS, dtype=torch.float64)[None]
     assert not is_in_blocks(lambda z: total(X[:, 0] * z), z)
@@ -150,9 +185,7 @@ def test_the_longest_axis_is_cut():
 
     z = torch.ones(1, 4, dtype=torch.float64)
     graph, constants = traced(value_and_grad, [z])
-    text = emitted(graph, [z, *constants], OPERATIONS).text
-    assert f"< {NUM_ROWS}; first" in text
-    assert f"< {3 * ROWS}; first" not in text
+    assert emitted(graph, [z, *constants], OPERATIONS).num_rows == NUM_ROWS
 
 
 def test_a_pyro_model_of_ones_own_is_written_in_blocks():
@@ -178,6 +211,6 @@ def test_a_fit_of_many_rows_is_that_without_blocks(monkeypatch):
         return quietly(pb.fit_nuts, model, (x, x.sin()), **options).samples
 
     in_blocks = fitted()
-    monkeypatch.setattr(_blocks, "ROWS", len(x))
+    monkeypatch.setattr(_blocks, "FEWEST_ROWS", len(x) + 1)
     for name, value in fitted().items():
         torch.testing.assert_close(in_blocks[name], value, rtol=1e-4, atol=1e-4)

@@ -1,11 +1,13 @@
 """Which part of a recorded function goes through the rows of data one by one, so that it may be written block by block.
 
 A likelihood is a sum over rows. Written operation by operation, each result for all rows goes through memory; written
-for a block of rows at a time, all of it stays in the processor's cache.
+for a block of rows at a time, all of it stays in the processor's cache. The number of rows is no part of what is
+written, so that it is compiled once for tables of any length.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +17,16 @@ from torch.fx import Node
 
 aten = torch.ops.aten
 
-ROWS = 256
-"""Heuristic: most rows of a block. With 50 units each of its results takes 100 kB. Fewer are written whole."""
+ROWS = 248
+"""Heuristic: rows that a block has room for. With 50 units each of its results takes 100 kB. No power of two, with which
+the results of all units for one row would share a few places of the processor's cache."""
+
+STEP = 8
+"""Rows that a vector instruction takes at a time. Loops over rows take as many steps as it needs, and compute a little
+too much in the last one."""
+
+FEWEST_ROWS = 32
+"""Heuristic: rows from which on there are blocks. Fewer than that are written whole, each number of them by itself."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.clone, aten.lift_fresh_copy, aten.expand, aten.unsqueeze, aten.squeeze),
@@ -45,30 +55,42 @@ class Blocks:
     """The parts of a recorded function."""
 
     num_rows: int
+    size: int  # rows that a block has room for; no other axis has so many elements
     before: list[Node]  # operations on the weights alone
     inside: list[Node]  # operations on rows, each of which needs no other row
     sums: set[Node]  # those of them that sum over the rows
     after: list[Node]  # what is made of the sums
+    with_rows: set[Node]  # what has an axis of rows
 
-    def passes(self) -> Iterator[tuple[int, int, int]]:
-        """First row, number of rows and number of blocks: of the equal ones, and of what remains."""
-        count = math.ceil(self.num_rows / ROWS)
-        size, rest = divmod(self.num_rows, count)
-        yield 0, size, count
-        if rest:
-            yield count * size, rest, 1
+    def bounds(self) -> list[tuple[int, int]]:
+        """First row and end of each block. All but the last have a multiple of `STEP` rows."""
+        count, steps = math.ceil(self.num_rows / self.size), math.ceil(self.num_rows / STEP)
+        ends = [min(number * steps // count * STEP, self.num_rows) for number in range(count + 1)]
+        return list(itertools.pairwise(ends))
+
+    def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape in a block of a tensor with rows."""
+        return tuple(self.size if length == self.num_rows else length for length in shape)
+
+    def cut(self, constant: Tensor) -> Tensor:
+        """The blocks of a constant with rows along a new first axis, each filled up with zeros."""
+        axis = constant.shape.index(self.num_rows)
+        result = constant.new_zeros(len(self.bounds()), *self.shape(constant.shape))
+        for block, (begin, end) in zip(result, self.bounds(), strict=True):
+            block.narrow(axis, 0, end - begin).copy_(constant.narrow(axis, begin, end - begin))
+        return result
 
 
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """The parts of a recorded function; None if it has few rows, or some operation is not known to need one row only.
 
-    The first node is the point; each has its operation in its `meta`. An axis is that of the rows if it has their
-    number, which no other axis may have.
+    The first node is the point; each has its operation in its `meta`. An axis of constants is that of the rows if it
+    has their number. Other tensors have rows if they are made of such, or repeat one number for each.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}
     for num_rows in sorted(sizes - {*results[point].shape}, reverse=True):
-        if num_rows > ROWS:
+        if num_rows >= FEWEST_ROWS:
             found = _parts(nodes, results, num_rows)
             if found is not None:
                 return found
@@ -87,22 +109,27 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
     before, inside, after = list[Node](), list[Node](), list[Node]()
     sums, late, with_rows = set[Node](), set[Node](), set[Node]()
     for node in nodes:
+        is_input = node.op == "placeholder"
+        is_valueless = not is_input and node.meta["packet"] in VALUELESS
+        repeats = is_valueless or (not is_input and node.meta["packet"] == aten.expand)
+        sources = [] if is_valueless else node.all_input_nodes
+        reads_rows, is_late = any(s in with_rows for s in sources), any(s in late for s in sources)
+        has_length = _has_length(results[node], num_rows)
+        if not reads_rows and not (has_length and (is_input or repeats)):
+            if not is_input:
+                (after if is_late else before).append(node)
+                late |= {node} if is_late else set()
+            continue
         try:
             axes = [row_axis(tensor.shape, num_rows) for tensor in _tensors(results[node])]
         except ValueError:
             return None
-        has_rows = None not in axes
-        if node.op == "placeholder":
-            with_rows |= {node} if has_rows else set()
+        if is_input:
+            with_rows.add(node)
             continue
-        sources = [] if node.meta["packet"] in VALUELESS else node.all_input_nodes
-        reads_rows, is_late = any(s in with_rows for s in sources), any(s in late for s in sources)
-        if not has_rows and not reads_rows:
-            (after if is_late else before).append(node)
-            late |= {node} if is_late else set()
-            continue
-        if is_late or not (
-            _is_rowwise(node, results, num_rows, reads_rows, axes) if has_rows else node.meta["packet"] in SUMMING
+        has_rows, others = None not in axes, [s for s in sources if s not in with_rows]
+        if any(s in late or _has_length(results[s], num_rows) for s in others) or not (
+            _is_rowwise(node, results, num_rows, axes) if has_rows else node.meta["packet"] in SUMMING
         ):
             return None
         inside.append(node)
@@ -111,17 +138,27 @@ def _parts(nodes: Sequence[Node], results: Mapping[Node, Any], num_rows: int) ->
         else:
             sums.add(node)
             late.add(node)
-    return Blocks(num_rows, before, inside, sums, after)
+    lengths = {
+        length
+        for node in nodes
+        for tensor in _tensors(results[node])
+        for length in tensor.shape
+        if length != num_rows or node not in with_rows
+    }
+    size = next(size for size in itertools.count(ROWS, STEP) if size not in lengths)
+    return Blocks(num_rows, size, before, inside, sums, after, with_rows)
 
 
-def _is_rowwise(
-    node: Node, results: Mapping[Node, Any], num_rows: int, reads_rows: bool, axes: Sequence[int | None]
-) -> bool:
+def _has_length(result: Any, length: int) -> bool:
+    return any(length in tensor.shape for tensor in _tensors(result))
+
+
+def _is_rowwise(node: Node, results: Mapping[Node, Any], num_rows: int, axes: Sequence[int | None]) -> bool:
     """Whether an operation whose results have rows makes each of them from the same row of its arguments."""
     operation = node.meta["packet"]
     if operation in VALUELESS or operation == aten.expand:
         return True
-    if not reads_rows or operation in PICKING:
+    if operation in PICKING:
         return False
     if operation in ALONG:
         axis: Any = node.args[ALONG[operation]]

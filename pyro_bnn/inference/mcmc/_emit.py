@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from ._blocks import VALUELESS, VIEWS, Blocks, blocks_of, row_axis
+from ._blocks import STEP, VALUELESS, VIEWS, Blocks, blocks_of
 from ._traced import UnsupportedError
 
 Index = Sequence[str]
@@ -28,6 +28,8 @@ class Value:
     shape: tuple[int, ...]
     at: Callable[[Index], str]  # from one expression per axis to the expression of the element
     is_stored: bool = False  # whether the element is only read from memory, and may be used any number of times
+    is_scratch: bool = False  # whether that memory may be written to
+    is_filled: bool = False  # whether zeros follow the rows of a block
     example: Tensor | None = None  # the tensor for the example, once it is known
 
     @property
@@ -37,7 +39,7 @@ class Value:
 
     def read_at(self, shape: Sequence[int], index_of: Callable[[Index], Index]) -> "Value":
         """A tensor of another shape whose elements are those at other indices."""
-        return Value(tuple(shape), lambda index: self.at(index_of(index)), self.is_stored)
+        return replace(self, shape=tuple(shape), at=lambda index: self.at(index_of(index)), example=None)
 
 
 def constant(number: float, shape: Sequence[int]) -> Value:
@@ -58,7 +60,8 @@ def literal(number: float) -> str:
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
     """The value broadcast to a shape: new leading axes, and axes of size 1 repeated."""
     lead, own = len(shape) - len(value.shape), value.shape
-    return value.read_at(shape, lambda index: ["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
+    result = value.read_at(shape, lambda index: ["0" if n == 1 else i for n, i in zip(own, index[lead:], strict=True)])
+    return replace(result, is_scratch=value.is_scratch and own == tuple(shape[lead:]))
 
 
 def strides(shape: Sequence[int]) -> list[int]:
@@ -92,6 +95,7 @@ class Writer:
         self.lines: list[str] = []
         self.num_scratch = 0
         self.num_products = 0
+        self.size = 0  # rows that the block has room for within which the text stands; 0 outside
         self._count = 0
 
     def name(self, prefix: str) -> str:
@@ -105,21 +109,52 @@ class Writer:
 
     def memory(self, shape: Sequence[int]) -> Value:
         """A new tensor in memory, to be written."""
-        value = in_memory("w", self.num_scratch, shape)
+        value = replace(in_memory("w", self.num_scratch, shape), is_scratch=True)
         self.num_scratch += -(-value.size // 8) * 8  # whole cache lines
         return value
 
     @contextmanager
-    def loops(self, shape: Sequence[int], axes: Sequence[int] | None = None) -> Iterator[list[str]]:
-        """Loops over some axes, all by default; yields an index for each axis, 0 for the others."""
-        index, opened = ["0"] * len(shape), 0
-        for axis in order(shape) if axes is None else axes:
-            if shape[axis] > 1:
-                index[axis] = name = self.name("i")
-                self.add(f"for (long {name} = 0; {name} < {shape[axis]}; ++{name}) {{")
-                opened += 1
+    def loops(
+        self, shape: Sequence[int], axes: Sequence[int] | None = None, *, pragma: str = "", rows: str = "room"
+    ) -> Iterator[list[str]]:
+        """Loops over some axes, all by default; yields an index for each axis, 0 for the others.
+
+        `pragma` is for the innermost loop. `rows` is the number of rows of a block in C: "room" is rounded up.
+        """
+        index = ["0"] * len(shape)
+        opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
+        for axis in opened:
+            index[axis] = name = self.name("i")
+            if pragma and axis == opened[-1]:
+                self.add(f'_Pragma("{pragma}")')
+            end = rows if shape[axis] == self.size else shape[axis]
+            self.add(f"for (long {name} = 0; {name} < {end}; ++{name}) {{")
         yield index
-        self.add("}" * opened)
+        self.add("}" * len(opened))
+
+    @contextmanager
+    def each(self, shape: Sequence[int]) -> Iterator[list[str]]:
+        """Loops over all axes for a line that reads nothing that it writes for other elements.
+
+        A compiler sees that by itself where it knows how long the loop is.
+        """
+        is_known = self.size == 0 or self.size != max(shape, default=0)
+        with self.loops(shape, pragma="" if is_known else "omp simd") as index:
+            yield index
+
+    def fill(self, value: Value, axis: int) -> bool:
+        """Write zeros after the rows of a block, which are along an axis; returns whether they are there."""
+        if not value.is_scratch:
+            return value.is_filled
+        self.add("if (rows < room) {")
+        with self.loops(value.shape, [other for other in order(value.shape) if other != axis]) as index:
+            self.add('_Pragma("omp simd")')
+            self.add(f"for (long last = room - {STEP}; last < room; ++last) {{")
+            element = value.at([*index[:axis], "last", *index[axis + 1 :]])
+            self.add(f"{element} = where_(last < rows, {element}, 0.0f);")
+            self.add("}")
+        self.add("}")
+        return True
 
     def stored(self, value: Value) -> Value:
         """The value in memory, or in a variable if it is one number."""
@@ -130,7 +165,7 @@ class Writer:
             self.add(f"const real {name} = {value.at(['0'] * len(value.shape))};")
             return Value(value.shape, lambda _: name, is_stored=True)
         result = self.memory(value.shape)
-        with self.loops(value.shape) as index:
+        with self.each(value.shape) as index:
             self.add(f"{result.at(index)} = {value.at(index)};")
         return result
 
@@ -138,7 +173,7 @@ class Writer:
         """Sum over some axes. A short sum is one expression, so the loop around it can run over the longest axis."""
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(value.shape))
         inner = [axis for axis in order(value.shape) if axis in axes and value.shape[axis] > 1]
-        if len(inner) == 1 and value.shape[inner[0]] <= 16:
+        if len(inner) == 1 and value.shape[inner[0]] <= 16 and value.shape[inner[0]] != self.size:
             (axis,) = inner
 
             def at(index: Index) -> str:
@@ -151,22 +186,26 @@ class Writer:
             with self.loops(shape) as index:
                 name = self.name("sum")
                 self.add(f"real {name} = 0.0f;")
-                with self.reduction(value.shape, inner, name) as own:
+                with self.reduction(value.shape, inner, [name]) as own:
                     full = [own[axis] if axis in axes else i for axis, i in enumerate(index)]
                     self.add(f"{name} += {value.at(full)};")
                 self.add(f"{result.at(index)} = {name};")
         return result if keeps else without(result, axes)
 
     @contextmanager
-    def reduction(self, shape: Sequence[int], axes: Sequence[int], name: str) -> Iterator[list[str]]:
-        """Loops over axes that add to a variable; the order of its terms is the compiler's."""
+    def reduction(
+        self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
+    ) -> Iterator[list[str]]:
+        """Loops over axes that add to variables; the order of their terms is the compiler's."""
         if not axes:
             yield ["0"] * len(shape)
             return
-        with self.loops(shape, axes[:-1]) as outer:
-            self.add(f'_Pragma("omp simd reduction(+ : {name})")')
-            with self.loops(shape, axes[-1:]) as inner:
-                yield [b if axis == axes[-1] else a for axis, (a, b) in enumerate(zip(outer, inner, strict=True))]
+        pragma = f"omp simd reduction(+ : {', '.join(names)})"
+        with (
+            self.loops(shape, axes[:-1], rows=rows) as outer,
+            self.loops(shape, axes[-1:], pragma=pragma, rows=rows) as inner,
+        ):
+            yield [b if axis == axes[-1] else a for axis, (a, b) in enumerate(zip(outer, inner, strict=True))]
 
 
 def without(value: Value, axes: Sequence[int]) -> Value:
@@ -198,8 +237,31 @@ class Emitted:
 
     text: str  # its definition
     num_scratch: int  # numbers of memory that it needs
-    num_products: int  # multiplications in its matrix products; if it has blocks, those of one and of what remains
-    has_blocks: bool  # whether it goes through the rows of data block by block
+    num_products: int  # multiplications in its matrix products; if it has blocks, those of one
+    blocks: Blocks | None  # how it goes through the rows of data block by block, if it does
+    constants: Sequence[Node]
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether it goes through the rows of data block by block, and is told their number when it runs."""
+        return self.blocks is not None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows; 0 if it has no blocks."""
+        return 0 if self.blocks is None else self.blocks.num_rows
+
+    def laid_out(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """The constants as C reads them: in the order of `strides`, and block by block if they have rows."""
+        result = []
+        for node, value in zip(self.constants, values, strict=True):
+            if self.blocks is None or node not in self.blocks.with_rows:
+                axes, whole = order(value.shape), value
+            else:
+                axes = [0, *(1 + axis for axis in order(self.blocks.shape(value.shape)))]
+                whole = self.blocks.cut(value)
+            result.append(whole.permute(axes).contiguous())
+        return result
 
 
 Values = dict[Node, Any]
@@ -215,7 +277,7 @@ Operation = Callable[..., Any]
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
     """A recorded function of one point, shape (1, P), and of constants that returns a number and its gradient, in C.
 
-    The constants are given to C as `data`, in the order of `strides`.
+    C is given the constants in `data`; see :meth:`Emitted.laid_out`.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.
@@ -231,13 +293,16 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     for node in rest:
         if node.op != "call_function" or node.meta["packet"] not in operations:
             raise UnsupportedError(str(node.target))
-    arrays = ["z", *(f"data[{number}]" for number in range(len(example) - 1))]
-    inputs = zip(placeholders, arrays, example, strict=True)
-    values: Values = {node: replace(in_memory(name, 0, value.shape), example=value) for node, name, value in inputs}
+    arrays = ["z", *(f"data->constants[{number}]" for number in range(len(example) - 1))]
+    names = dict(zip(placeholders, arrays, strict=True))
+    values: Values = {
+        node: replace(in_memory(names[node], 0, value.shape), example=value)
+        for node, value in zip(placeholders, example, strict=True)
+    }
     blocks = blocks_of(nodes, results)
     _write(writer, operations, rest if blocks is None else blocks.before, values, results)
     if blocks is not None:
-        _write_blocks(writer, operations, blocks, values, results)
+        _write_blocks(writer, operations, blocks, names, values, results)
         _write(writer, operations, blocks.after, values, results)
     number, gradient = (values[node] for node in output.args[0])
     writer.add(f"*value = {number.at(['0'] * len(number.shape))};")
@@ -245,8 +310,8 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
         writer.add(f"gradient[{index[1]}] = {gradient.at(index)};")
     parameters = "const real *restrict z, real *restrict value, real *restrict gradient, real *restrict w"
     lines = "\n".join(f"    {line}" for line in writer.lines)
-    text = f"static void value_and_grad({parameters}, const real *const *data) {{\n{lines}\n}}\n"
-    return Emitted(text, writer.num_scratch, writer.num_products, blocks is not None)
+    text = f"static void value_and_grad({parameters}, const Data *data) {{\n{lines}\n}}\n"
+    return Emitted(text, writer.num_scratch, writer.num_products, blocks, placeholders[1:])
 
 
 def _write(
@@ -266,24 +331,40 @@ def _write(
 
 
 def _write_blocks(
-    writer: Writer, operations: Mapping[Any, Operation], blocks: Blocks, values: Values, results: Results
+    writer: Writer,
+    operations: Mapping[Any, Operation],
+    blocks: Blocks,
+    names: Mapping[Node, str],
+    values: Values,
+    results: Results,
 ) -> None:
-    """Write operations on rows as a loop over blocks of them and one pass over what remains; add their sums."""
+    """Write operations on rows as a loop over blocks of them; add their sums. `Blocks.bounds` has the same blocks."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
             writer.add(f"{total.at(index)} = 0.0f;")
-    for begin, size, count in blocks.passes():
-        first = writer.name("first")
-        own = {node: _rows(value, blocks.num_rows, first, size) for node, value in values.items()}
-        cut = {node: _cut(result, blocks.num_rows, size) for node, result in results.items()}
-        writer.add(f"for (long {first} = {begin}; {first} < {begin + size * count}; {first} += {size}) {{")
-        for node in blocks.inside:
-            _write(writer, operations, [node], own, cut)
-            if node in totals:
-                with writer.loops(totals[node].shape) as index:
-                    writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
-        writer.add("}")
+    writer.add(f"const long num_blocks = (data->num_rows + {blocks.size - 1}) / {blocks.size};")
+    writer.add(f"const long num_steps = (data->num_rows + {STEP - 1}) / {STEP};")
+    writer.add("for (long block = 0; block < num_blocks; ++block) {")
+    writer.add(f"const long begin = block * num_steps / num_blocks * {STEP};")
+    writer.add(f"const long end = (block + 1) * num_steps / num_blocks * {STEP};")
+    writer.add("const long room = end - begin, rows = block + 1 < num_blocks ? room : data->num_rows - begin;")
+    writer.size = blocks.size
+    own, cut = dict(values), dict(results)
+    for node in blocks.with_rows:
+        cut[node] = _cut(results[node], blocks)
+    for node in names:
+        if node in blocks.with_rows:
+            block, shape = writer.name("d"), cut[node].shape
+            writer.add(f"const real *restrict {block} = {names[node]} + block * {math.prod(shape)};")
+            own[node] = replace(in_memory(block, 0, shape), example=results[node], is_filled=True)
+    for node in blocks.inside:
+        _write(writer, operations, [node], own, cut)
+        if node in totals:
+            with writer.loops(totals[node].shape) as index:
+                writer.add(f"{totals[node].at(index)} += {own[node].at(index)};")
+    writer.size = 0
+    writer.add("}")
     values.update(totals)
 
 
@@ -302,21 +383,11 @@ def _arguments(node: Node) -> tuple[Any, ...]:
     return (*node.args, *(argument.default_value for argument in missing if not argument.kwarg_only))
 
 
-def _rows(value: Any, num_rows: int, first: str, size: int) -> Any:
-    """Some rows of a value, from a first one on; the value itself if it has none."""
-    if not isinstance(value, Value) or (axis := row_axis(value.shape, num_rows)) is None:
-        return value
-    shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
-    rows = value.read_at(shape, lambda index: [*index[:axis], f"({first} + {index[axis]})", *index[axis + 1 :]])
-    return replace(rows, example=value.example)
-
-
-def _cut(result: Any, num_rows: int, size: int) -> Any:
-    """The first rows of a result, which tell their shape and type."""
+def _cut(result: Any, blocks: Blocks) -> Any:
+    """Tensors without values that have the shape and type of a result with rows in a block."""
     if isinstance(result, tuple | list):
-        return [_cut(part, num_rows, size) for part in result]
-    axis = row_axis(result.shape, num_rows) if isinstance(result, Tensor) else None
-    return result if axis is None else result.narrow(axis, 0, size)
+        return [_cut(part, blocks) for part in result]
+    return result.new_empty(blocks.shape(result.shape), device="meta")
 
 
 def _num_uses(node: Node) -> int:

@@ -5,6 +5,7 @@ values in C stand for tensors.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -103,7 +104,7 @@ def reshape(writer: Writer, result: Tensor, source: Value, *_: Any) -> Value:
             own[axis] = inside if below == 1 else f"({inside}) / {below}"
         return source.at([f"({i})" for i in own])
 
-    return Value(shape, at, source.is_stored)
+    return replace(source, shape=shape, at=at, example=None)
 
 
 def split(writer: Writer, result: Sequence[Tensor], source: Value, _: Any, axis: int) -> list[Value]:
@@ -126,7 +127,7 @@ def item(writer: Writer, result: Tensor, values: Sequence[Value], number: int) -
 
 def copy(writer: Writer, source: Value, result: Value, target: Callable[[Index], Index], sign: str = "=") -> None:
     """Write the elements of a value to memory, at other indices."""
-    with writer.loops(source.shape) as index:
+    with writer.each(source.shape) as index:
         writer.add(f"{result.at(target(index))} {sign} {source.at(index)};")
 
 
@@ -163,7 +164,7 @@ def slice_backward(
     """Zeros but for a slice; torch 2.4 has it where later versions pad."""
     memory, axis = writer.memory(result.shape), axis % result.dim()
     first = begin + result.shape[axis] if begin < 0 else begin
-    with writer.loops(memory.shape) as index:
+    with writer.each(memory.shape) as index:
         writer.add(f"{memory.at(index)} = 0.0f;")
     copy(writer, source, memory, lambda index: moved(index, axis, f"({first} + {step} * ({index[axis]}))"))
     return memory

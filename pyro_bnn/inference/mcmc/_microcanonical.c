@@ -26,7 +26,7 @@ static double turn(real *direction, const real *gradient, double time) {
    normal: standard normal numbers, num_steps x P.
    errors: the energy errors, num_steps. */
 void walk(Walker *w, long num_steps, double step, double refreshment, const real *normal, real *errors, real *scratch,
-          const real *const *data) {
+          const Data *data) {
     const real half = 0.5 * step, noise = refreshment;
     for (long n = 0; n < num_steps; ++n) {
         const Walker before = *w;

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..._core.scope import ProcessLock
-from ._emit import Emitted, emitted, order
+from ._emit import Emitted, emitted
 from ._kernel import DIVERGENCE, NOT_ASKED, Compile, ValueAndGrad, refusal
 from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
@@ -50,13 +50,24 @@ _LOCK = ProcessLock()
 _kept: OrderedDict[str, ctypes.CDLL] = OrderedDict()
 
 
+class _Data(ctypes.Structure):
+    """The constants of a potential and the number of their rows, for C."""
+
+    _fields_ = (("num_rows", ctypes.c_long), ("constants", ctypes.c_void_p))
+
+
 class Native:
     """The samplers of one potential, compiled; they may run in several threads at a time, without Python's lock."""
 
-    def __init__(self, library: ctypes.CDLL, data: Sequence[Tensor], num_scratch: int, num_weights: int) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, constants: Sequence[Tensor], num_rows: int, num_scratch: int, num_weights: int
+    ) -> None:
         pointer, number, real = ctypes.c_void_p, ctypes.c_long, ctypes.c_double
-        self._library, self._data, self.num_scratch, self.num_weights = library, list(data), num_scratch, num_weights
-        self._pointers = (pointer * max(len(data), 1))(*(constant.data_ptr() for constant in data))
+        self._library, self._constants = library, list(constants)
+        self.num_scratch, self.num_weights = num_scratch, num_weights
+        self._pointers = (pointer * max(len(constants), 1))(*(constant.data_ptr() for constant in constants))
+        self._data = _Data(num_rows, ctypes.addressof(self._pointers))
+        self._data_pointer = ctypes.addressof(self._data)
         self._evaluate, self._advance = library.evaluate, library.advance
         self._evaluate.argtypes = (number, *[pointer] * 5)
         self._evaluate.restype = None
@@ -88,7 +99,7 @@ class Native:
 
     def _evaluate_part(self, z: Tensor, value: Tensor, gradient: Tensor) -> None:
         scratch = z.new_empty(self.num_scratch)
-        self._evaluate(len(z), *(t.data_ptr() for t in (z, value, gradient, scratch)), self._pointers)
+        self._evaluate(len(z), *(t.data_ptr() for t in (z, value, gradient, scratch)), self._data_pointer)
 
     def advance(
         self,
@@ -105,7 +116,7 @@ class Native:
         step_size, inverse_mass = setting
         done = self._advance(
             *(state.data_ptr(), is_new, point.data_ptr(), step_size, inverse_mass.data_ptr(), normal.data_ptr()),
-            *(numbers.data_ptr(), len(numbers), ctypes.addressof(position), scratch.data_ptr(), self._pointers),
+            *(numbers.data_ptr(), len(numbers), ctypes.addressof(position), scratch.data_ptr(), self._data_pointer),
         )
         return bool(done)
 
@@ -113,7 +124,7 @@ class Native:
         """Take microcanonical steps; see `walk` in `_microcanonical.c`. The point ends in room for their errors."""
         errors = point[3 * self.num_weights + 1 :]
         setting = len(normal), step, refreshment, normal.data_ptr()
-        self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._pointers)
+        self._walk(point.data_ptr(), *setting, errors.data_ptr(), scratch.data_ptr(), self._data_pointer)
 
 
 def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Native:
@@ -134,12 +145,12 @@ def native(value_and_grad: ValueAndGrad, z: Tensor, max_tree_depth: int) -> Nati
     parts = ["#include <string.h>", "#include <tgmath.h>"]
     parts += [f"#define {name} {size}L" for name, size in sizes.items()]
     parts.append(f"#define DIVERGENCE {DIVERGENCE!r}")
-    parts += [(folder / name).read_text() for name in (FORMATS[z.dtype], "_functions.c")]
+    parts += [(folder / name).read_text() for name in (FORMATS[z.dtype], "_functions.c", "_data.c")]
     parts.append(potential.text)
     parts += [(folder / name).read_text() for name in ("_trajectory.c", "_microcanonical.c")]
     reals = [constant.detach().to(z.dtype) for constant in function.constants]
-    data = [constant.permute(order(constant.shape)).contiguous() for constant in reals]
-    sampler = Native(_loaded("\n".join(parts)), data, potential.num_scratch, z.shape[1])
+    data = potential.laid_out(reals)
+    sampler = Native(_loaded("\n".join(parts)), data, potential.num_rows, potential.num_scratch, z.shape[1])
     for point in (z, z + 0.1) if z.dtype == torch.float64 else (z + 0.1, z - 0.1):
         # at a mode, where terms cancel, single precision leaves few digits of a gradient
         _require_same(sampler.value_and_grad(point), value_and_grad(point))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ._blocks import VALUELESS
-from ._emit import Operation, Value, Writer, broadcast, constant, order, without
+from ._emit import Index, Operation, Value, Writer, broadcast, constant, order, without
 from ._indexing import (
     cat,
     expand,
@@ -232,32 +232,76 @@ def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
     return _multiplied(writer, left, right, added, shape)
 
 
-BLOCK = 8
+NUM_TERMS = 8
 """Terms of a sum that are added in one pass over the longest axis; heuristic."""
+
+NUM_SUMS = 6
+"""Most sums over one long axis that are computed in one loop, which reads what they share once; heuristic."""
 
 
 def _multiplied(writer: Writer, a: Value, b: Value, added: Value, shape: tuple[int, ...]) -> Value:
-    lead, num_terms = ["0"] * (len(shape) - 2), a.shape[-1]
+    num_terms, result = a.shape[-1], writer.memory(shape)
     writer.num_products += shape[-2] * shape[-1] * num_terms
-    result = writer.memory(shape)
     if num_terms > max(shape):
-        with writer.loops(shape) as index:
-            name, (m, n) = writer.name("sum"), index[-2:]
-            writer.add(f"real {name} = {added.at(index)};")
-            with writer.reduction((num_terms,), [0], name) as (k,):
-                writer.add(f"{name} += {a.at([*lead, m, k])} * {b.at([*lead, k, n])};")
-            writer.add(f"{result.at(index)} = {name};")
-        return result
-    *outer, inner = order(shape)
-    for begin in range(0, num_terms, BLOCK):
-        with writer.loops(shape, [*outer, inner]) as index:
-            terms = [
-                f"{a.at([*lead, index[-2], str(k)])} * {b.at([*lead, str(k), index[-1]])}"
-                for k in range(begin, min(begin + BLOCK, num_terms))
-            ]
-            before = result.at(index) if begin else added.at(index)
-            writer.add(f"{result.at(index)} = {' + '.join([before, *terms])};")
+        _add_along(writer, a, b, added, result)
+    else:
+        _add_across(writer, a, b, added, result)
     return result
+
+
+def _term(a: Value, b: Value, index: Index, k: str) -> str:
+    """One term of an element of a product."""
+    *lead, m, n = index
+    return f"{a.at([*lead, m, k])} * {b.at([*lead, k, n])}"
+
+
+def _add_along(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
+    """Write a product of matrices by loops over its terms, each of which makes some elements of it."""
+    num_terms, rows = a.shape[-1], "rows"
+    if num_terms == writer.size:  # zeros make the loops over rows a whole number of steps
+        is_filled = [writer.fill(a, len(a.shape) - 1), writer.fill(b, len(b.shape) - 2)]
+        rows = "room" if all(is_filled) else "rows"
+    *outer, inner = order(result.shape)
+    length = result.shape[inner]
+    count = next((n for n in range(NUM_SUMS, NUM_SUMS // 2, -1) if length % n == 0), NUM_SUMS)
+    for begin, size in ((0, count), (length // count * count, length % count)):
+        if size == 0 or length - begin < size:
+            continue
+        with writer.loops(result.shape, outer) as index:
+            first, names = writer.name("i"), [writer.name("sum") for _ in range(size)]
+            end = begin + (length - begin) // size * size
+            writer.add(f"for (long {first} = {begin}; {first} < {end}; {first} += {size}) {{")
+            elements = [[*index[:inner], f"({first} + {n})", *index[inner + 1 :]] for n in range(size)]
+            for name, element in zip(names, elements, strict=True):
+                writer.add(f"real {name} = {added.at(element)};")
+            with writer.reduction((num_terms,), [0], names, rows) as (k,):
+                for name, element in zip(names, elements, strict=True):
+                    writer.add(f"{name} += {_term(a, b, element, k)};")
+            for name, element in zip(names, elements, strict=True):
+                writer.add(f"{result.at(element)} = {name};")
+            writer.add("}")
+
+
+def _add_across(writer: Writer, a: Value, b: Value, added: Value, result: Value) -> None:
+    """Write a product of matrices by loops over its elements, each of which adds some terms to all of them."""
+    num_terms = a.shape[-1]
+
+    def add(before: Value, terms: Sequence[str]) -> None:
+        with writer.each(result.shape) as index:
+            products = [_term(a, b, index, k) for k in terms]
+            writer.add(f"{result.at(index)} = {' + '.join([before.at(index), *products])};")
+
+    if num_terms != writer.size:
+        for begin in range(0, num_terms, NUM_TERMS):
+            add(result if begin else added, [str(k) for k in range(begin, min(begin + NUM_TERMS, num_terms))])
+        return
+    add(added, [])
+    row = writer.name("row")
+    writer.add(f"long {row} = 0;")
+    for size in (NUM_TERMS, 1):
+        writer.add(f"for (; {row} + {size} <= rows; {row} += {size}) {{")
+        add(result, [f"({row} + {k})" for k in range(size)])
+        writer.add("}")
 
 
 def _requiring(operation: Operation, required: dict[int, object]) -> Operation:

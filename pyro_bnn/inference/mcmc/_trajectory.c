@@ -2,7 +2,7 @@
 
    NUM_WEIGHTS (P), NUM_LEVELS (D), MAX_SIZE and DIVERGENCE are defined before; so is
 
-       void value_and_grad(const real *z, real *value, real *gradient, real *scratch, const real *const *data)
+       void value_and_grad(const real *z, real *value, real *gradient, real *scratch, const Data *data)
 */
 
 #define EACH(i) for (long i = 0; i < NUM_WEIGHTS; ++i)
@@ -65,7 +65,7 @@ static void begin(State *s, double step_size, const real *inverse_mass, const re
 }
 
 /* One leapfrog step; marks whether the subtree turns back on itself, and whether the point lost too much energy. */
-static void grow(State *s, const real *inverse_mass, double log_uniform, real *scratch, const real *const *data,
+static void grow(State *s, const real *inverse_mass, double log_uniform, real *scratch, const Data *data,
                  int *turning, int *diverging) {
     Point *p = &s->moving;
     const real step = s->step, half = 0.5 * s->step;
@@ -131,7 +131,7 @@ static int merge(State *s, const real *inverse_mass, int grown, double log_unifo
    numbers: logarithms of uniform numbers, three for each step: for a subtree's proposal, a merger, a side.
    position: number of steps whose numbers are used up. */
 int advance(State *s, int is_new, real *point, double step_size, const real *inverse_mass, const real *normal,
-            const real *numbers, long num_numbers, long *position, real *scratch, const real *const *data) {
+            const real *numbers, long num_numbers, long *position, real *scratch, const Data *data) {
     if (is_new) {
         memcpy(s->kept.z, point, sizeof(Vector));
         memcpy(s->kept.gradient, point + NUM_WEIGHTS, sizeof(Vector));
@@ -165,7 +165,7 @@ long size_of_state(void) { return sizeof(State); }
 
 /* Potentials and gradients of many points. */
 void evaluate(long num_points, const real *z, real *values, real *gradients, real *scratch,
-              const real *const *data) {
+              const Data *data) {
     for (long k = 0; k < num_points; ++k)
         value_and_grad(z + k * NUM_WEIGHTS, values + k, gradients + k * NUM_WEIGHTS, scratch, data);
 }
