@@ -88,10 +88,16 @@ def real_uci():
 
 
 @pytest.hookimpl(tryfirst=True)  # before those are left out that are not asked for
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    unused = {}  # globs of each function that have matched none of its cases
     for item in items:
-        daily = item.get_closest_marker("daily")
-        if daily and not any(fnmatch.fnmatchcase(item.callspec.id, glob) for glob in daily.args):
-            item.add_marker(pytest.mark.nightly)
+        if daily := item.get_closest_marker("daily"):
+            matches = {glob for glob in daily.args if fnmatch.fnmatchcase(item.callspec.id, glob)}
+            unused[item.function] = unused.get(item.function, {*daily.args}) - matches
+            if not matches:
+                item.add_marker(pytest.mark.nightly)
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    misspelt = {function.__name__: sorted(globs) for function, globs in unused.items() if globs}
+    if misspelt and not any("::" in argument for argument in config.args):  # then all cases were collected
+        raise pytest.UsageError(f"marks `daily` with globs that match no case: {misspelt}; mend them.")

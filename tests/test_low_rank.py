@@ -189,7 +189,7 @@ def test_the_closed_form_is_that_of_torch_and_so_are_its_gradients(prior, scale_
         assert torch.allclose(with_kl - without, flat_gradient, rtol=1e-8, atol=1e-9) == is_right
 
 
-@pytest.mark.daily("normal-*")
+@pytest.mark.daily("mixed-gaussian-latent")
 @pytest.mark.parametrize(
     ("prior", "likelihood"),
     [

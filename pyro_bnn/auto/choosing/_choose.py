@@ -93,19 +93,20 @@ def fit_best(
         budget = replace(budget, seconds=threads * seconds, slowness=slowness)
     is_open = len(candidates) > 1 and num_rows >= NUM_FOLDS
     share = 1 - SEARCH if is_open else 1.0
-    weights = {name: _num_weights(make(num_rows)) for name, make in candidates.items()}
-    lengths = {name: budget.lengths(share, num_rows, count, num_chains) for name, count in weights.items()}
-    name = max(lengths, key=lambda name: lengths[name].num_steps)
-    if max_draws is None and lengths[name].num_steps < FEWEST_STEPS:
+    models = {name: make(num_rows) for name, make in candidates.items()}
+    sizes = {name: _num_weights(model) for name, model in models.items()}
+    lengths = {name: budget.lengths(share, num_rows, size, num_chains) for name, size in sizes.items()}
+    suited = [name for name in models if max_draws is not None or lengths[name].num_steps >= FEWEST_STEPS]
+    if not suited:
+        name = max(lengths, key=lambda name: lengths[name].num_steps)
         raise UnsuitableError(
-            f"{num_rows} rows and {weights[name]} weights leave time for {lengths[name].num_steps} steps of each chain "
+            f"{num_rows} rows and {sizes[name]} weights leave time for {lengths[name].num_steps} steps of each chain "
             f"only, and it takes {FEWEST_STEPS} at least"
         )
-    is_set = max_draws is not None
-    candidates = {n: make for n, make in candidates.items() if is_set or lengths[n].num_steps >= FEWEST_STEPS}
-    scores = _compared(candidates, data, budget, seed) if is_open else {}
-    name = max(scores or candidates, key=lambda name: scores.get(name, 0.0))
-    model = candidates[name](num_rows)
+    is_open = is_open and len(suited) > 1
+    scores = _compared({name: candidates[name] for name in suited}, data, budget, seed) if is_open else {}
+    name = max(scores or suited, key=lambda name: scores.get(name, 0.0))
+    model = models[name]
     posterior = _run(model, data, lengths[name], seed, progress=progress)
     posterior.status = _status(posterior, name, scores, lengths[name], time.perf_counter() - begin)
     return Chosen(name, model, posterior, scores)

@@ -189,11 +189,9 @@ class MeanFieldGuide(GaussianGuide):
         _checks.kind("masks", masks, Mapping, "a dict of masks, each from `guide.kept(site)`")
         for name, mask in masks.items():
             shape = self.kept(name).shape
-            if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
-                found = (
-                    f"{mask.dtype} of shape {_checks.shape(mask)}" if isinstance(mask, Tensor) else type(mask).__name__
-                )
-                raise ValueError(f"`masks` of `{name}` must be torch.bool of shape {tuple(shape)}, got {found}.")
+            if _checks.tensor(f"masks[{name!r}]", mask).dtype != torch.bool or mask.shape != shape:
+                got = f"{mask.dtype} of shape {_checks.shape(mask)}"
+                raise ValueError(f"`masks` of `{name}` must be torch.bool of shape {tuple(shape)}, got {got}.")
         self._modules.pop("keep", None)
         if masks:
             self.add_module("keep", tree(masks))

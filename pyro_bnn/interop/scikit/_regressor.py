@@ -59,8 +59,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
             the speed of the machine. None takes about a minute of processor time for a thousand rows, and between 20
             seconds and 5 minutes in all, by lengths that are the same on every machine.
         max_iter: Limit of epochs; None uses that of :func:`~pyro_bnn.fit`, which ends earlier at a plateau. For
-            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain: after as many warm-up draws for ``"nuts"``,
-            after 600 for ``"mclmc"``; None is 200. For ``"auto"`` it limits both numbers.
+            ``"nuts"`` and ``"mclmc"`` the number of draws of each chain, after as many warm-up draws; None is 200 draws
+            after 200 (``"nuts"``) or 600 (``"mclmc"``) of warm-up. For ``"auto"`` it limits both numbers.
         batch_size: Number of rows in a batch; None chooses it from the number of rows. Markov chains use no batches.
         learning_rate: First learning rate of Adam.
         early_stopping: Whether to hold out rows, and keep the epoch that predicts them best. Markov chains use all
