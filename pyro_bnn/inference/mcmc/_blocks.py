@@ -18,8 +18,8 @@ from torch.fx import Node
 aten = torch.ops.aten
 
 ROWS = 248
-"""Heuristic: rows that a block has room for. With 50 units each of its results takes 100 kB. No power of two, with which
-the results of all units for one row would share a few places of the processor's cache."""
+"""Heuristic: rows that a block has room for. With 50 units each of its results takes 100 kB. Not a power of two, where
+the results of all units for one row share a few places of the processor's cache."""
 
 STEP = 8
 """Rows that a vector instruction takes at a time. Loops over rows take as many steps as it needs, and compute a little
