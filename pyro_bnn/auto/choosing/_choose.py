@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..._core.scope import silent_fits
-from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, fit_mcmc
+from ...inference.mcmc import MCLMC, Descent, MCMCPosterior, NotInCError, fit_mcmc
 from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
@@ -176,9 +176,7 @@ def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progr
                 progress=progress,
                 seed=seed,
             )
-        except ValueError as error:
-            if "draws in C" not in str(error):
-                raise
+        except NotInCError as error:
             raise UnsuitableError(str(error)) from error
 
 

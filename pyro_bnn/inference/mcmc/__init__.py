@@ -12,6 +12,7 @@ from ._fit import fit_nuts as fit_nuts
 from ._hmc import HMC as HMC
 from ._kernel import Draws as Draws
 from ._kernel import Kernel as Kernel
+from ._kernel import NotInCError as NotInCError
 from ._kernel import Sampler as Sampler
 from ._kernel import ValueAndGrad as ValueAndGrad
 from ._kernel import leapfrog as leapfrog

@@ -22,8 +22,8 @@ ROWS = 248
 results of all units for one row would then share a few places of the processor's cache."""
 
 STEP = 8
-"""Rows that a vector instruction takes at a time. Loops over rows take as many steps as it needs, and compute a little
-too much in the last one."""
+"""Rows of one step of a loop: a vector instruction. The last step of a block may compute more rows than there are. They
+are not counted in sums, and the C compiler needs no second loop for what remains."""
 
 FEWEST_ROWS = 32
 """Heuristic: rows from which on there are blocks. Fewer than that are written whole, each number of them by itself."""

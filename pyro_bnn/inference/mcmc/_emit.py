@@ -239,7 +239,7 @@ class Emitted:
     num_scratch: int  # numbers of memory that it needs
     num_products: int  # multiplications in its matrix products; if it has blocks, those of one
     blocks: Blocks | None  # how it goes through the rows of data block by block, if it does
-    constants: Sequence[Node]
+    constants: Sequence[Node]  # its arguments after the point
 
     @property
     def has_blocks(self) -> bool:

@@ -146,9 +146,13 @@ def in_torch(not_in_c: str, not_replayed: str) -> str:
     return f"eager: {not_in_c}, and {not_replayed}" if not_replayed else f"replayed: {not_in_c}"
 
 
-def refusal(not_in_c: str) -> ValueError:
+class NotInCError(ValueError):
+    """``compile=True`` is asked for where draws cannot be computed in C; the message says why."""
+
+
+def refusal(not_in_c: str) -> NotInCError:
     """What ``compile=True`` raises where draws cannot be computed in C."""
-    return ValueError(f'`compile=True` draws in C, but {not_in_c}; use `compile="auto"` or `compile=False`.')
+    return NotInCError(f'`compile=True` draws in C, but {not_in_c}; use `compile="auto"` or `compile=False`.')
 
 
 def leapfrog(

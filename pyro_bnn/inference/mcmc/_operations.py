@@ -235,7 +235,7 @@ def _product(writer: Writer, result: Tensor, *arguments: Value) -> Value:
 NUM_TERMS = 8
 """Terms of a sum that are added in one pass over the longest axis; heuristic."""
 
-NUM_SUMS = 6
+NUM_SUMS = 10
 """Most sums over one long axis that are computed in one loop, which reads what they share once; heuristic."""
 
 
