@@ -84,7 +84,7 @@ class DeltaState(FlatState):
         """Do nothing: the draws of a step share no computation."""
 
     def draw(self) -> Mapping[str, Tensor]:
-        return self.joint.constrained(self._gradients.leaves(self.value))
+        return self.joint.constrained(self._gradients.leaves())
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:

@@ -81,6 +81,12 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
 
     def __init__(self) -> None:
         super().__init__()  # without the name that a PyroModule takes
+        self._accepted: list[object] = []
+
+    @property
+    def accepted(self) -> list[object]:
+        """The shapes that a model has checked last; the list is shared with twins, see :meth:`given`."""
+        return self._accepted
 
     def keep_exact(self, name: str, value: Tensor | None) -> None:
         """Register a number in double precision as a buffer that is exact in every dtype to which the likelihood moves.
@@ -203,6 +209,14 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
     def fit_weights(self, y: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Factors of the targets' log-densities in a fit, in the values' shape; None if all are 1."""
         return y[..., 1].to(dtype) if self.has_row_weights else None
+
+    def log_prob(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Log-densities in nats, without weights, shape ``(*draws, N, ...)``; :meth:`as_targets` gives the targets.
+
+        They are those of the distribution. A subclass may compute the same numbers in a faster way.
+        """
+        log_prob: Tensor = self(output).log_prob(targets)
+        return log_prob
 
     def weighted(self, observation: TorchDistributionMixin, y: Tensor, dtype: torch.dtype) -> TorchDistributionMixin:
         """The distribution of the observations with log-densities as a fit weights them."""

@@ -10,6 +10,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from ..._core import checks as _checks
+from ..._core.reflection import has_hooks
 from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
 from ._base import Likelihood, require_output_dims
 
@@ -65,6 +66,13 @@ class CategoricalLikelihood(_ClassLikelihood):
                 "give one weight per class."
             )
         return dist.Categorical(logits=output, validate_args=False)
+
+    def log_prob(self, output: Tensor, targets: Tensor) -> Tensor:
+        """See :meth:`Likelihood.log_prob`; to make a distribution takes as long as the rest of the likelihood."""
+        if type(self) is not CategoricalLikelihood or has_hooks(self):  # which may have another distribution
+            return super().log_prob(output, targets)
+        labels = targets.long().expand(output.shape[:-1]).unsqueeze(-1)
+        return output.log_softmax(-1).gather(-1, labels).squeeze(-1)
 
     def check_output(self, output: Tensor) -> None:
         """Warn if the outputs are probabilities, as those of a network that ends in a softmax."""

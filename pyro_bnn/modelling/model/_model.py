@@ -134,8 +134,7 @@ class BayesianModel(Shown, LatentVariables[P_co]):
             require_values(values, self.latent_names)
             raise
         response = self._respond(likelihood, weights, x)
-        observed, targets = response.observed(x, y, self.num_data)
-        return observed.log_prob(targets).sum() * (self.num_data / len(y))
+        return response.log_prob(x, y, self.num_data).sum() * (self.num_data / len(y))
 
     def observation_given(self, values: Mapping[str, Tensor], x: Inputs) -> TorchDistributionMixin:
         """The elementwise distribution of the targets, given all latent variables, without Pyro's machinery.
@@ -169,11 +168,6 @@ class BayesianModel(Shown, LatentVariables[P_co]):
     def interception(self) -> Interception:
         """Where estimators, and memories of earlier calls, enter the calls of the network."""
         return self._interception
-
-    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
-        """The likelihood with its own latent variables taken from the given values."""
-        likelihood = self._likelihood
-        return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
 
     def check_targets(self, x: Inputs, y: Tensor) -> None:
         """Raise a `ValueError` unless y are possible targets of x; only the first row goes through the network."""

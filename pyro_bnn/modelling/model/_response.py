@@ -83,7 +83,28 @@ class Response:
 
     def observed(self, x: Inputs, y: Tensor, num_data: int) -> tuple[TorchDistributionMixin, Tensor]:
         """The distribution with log-densities weighted as in a fit, and the checked targets in the form they take."""
-        check_shapes(self.likelihood, self.target_shape, x, y)
+        self._check(x, y, num_data)
+        dtype = self.output.dtype
+        return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)
+
+    def log_prob(self, x: Inputs, y: Tensor, num_data: int) -> Tensor:
+        """Log-densities of the targets in nats, weighted as in a fit, shape ``(*draws, N, ...)``."""
+        self._check(x, y, num_data)
+        likelihood, dtype = self.likelihood, self.output.dtype
+        targets, weights = likelihood.as_targets(y, dtype), likelihood.fit_weights(y, dtype)
+        log_prob = likelihood.log_prob(self.output, targets)
+        return log_prob if weights is None else log_prob * weights
+
+    def _check(self, x: Inputs, y: Tensor, num_data: int) -> None:
+        """Raise a `ValueError` unless y are possible targets of x."""
+        shapes = None
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            output, has_weights = self.output, self.likelihood.has_row_weights
+            of_targets = y.shape, y.device, y.layout, y.is_nested, has_weights
+            shapes = (*of_targets, x.device, x.layout, output.shape, output.layout, output.dtype, self.num_lead)
+        if shapes is None or shapes not in self.likelihood.accepted:  # as in the first of many steps
+            check_shapes(self.likelihood, self.target_shape, x, y)
+            self.likelihood.accepted[:] = [shapes]
         if len(y) > num_data:
             raise ValueError(
                 f"`num_data` is {num_data} but the batch has {len(y)} rows; build the model with the size of the whole "
@@ -91,8 +112,6 @@ class Response:
             )
         if not reads_wait(y.device):  # `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
-        dtype = self.output.dtype
-        return self.likelihood.weighted(self.distribution, y, dtype), self.likelihood.as_targets(y, dtype)
 
 
 def respond(
