@@ -97,7 +97,7 @@ class Response:
 
     def _check(self, x: Inputs, y: Tensor, num_data: int) -> None:
         """Raise a `ValueError` unless y are possible targets of x."""
-        shapes = None
+        can_read, shapes = not reads_wait(self.output.device), None
         if isinstance(x, Tensor) and isinstance(y, Tensor):
             output, has_weights = self.output, self.likelihood.has_row_weights
             of_targets = y.shape, y.device, y.layout, y.is_nested, has_weights
@@ -110,7 +110,7 @@ class Response:
                 f"`num_data` is {num_data} but the batch has {len(y)} rows; build the model with the size of the whole "
                 "data set."
             )
-        if not reads_wait(y.device):  # `fit_svi` checks once
+        if can_read:  # else `fit_svi` checks once
             self.likelihood.check_targets(self.output, y)
 
 
