@@ -67,6 +67,39 @@ def test_likelihood_densities_are_those_of_the_textbook():
     assert_identical(pb.CategoricalLikelihood()(output).probs, output.softmax(-1))
 
 
+class Tempered(pb.CategoricalLikelihood):
+    def forward(self, output):
+        return super().forward(output / 2)
+
+
+def halved_by_a_hook():
+    likelihood = pb.CategoricalLikelihood()
+    likelihood.register_forward_pre_hook(lambda _, arguments: (arguments[0] / 2,))
+    return likelihood
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 4, 3), (2, 6, 3)], ids=["rows", "rows of several", "draws"])
+@pytest.mark.parametrize("make", [pb.CategoricalLikelihood, Tempered, halved_by_a_hook])
+def test_log_probabilities_of_classes_are_those_of_the_distribution(make, shape):
+    """They are computed without it, but a likelihood of one's own may have another one."""
+    likelihood, output = make(), torch.randn(shape, requires_grad=True)
+    y = torch.randint(3, (6, 4) if shape == (6, 4, 3) else (6,), dtype=torch.int32)
+    expected = likelihood(output).log_prob(y)
+    got = likelihood.log_prob(output, y)
+    assert_identical(got, expected)
+    assert_identical(*(torch.autograd.grad(value.sum(), output)[0] for value in (got, expected)))
+
+
+def test_a_likelihood_put_in_place_of_another_checks_its_own_shapes():
+    """Targets of the shape that the first one took would be broadcast to a table."""
+    model, x, y = small_model(net=small_net(2), likelihood="gaussian-fixed", num_data=6)
+    values, y = pb.MeanFieldGuide(model).median(), torch.randn(6, 2)
+    model.log_likelihood(values, x, y)
+    model.likelihood = pb.HeteroscedasticGaussianLikelihood()
+    with pytest.raises(ValueError, match=r"expects `y` of shape \(6, 1\), got \(6, 2\)"):
+        model.log_likelihood(values, x, y)
+
+
 def test_minibatches_have_the_whole_data_sets_density_on_average():
     model, _, _ = small_model(num_data=12)
     x, y = torch.randn(12, 4), torch.arange(12) % 3

@@ -68,11 +68,15 @@ def test_an_index_beyond_an_embedding_gets_no_remedy_for_layers_of_numbers():
     ],
 )
 def test_wrong_targets_are_named_with_their_remedy(likelihood, y, message):
-    model, x, _ = small_model(likelihood=likelihood)
+    model, x, right = small_model(likelihood=likelihood)
+    guide = pb.MeanFieldGuide(model)
     with pytest.raises(ValueError, match=message):
         model(x, y())
     with pytest.raises(ValueError, match=message):
-        pb.predict(model, pb.MeanFieldGuide(model), x, y=y(), num_samples=2)
+        pb.predict(model, guide, x, y=y(), num_samples=2)
+    model.log_likelihood(guide.median(), x, right)  # right targets do not make wrong ones pass
+    with pytest.raises(ValueError, match=message):
+        model.log_likelihood(guide.median(), x, y())
 
 
 def test_a_vector_of_outputs_refuses_a_column_of_targets():

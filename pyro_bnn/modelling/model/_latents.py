@@ -98,7 +98,7 @@ class LatentVariables(PyroModule, Generic[P_co], metaclass=AbstractPyroModule): 
     def _likelihood_names(self) -> list[str]:
         return [f"likelihood.{name}" for name in self._likelihood._pyro_samples]
 
-    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood[P_co]:
+    def _likelihood_given(self, values: Mapping[str, Tensor]) -> Likelihood:
         """The likelihood with its own latent variables taken from the given values."""
         likelihood = self._likelihood
         return likelihood.given({name: values[f"likelihood.{name}"] for name in likelihood._pyro_samples})
