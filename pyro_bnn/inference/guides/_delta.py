@@ -72,8 +72,9 @@ class DeltaState(FlatState):
         super().__init__(joint, {"loc": loc})
         self.value = loc.value
         self._gradients = DrawGradients(joint, loc.value, large_on_gpu=None)
-        self._pieces = joint.pieces(self._gradients.label)
-        self._scratch = scratch_for(self._pieces, loc.value, rows=3)
+        pieces = joint.pieces(self._gradients.label)
+        scratch = scratch_for(pieces, loc.value, rows=3)
+        self._pieces = [(p, self.value[p.part], list(scratch[:, : p.part.stop - p.part.start])) for p in pieces]
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -84,15 +85,14 @@ class DeltaState(FlatState):
         """Do nothing: the draws of a step share no computation."""
 
     def draw(self) -> Mapping[str, Tensor]:
-        return self.joint.constrained(self._gradients.leaves(self.value))
+        return self.joint.constrained(self._gradients.leaves())
 
     @torch.no_grad()
     def pull_back(self, weight: float) -> Tensor:
         self._gradients.take()
         terms = []
-        for piece in self._pieces:
-            part, scratch = piece.part, list(self._scratch[:, : piece.part.stop - piece.part.start])
-            terms.append(piece.density.add_slope(self.value[part], self._gradients.of(part), -weight, scratch))
+        for piece, value, scratch in self._pieces:
+            terms.append(piece.density.add_slope(value, self._gradients.of(piece.part), -weight, scratch))
         return -torch.stack(terms).sum()
 
     def give_gradients(self) -> None:

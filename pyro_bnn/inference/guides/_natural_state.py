@@ -72,10 +72,10 @@ class NaturalState(FlatState):
         super().__init__(joint, {"loc": loc, "precision": precision})
         self._loc, self._precision, self._mask = loc.value, precision.value, mask
         self._initial_hessian = initial_hessian
-        self._gradients = DrawGradients(joint, self._loc, large_on_gpu=LARGE_ON_GPU)
+        self.value = torch.empty_like(self._loc)
+        self._gradients = DrawGradients(joint, self.value, large_on_gpu=LARGE_ON_GPU)
         self._pieces = joint.pieces(self._gradients.label, longest=LONGEST * torch.get_num_threads())
         self._scratch = scratch_for(self._pieces, self._loc)
-        self.value = torch.empty_like(self._loc)
         self._product = torch.zeros_like(self._loc) if adds_up else None  # products of gradient and deviation
         self._hessians = diagonal_hessians(joint)
         self.momentum = torch.zeros_like(self._loc)
@@ -160,7 +160,7 @@ class NaturalState(FlatState):
 
     @torch.enable_grad()
     def _given(self) -> Mapping[str, Tensor]:
-        leaves = self._gradients.leaves(self.value)
+        leaves = self._gradients.leaves()
         for hessian in self._hessians:
             hessian.begin(leaves)
         return self.joint.constrained(leaves)

@@ -87,15 +87,16 @@ class DrawGradients:
     If a gradient belongs to a vector, the backward pass must add to it, which takes memory for both and the time of
     a sum. A site's own tensor is the one that the backward pass made. Small sites share a vector, since they are
     updated together. On a GPU each operation costs time, so only sites of at least `large_on_gpu` elements have their
-    own tensor there, or none if it is None.
+    own tensor there, or none if it is None. All draws of a step are in the memory of the vector `draw`.
     """
 
-    def __init__(self, joint: Joint, like: Tensor, *, large_on_gpu: int | None) -> None:
+    def __init__(self, joint: Joint, draw: Tensor, *, large_on_gpu: int | None) -> None:
         self._layout, shapes = joint.layout, joint.layout.shapes
-        large = LARGE if like.device.type == "cpu" else large_on_gpu
+        self._draws = joint.layout.views(draw)
+        large = LARGE if draw.device.type == "cpu" else large_on_gpu
         self._large = {name for name, shape in shapes.items() if large is not None and shape.numel() >= large}
         small = Layout({name: shape for name, shape in shapes.items() if name not in self._large})
-        self._joined = like.new_zeros(small.num_elements)
+        self._joined = draw.new_zeros(small.num_elements)
         self._views = small.views(self._joined) if small.shapes else {}
         self._runs: list[tuple[int, str | None, int]] = []  # start of a run, its site if large, and start in its tensor
         for name, part in joint.layout.slices.items():
@@ -111,11 +112,11 @@ class DrawGradients:
         """Label of a site for :meth:`Joint.pieces`, so that each piece lies in one tensor."""
         return site.name if site.name in self._large else None
 
-    def leaves(self, vector: Tensor) -> dict[str, Tensor]:
-        """New autograd leaves, one per site, that are views of `vector`; all gradients start at zero."""
+    def leaves(self) -> dict[str, Tensor]:
+        """New autograd leaves, one per site, that are views of the draw; all gradients start at zero."""
         self._own.clear()
         self._joined.zero_()
-        self._leaves = {name: view.detach().requires_grad_() for name, view in self._layout.views(vector).items()}
+        self._leaves = {name: view.detach().requires_grad_() for name, view in self._draws.items()}
         for name, view in self._views.items():
             self._leaves[name].grad = view
         return dict(self._leaves)

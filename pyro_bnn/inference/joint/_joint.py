@@ -1,6 +1,5 @@
 """The joint density of a model's data and latent variables; the latent variables form a flat vector."""
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._core.reflection import tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ._coordinates import Layout
@@ -44,8 +42,6 @@ class Joint:
             self.sites = find_sites(model, (), {})
             self.densities = {site.name: density_of(site, jacobian=jacobian) for site in self.sites}
         self.layout = Layout({site.name: site.unconstrained_start.shape for site in self.sites})
-        self._statements = model.sample_statements
-        self._watched = [(tensor, tensor._version) for site in self.sites for tensor in tensors_of(site.prior)]
 
     def pieces(self, kind: Callable[[Site], Any] = lambda site: None, *, longest: int = CHUNK) -> list[Piece]:
         """The priors of the vector, in pieces: neighbours with equal label and density are joined, long runs cut.
@@ -68,17 +64,6 @@ class Joint:
         """Values of the sites from their unconstrained values, differentiable."""
         pairs = ((site, free[site.name]) for site in self.sites)
         return {site.name: value if site.transform is None else site.transform(value) for site, value in pairs}
-
-    def log_likelihood(self, values: Mapping[str, Tensor], batch: tuple[Tensor, ...]) -> Tensor:
-        """See :meth:`BayesianModel.log_likelihood`."""
-        return self.model.log_likelihood(values, *batch)
-
-    def require_same_priors(self) -> None:
-        """Raise a `ValueError` if a prior of the model changed since this object was made."""
-        now, before = self.model.sample_statements, self._statements
-        is_same = len(now) == len(before) and all(map(operator.is_, now, before))
-        if not is_same or any(tensor._version != version for tensor, version in self._watched):
-            raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
 
 
 def _cut(run: Piece, device: torch.device, longest: int) -> Iterable[Piece]:

@@ -53,16 +53,12 @@ class Chain:
         if self.num_drawn < self.num_warmup:
             find_step = functools.partial(kernel.find_step, self.index)
             self.adaptation.update(self.num_drawn, draws, self.index, find_step)
-            self.adapt(kernel)
+            self.adaptation.apply(kernel, self.index)
         else:
             for name, values in self.records.items():
                 if (value := getattr(draws, name)) is not None:
                     values.append(value[self.index].clone())
         self.num_drawn += 1
-
-    def adapt(self, kernel: Kernel) -> None:
-        """Give the kernel what this chain has learned."""
-        self.adaptation.apply(kernel, self.index)
 
     def recorded(self, name: str) -> Tensor | None:
         """The recorded values of a field of `Draws`, shape (S, ...); None if there are none."""
@@ -120,7 +116,7 @@ class Run:
             self._kernel = self._new_kernel(starts)
             for chain, start in zip(self._chains, starts, strict=True):
                 chain.adaptation.restart(start, functools.partial(self._kernel.find_step, chain.index))
-                chain.adapt(self._kernel)
+                chain.adaptation.apply(self._kernel, chain.index)
 
     def resume(self, path: Path) -> None:
         """Resume from a file. If a finished run now has a larger `num_samples`, it continues from its last draws."""
@@ -146,7 +142,7 @@ class Run:
             if not is_finished:
                 self._kernel.restore(state["kernel"])
             for chain in self._chains:
-                chain.adapt(self._kernel)
+                chain.adaptation.apply(self._kernel, chain.index)
         self._stream.restore(state["stream"])
 
     def finish(self, keeper: Keeper, *, progress: bool) -> None:

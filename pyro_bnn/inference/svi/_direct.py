@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..._core.copies import copied
 from ..._core.inputs import Inputs, num_rows, take
-from ..._core.reflection import has_hooks, is_learned, overridden_names
+from ..._core.reflection import has_hooks, is_learned, overridden_names, tensors_of
 from ..._core.scope import seeded
 from ...modelling.model import BayesianModel
 from ..estimators import Estimator
@@ -100,6 +100,9 @@ class DirectStep(GradientStep):
         execution: Execution,
     ) -> None:
         self._joint, self._estimator, self._num_draws = joint, estimator, int(elbo.num_particles)
+        self._statements = joint.model.sample_statements
+        self._in_priors = [tensor for site in joint.sites for tensor in tensors_of(site.prior)]
+        self._versions = [tensor._version for tensor in self._in_priors]
         self._execution, self._autocast = execution, execution.autocast
         self._features: Features | None = None
         self._stack = ExitStack()
@@ -131,7 +134,6 @@ class DirectStep(GradientStep):
         return [*self._state.gradients, *others]
 
     def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        self._joint.require_same_priors()
         self._require_same_model()
         self._state.begin(weight)
         terms = self._draw_once(batch, weight / self._num_draws)
@@ -143,14 +145,17 @@ class DirectStep(GradientStep):
                     total.add_(gradient)
             for total, gradient in zip(totals, self._state.gradients, strict=True):
                 gradient.copy_(total)
+            terms = terms / self._num_draws
         self._state.give_gradients()
-        terms = terms / self._num_draws
         return weight * terms[1] - terms[0], terms
 
     def _require_same_model(self) -> None:
-        """Raise if the model was moved, or got hooks, since the step was prepared for it."""
+        """Raise if a prior was changed, the model was moved, or it or the guide got hooks since the first step."""
         model, value = self._joint.model, self._state.value
-        like = model.like  # once, since it is searched for
+        is_same = [tensor._version for tensor in self._in_priors] == self._versions
+        statements, like = model.sample_statements, model.like  # once, since both are searched for
+        if not is_same or statements != self._statements:
+            raise ValueError("a prior was changed during the fit; make one fit for each prior, one after the other.")
         if like.device != value.device or like.dtype != value.dtype:
             raise ValueError(
                 f"the model was moved from {value.device} and {value.dtype} to {like.device} and {like.dtype} in the "
@@ -191,11 +196,11 @@ class DirectStep(GradientStep):
     def _log_likelihood(self, given: Mapping[str, Any], batch: Batch) -> Tensor:
         def compute() -> Tensor:
             if self._estimator is None and self._autocast is None:
-                return self._joint.log_likelihood(given, batch)
+                return self._joint.model.log_likelihood(given, *batch)
             values = {name: p.loc if isinstance(p, RandomParameter) else p for name, p in given.items()}
             random = {id(p.loc): p for p in given.values() if isinstance(p, RandomParameter)}
             with self._joint.model.interception.by(lambda _, num_rows: self._around(random, num_rows)):
-                return self._joint.log_likelihood(values, batch)
+                return self._joint.model.log_likelihood(values, *batch)
 
         return compute() if self._features is None else self._features.run(compute)
 

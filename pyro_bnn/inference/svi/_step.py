@@ -134,11 +134,12 @@ class GradientStep(ABC):
         rows = torch.full((1,), size, dtype=torch.float64, device=terms.device)
         if self._are_many:
             loss, terms, rows = self._averaged(loss, terms, rows)
-        checked = [loss, *(gradient.norm() for gradient in self._gradients())]
+        checked = [loss, *(torch.linalg.vector_norm(gradient) for gradient in self._gradients())]
         is_finite = torch.isfinite(torch.stack([value.to(loss) for value in checked])).all()
-        if self.waits and not bool(is_finite):
+        if not self.waits:
+            self._is_finite &= is_finite
+        elif not bool(is_finite):
             self._fail(loss, kl_weight)
-        self._is_finite &= is_finite
         with nullcontext() if self.waits else skipping(self.optimizer, ~self._is_finite):
             self.optimizer.step()
         if self._are_many:
