@@ -170,7 +170,9 @@ IN_WORDS = {
     "estimator": "weights, for tables and arrays local",
     "features": "all but the target",
     "drop_missing": "one more input says which values are missing",
+    "method": "svi; for tables and arrays auto, unless another setting of this panel but --seed is given",
     "split_by": "a choice at random",
+    "time_limit": "by the number of rows",
     "test_fraction": "0.2",
 }
 """Defaults that are no setting of the recipe of an image set."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .._core import checks as _checks
 from .._core.scope import seeded
+from ..auto.choosing import ACTIVATIONS
 from ..inference.guides import MeanFieldGuide, auto_normal
 from ..modelling.likelihoods import Likelihood, make_likelihood
 from ..modelling.model import BayesianModel
@@ -23,16 +24,26 @@ CHECKED_ROWS = 2
 
 
 def build(config: RunConfig, data: Dataset) -> tuple[BayesianModel, nn.Module]:
-    """The untrained model and guide of a run; the same seed gives the same start."""
-    return _build(config, data.facts, data.x_train, len(data.x_train))
+    """The untrained model and guide of a variational run; the same seed gives the same start."""
+    with seeded(config.seed):
+        model = _model(config, data.facts, data.x_train, len(data.x_train))
+        return model, _guide(config, model)
 
 
-def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module]:
-    """The same for a trained run without its data; its parameters and buffers are still to be loaded."""
+def build_model(config: RunConfig, data: Dataset, num_data: int) -> BayesianModel:
+    """The model of a run without a guide, for so many rows."""
+    with seeded(config.seed):
+        return _model(config, data.facts, data.x_train, num_data)
+
+
+def rebuild(config: RunConfig, facts: Facts) -> tuple[BayesianModel, nn.Module | None]:
+    """Model and guide of a trained run without its data, before what they learned is loaded; chains have no guide."""
     is_whole = facts.arrays is not None and facts.arrays.is_whole
     _checks.in_memory("input_shape", math.prod(facts.input_shape), CHECKED_ROWS * 8, "take the folder from a copy")
     stand_in = torch.zeros(CHECKED_ROWS, *facts.input_shape, dtype=torch.int64 if is_whole else None)
-    return _build(config, facts, stand_in, facts.num_train)
+    with seeded(config.seed):
+        model = _model(config, facts, stand_in, facts.num_train)
+        return model, _guide(config, model) if config.method == "svi" else None
 
 
 def unused_globs(config: RunConfig, data: Dataset) -> str:
@@ -40,7 +51,7 @@ def unused_globs(config: RunConfig, data: Dataset) -> str:
     prior = make_prior(config.prior)
     if not isinstance(prior, PriorByName):
         return ""
-    names = build(config, data)[0].site_names
+    names = build_model(config, data, len(data.x_train)).site_names
     used = [prior.prior_of(name) for name in names]
     unused = [glob for glob, chosen in prior.priors.items() if not any(chosen is other for other in used)]
     if not unused:
@@ -48,17 +59,19 @@ def unused_globs(config: RunConfig, data: Dataset) -> str:
     return f"{' and '.join(unused)} of the prior chooses none of the parameters {', '.join(names)}"
 
 
-def _build(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> tuple[BayesianModel, nn.Module]:
+def _model(config: RunConfig, facts: Facts, x: Tensor, num_data: int) -> BayesianModel:
     config.check()
     likelihood = _likelihood(config.likelihood, facts.target)
     num_outputs = likelihood.num_outputs(facts.target.size)
-    with seeded(config.seed):
-        net = _mlp(config, x, num_outputs) if config.net == "mlp" else _own(config, facts, x, num_outputs)
-        model = BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=num_data)
-        init = make_init(config.init)
-        if config.guide == "auto-normal":
-            return model, auto_normal(model, init=init)
-        return model, MeanFieldGuide(model, init=init, scale_map=make_scale_map(config.optimizer))
+    net = _mlp(config, x, num_outputs) if config.net == "mlp" else _own(config, facts, x, num_outputs)
+    return BayesianModel(net, prior=make_prior(config.prior), likelihood=likelihood, num_data=num_data)
+
+
+def _guide(config: RunConfig, model: BayesianModel) -> nn.Module:
+    init = make_init(config.init)
+    if config.guide == "auto-normal":
+        return auto_normal(model, init=init)
+    return MeanFieldGuide(model, init=init, scale_map=make_scale_map(config.optimizer))
 
 
 def _likelihood(spec: str, target: Target) -> Likelihood:
@@ -80,7 +93,7 @@ def _mlp(config: RunConfig, x: Tensor, num_outputs: int) -> nn.Module:
     if not x.is_floating_point():
         x = x.to(torch.get_default_dtype())
     first = [*([nn.Flatten()] if x.dim() > 2 else []), *_first(config, x.flatten(1))]
-    net = mlp([x[0].numel(), *config.hidden, num_outputs], first=first)
+    net = mlp([x[0].numel(), *config.hidden, num_outputs], activation=ACTIVATIONS[config.activation], first=first)
     for layer in net.modules():
         if isinstance(layer, nn.Linear):  # He et al. (2015), https://arxiv.org/abs/1502.01852
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

@@ -4,13 +4,13 @@ The command-line option, its help, the checks, `config.json` and the report's ta
 The help needs the settings too, so torch is loaded only when settings are checked.
 """
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, get_type_hints
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
+from .setting import FIT, KINDS, NETWORK, OWN, Setting
 from .specs import (
     LARGEST,
     OPTIMIZERS,
@@ -29,44 +29,6 @@ from .validation import STRICT, checked, parsed
 
 VERSION = 2
 """Version of configurations in files; later versions are refused."""
-
-NETWORK, FIT, OWN = "Data, network and prior", "Fit", "Tables and arrays of your own"
-"""Headings in the help of the command line."""
-
-KINDS = {"images": "image sets", "table": "tables", "arrays": "arrays"}
-"""Kinds of data, and the words for several items of each."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the command line and the checks need to know about a setting.
-
-    Args:
-        help: What the setting is, for the help.
-        panel: Heading in the help.
-        choices: Accepted texts, for completion; texts that end with a colon are prefixes.
-        default: The help's text about the default; None if recipes set it, an empty text to say nothing.
-        kinds: The kinds of data that have this setting; for others it keeps its default.
-        check: Function that raises ValueError if a value is wrong.
-    """
-
-    help: str
-    panel: str
-    choices: tuple[str, ...] = ()
-    default: str | None = None
-    kinds: tuple[str, ...] = tuple(KINDS)
-    check: Callable[[Any], object] | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        """Adds the check to pydantic's checks of the annotation."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(self._checked, handler(source))
-
-    def _checked(self, value: Any) -> Any:
-        if self.check is not None:
-            self.check(value)
-        return value
 
 
 # --- checks of texts --------------------------------------------------------------------------------------------------
@@ -164,7 +126,10 @@ class RunConfig:
             check=_inputs,
         ),
     ]
-    hidden: Annotated[tuple[Count, ...], Setting("Units of each hidden layer, such as 400,400.", NETWORK)]
+    hidden: Annotated[
+        tuple[Count, ...],
+        Setting('Units of each hidden layer, such as 400,400; "" for a linear model.', NETWORK),
+    ]
     epochs: Annotated[Count, Setting("Passes over the training set.", FIT)]
     batch_size: Annotated[Count, Setting("Rows per step.", FIT)]
     lr: Annotated[
@@ -248,6 +213,33 @@ class RunConfig:
             check=_network,
         ),
     ] = "mlp"
+    activation: Annotated[
+        Literal["relu", "tanh", "logistic", "silu", "gelu"],
+        Setting("Activation after each layer of --hidden units: relu, tanh, logistic, silu or gelu.", NETWORK),
+    ] = "relu"
+    method: Annotated[
+        Literal["auto", "mclmc", "svi"],
+        Setting(
+            "Inference. auto: held-out rows choose among networks, priors and kinds of noise, as far as you leave them "
+            "open, and chains in C explore several modes of the best; with too many rows, or without a C compiler, "
+            "svi. mclmc: such chains, without a choice. svi: variational inference.",
+            FIT,
+            default="svi; for tables and arrays auto, unless another setting of this panel but --seed is given",
+            kinds=ROWS,
+        ),
+    ] = "svi"
+    time_limit: Annotated[
+        float,
+        Ge(0),
+        Lt(LARGEST),
+        Setting(
+            "Seconds that auto and mclmc may take, on all threads, besides compiling. The result then depends on the "
+            "speed of the machine.",
+            FIT,
+            default="by the number of rows",
+            kinds=ROWS,
+        ),
+    ] = 0.0
     estimator: Annotated[
         Literal["weights", "local", "flipout"],
         Setting(
@@ -342,6 +334,8 @@ class RunConfig:
             problems.append("`likelihood` of image sets is categorical")
         if kind != "images" and self.inputs not in ("standardized", "raw"):
             problems.append("`inputs` of tables and arrays must be standardized or raw")
+        if self.time_limit and self.method == "svi":
+            problems.append("`time_limit` goes with the methods auto and mclmc only")
         if self.accuracy and self.likelihood != "categorical":
             problems.append("`accuracy` is recorded for classes only; leave out --accuracy")
         if self.estimator != "weights" and self.guide != "mean-field":

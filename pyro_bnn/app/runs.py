@@ -2,23 +2,28 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from pyro.infer import Trace_ELBO
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, SequentialLR
+from typing_extensions import TypeIs
 
 from .._core.files import DamagedFileError
 from .._core.records import plain, record
+from ..auto.choosing import UnsuitableError
 from ..inference.checkpoint import load_posterior, save_posterior
 from ..inference.guides import GuidePosterior
 from ..inference.history import History
+from ..inference.mcmc import MCMCPosterior
 from ..inference.posterior import Status
 from ..inference.svi import fit_svi, scheduled
 from ..modelling.model import BayesianModel
 from .building import build, rebuild
+from .chains import PARTS, fit_chains, require_chains
 from .config import RunConfig
 from .datasets import Dataset, Facts, check_same
 from .folders import Folder, creating, find_run
@@ -29,6 +34,7 @@ from .tracking import AccuracyCurve, AccuracyTracker
 from .validation import checked, parsed
 
 T = TypeVar("T")
+RunPosterior = GuidePosterior | MCMCPosterior
 
 CONFIG, DATA, HISTORY, POSTERIOR = "config.json", "data.json", "history.json", "posterior.pt"
 """Files of each run: settings, the record of the data, the record of the fit, and the posterior."""
@@ -45,7 +51,7 @@ def train(
     device: str = "cpu",
     force: bool = False,
     progress: bool = False,
-) -> tuple[BayesianModel, GuidePosterior]:
+) -> tuple[BayesianModel, RunPosterior]:
     """Train as configured and write a folder, which appears only if training ends well."""
     config.check()
     with creating(out, command="train", force=force) as folder:
@@ -53,12 +59,46 @@ def train(
 
 
 def fit(
-    config: RunConfig, data: Dataset, folder: Folder, *, device: str = "cpu", progress: bool = False
-) -> tuple[BayesianModel, GuidePosterior]:
-    """Train as configured and write configuration, history, posterior and accuracies.
+    config: RunConfig,
+    data: Dataset,
+    folder: Folder,
+    *,
+    given: Collection[str] = PARTS,
+    device: str = "cpu",
+    progress: bool = False,
+) -> tuple[BayesianModel, RunPosterior]:
+    """Train as configured and write configuration, posterior and, of a variational run, history and accuracies.
 
-    During training the folder holds a checkpoint. If a checkpoint exists at the start, training continues from it.
+    Where `config.method` is "auto", the network is chosen as far as the settings named in `given` leave it open, and
+    the configuration that is written names what was chosen.
+
+    During a variational fit the folder holds a checkpoint. If a checkpoint exists at the start, training continues
+    from it.
     """
+    if config.method == "svi":
+        return _fit_svi(config, data, folder, device=device, progress=progress)
+    try:
+        require_chains(device)
+        found = fit_chains(config, data, given=given, progress=progress)
+    except UnsuitableError as error:
+        if config.method == "mclmc":
+            raise ValueError(f"{error}; choose --method svi.") from error
+        variational = replace(config, method="svi", time_limit=0.0)
+        model, posterior = _fit_svi(variational, data, folder, device=device, progress=progress)
+        posterior.status = replace(
+            posterior.status, message=f"variational inference, since {error}: {posterior.status.message}"
+        )
+        return model, posterior
+    folder.write_json(CONFIG, found.config.to_dict())
+    folder.write_json(DATA, plain(data.facts))
+    with folder.new(POSTERIOR) as path:
+        save_posterior(found.posterior, path, found.model)
+    return found.model, found.posterior
+
+
+def _fit_svi(
+    config: RunConfig, data: Dataset, folder: Folder, *, device: str, progress: bool
+) -> tuple[BayesianModel, GuidePosterior]:
     model, guide = build(config, data)
     folder.require(SPACE * sum(value.nbytes for value in guide.state_dict().values()))
     checkpoint = folder.path / CHECKPOINT
@@ -103,6 +143,9 @@ def fit(
         folder.write_text("accuracy.csv", tracker.curve.to_csv())
     return model, posterior
 
+
+NUM_DRAWS, MOST_STORED = 100, 800
+"""Heuristic: default number of weight draws, and the default for chains, whose draws are stored."""
 
 SPACE = 4
 """Size of a run's files in units of its guide's: the posterior, and a checkpoint with the optimizer's two moments."""
@@ -177,23 +220,52 @@ def check_foreign(out: Path, config: RunConfig, *inputs: Path) -> None:
             raise FileExistsError(f"{out} is a file that the run is made of or reads; choose another --out.")
 
 
-def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
+def load_run(run: str | Path, data: Dataset, *, device: str = "cpu") -> tuple[BayesianModel, RunPosterior]:
     """The trained model and posterior of a run; raises if the data are not those of its training."""
     check_same(load_config(run), read_facts(Path(run)), data.facts.sha256, Path(run))
     return load_trained(run, device=device)
 
 
-def load_trained(run: str | Path, *, device: str = "cpu") -> tuple[BayesianModel, GuidePosterior]:
+def load_trained(run: str | Path, *, device: str = "cpu") -> tuple[BayesianModel, RunPosterior]:
     """The trained model and posterior of a run, without its data."""
     config = load_config(run)
     model, guide = rebuild(config, read_facts(Path(run)))
+    model.to(device)
     try:
-        load_posterior(verified(run, POSTERIOR), model, guide=guide)
+        loaded = load_posterior(verified(run, POSTERIOR), model, guide=None if guide is None else guide.to(device))
     except DamagedFileError:
         raise
     except ValueError as error:
         if config.net == "mlp":
             raise
         raise ValueError(f"the network of {config.net} has changed since {run} was trained: {error}") from error
+    if isinstance(loaded, MCMCPosterior):
+        return model, loaded
+    assert guide is not None
     history = _read(Path(run), HISTORY, lambda text: History.from_dict(parsed(text)))
-    return model.to(device), GuidePosterior(guide.to(device), Status(True, f"loaded from {run}."), history)
+    return model, GuidePosterior(guide, Status(True, f"loaded from {run}."), history)
+
+
+def is_chains(posterior: RunPosterior) -> TypeIs[MCMCPosterior]:
+    """Whether a run holds chains rather than a variational posterior."""
+    return isinstance(posterior, MCMCPosterior)
+
+
+def num_draws(posterior: RunPosterior, wanted: int | None) -> int:
+    """Number of weight draws of a prediction.
+
+    None is 100, or 800 of chains, which cover several modes. Chains give as many as they have.
+    """
+    if posterior.num_stored is None:
+        return NUM_DRAWS if wanted is None else wanted
+    return min(MOST_STORED if wanted is None else wanted, posterior.num_stored)
+
+
+def variational(posterior: RunPosterior, command: str) -> GuidePosterior:
+    """The posterior, if it has a Gaussian for each weight, as a command needs."""
+    if isinstance(posterior, MCMCPosterior):
+        raise ValueError(
+            f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains, whose modes have "
+            "weights of their own; train with --method svi."
+        )
+    return posterior

@@ -163,7 +163,7 @@ def first_look(config: RunConfig) -> tuple[str, str, int, bool]:
     (x, y), test = pairs_of(read_arrays(path), str(path))
     if y.dtype.kind == "f":
         likelihood = "gaussian"
-        reason = "`y` holds floating-point numbers: regression with Gaussian noise, whose size is learned."
+        reason = "`y` holds floating-point numbers: regression."
     else:
         likelihood = "categorical"
         reason = f"`y` holds labels ({y.dtype}): classification (for numbers: --likelihood gaussian)."

@@ -85,6 +85,18 @@ def make_prior(spec: str) -> pb.Prior:
     return prior(*numbers_in(spec, numbers, len(names.split(",")))) if numbers else prior()
 
 
+def prior_spec(prior: pb.Prior) -> str:
+    """The specification of a prior; :func:`make_prior` reads it.
+
+    Example:
+        >>> import pyro_bnn as pb
+        >>> prior_spec(pb.NormalPrior(0.2)), prior_spec(pb.FanInNormalPrior(2.0))
+        ('normal:0.2', 'fan-in:2')
+    """
+    name = next(name for name, (make, _) in PRIORS.items() if type(make()) is type(prior))
+    return f"{name}:{','.join(f'{number:g}' for number in vars(prior).values())}"
+
+
 def make_init(spec: str) -> Init:
     """The initialisation that a specification names.
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from . import recipes, sources
 from .config import RunConfig, kind_of
+from .config import settings as declared
+from .setting import FIT
 from .specs import stored
 
 NUM_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 3000, 20, 3000
@@ -35,6 +37,13 @@ OWN = RunConfig(
 )
 """Heuristic: settings for tables without tuning, in standard units; epochs and batch size follow from the rows."""
 
+VARIATIONAL = frozenset(name for name, setting in declared().items() if setting.panel == FIT) - {
+    "method",
+    "seed",
+    "time_limit",
+}
+"""Settings of a variational fit: a run that is given one of them is variational."""
+
 
 def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
     """The settings of a new run, including what the user gave, and sentences on what was guessed."""
@@ -52,11 +61,27 @@ def new_config(dataset: str, recipe: str | None, given: Mapping[str, Any]) -> tu
     return _own_config(dataset, settings)
 
 
+def method_for(settings: Mapping[str, Any]) -> str:
+    """The method of a run on tables or arrays: as given, else variational if a setting of such a fit is given."""
+    names, method = _variational(settings), settings.get("method")
+    if method is None:
+        return "svi" if names else "auto"
+    if names and method != "svi":
+        belong, them = ("belongs", "it") if len(names) == 1 else ("belong", "them")
+        raise ValueError(f"{' and '.join(names)} {belong} to --method svi; leave {them} out with --method {method}.")
+    return str(method)
+
+
+def _variational(settings: Mapping[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name in settings if name in VARIATIONAL]
+
+
 def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list[str]]:
     kind = kind_of(dataset)
     if kind == "table" and "target" not in settings:
         raise ValueError(f"{dataset} needs --target: the name of the column to predict.")
     guesses: dict[str, Any] = {"dataset": str(Path(dataset).resolve())}
+    guesses["method"] = method_for(settings)
     if kind != "table":
         guesses["target"] = ""
     is_natural = settings.get("optimizer", "adam").startswith("natural")
@@ -79,4 +104,9 @@ def _own_config(dataset: str, settings: dict[str, Any]) -> tuple[RunConfig, list
     guesses["epochs"] = min(max(epochs, FEWEST_EPOCHS), MOST_EPOCHS)
     config = replace(OWN, **{**guesses, **settings})
     config.check()
-    return config, [] if "likelihood" in settings else [reason]
+    notes = [] if "likelihood" in settings else [reason]
+    if config.method == "svi" and "method" not in settings:
+        names = _variational(settings)
+        be = "is" if len(names) == 1 else "are"
+        notes.append(f"The fit is variational (--method svi), since {' and '.join(names)} {be} given.")
+    return config, notes

@@ -21,7 +21,7 @@ EXAMPLES = (
 def evaluate(
     run: options.Run,
     ood: options.Unknown = None,
-    num_samples: options.EvaluateDraws = 100,
+    num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,
@@ -50,7 +50,11 @@ def evaluate(
         )
         if config.validation:
             output.say(f"(test images: the {config.validation} that were set aside for validation)")
-        chosen: Any = {"num_samples": num_samples, "seed": seed, "picture_format": picture_format}
+        chosen: Any = {
+            "num_samples": runs.num_draws(posterior, num_samples),
+            "seed": seed,
+            "picture_format": picture_format,
+        }
         report: object
         if config.kind == "images":
             report = evaluation.report_evaluation(model, posterior, rows, unknown, folder, **chosen)

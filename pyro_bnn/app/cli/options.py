@@ -26,8 +26,8 @@ def _check_format(name: str) -> str:
     return name
 
 
-def _check_draws(num_samples: int) -> int:
-    if num_samples < 2:
+def _check_draws(num_samples: int | None) -> int | None:
+    if num_samples is not None and num_samples < 2:
         raise ValueError(f"--num-samples must be at least 2 to speak of uncertainty, got {num_samples}.")
     return num_samples
 
@@ -117,7 +117,14 @@ Unknown = Annotated[
         autocompletion=one_of(*recipes.DATA_SETS),
     ),
 ]
-EvaluateDraws = Annotated[int, typer.Option(help="Number of weight draws.", callback=_check_draws)]
+EvaluateDraws = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of weight draws.",
+        callback=_check_draws,
+        show_default="100; 800 for chains, or as many as they have",
+    ),
+]
 
 # --- of `prune` -------------------------------------------------------------------------------------------------------
 

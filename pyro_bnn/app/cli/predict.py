@@ -48,7 +48,7 @@ def predict(
             "--allow-unseen", help="Predict rows with categories that training did not have, as none of those it had."
         ),
     ] = False,
-    num_samples: options.EvaluateDraws = 100,
+    num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
     device: options.Device = "cpu",
     as_json: options.Json = False,
@@ -82,6 +82,7 @@ def predict(
     names = () if keep is None else options.read_names(keep)
     sample = sources.read_sample(config, facts, rows, keep=names, drop_missing=drop_missing, allow_unseen=allow_unseen)
     model, posterior = runs.load_trained(run, device=device)
+    num_samples = runs.num_draws(posterior, num_samples)
     text = io.StringIO()
     with own_code(config.net):
         scores = write_predictions(

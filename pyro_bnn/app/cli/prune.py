@@ -63,7 +63,8 @@ def prune(
         known = sources.load(config, root=data, download=download, facts=runs.read_facts(run))
         if config.kind == "images":
             images.check_unseen("test", known.x_test, known.x_train)
-        model, posterior = runs.load_run(run, known, device=device)
+        model, trained = runs.load_run(run, known, device=device)
+        posterior = runs.variational(trained, "prune")
         report, gains = report_pruning(
             model,
             posterior,

@@ -26,7 +26,7 @@ def report(
     run: options.Run,
     out: PageOut = None,
     ood: options.Unknown = None,
-    num_samples: options.EvaluateDraws = 100,
+    num_samples: options.EvaluateDraws = None,
     seed: options.DrawSeed = 0,
     data: options.Data = None,
     download: options.Download = False,

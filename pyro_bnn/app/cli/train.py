@@ -1,8 +1,9 @@
 """`pyro-bnn train`.
 
 Its JSON: `folder`, `config` (as config.json), `status` (`ok`, `message`), `seconds`, `num_images` and `classes` of the
-training set, `last_epoch` (`epoch`; `elbo`, `expected_log_likelihood` and `kl`, of the whole data set in nats;
-`kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by epoch), `pictures` (file names).
+training set, `last_epoch` (null for chains; else `epoch`; `elbo`, `expected_log_likelihood` and `kl`, of the whole data
+set in nats; `kl_weight`, `learning_rate`, `seconds`), `accuracy` (null, or `train` and `test` by epoch), `pictures`
+(file names).
 """
 
 import sys
@@ -73,7 +74,8 @@ def train(
     Configuration, history and posterior are written to a folder. Settings that are not given come from the recipe. The
     default recipes of image sets train cold posteriors: their KL weight is below 1. A stopped run continues with
     --resume. In a table, columns of numbers are standardised and other columns become one input for each category; all
-    results are in the units of the target.
+    results are in the units of the target. For tables and arrays, held-out training rows choose the network, its prior
+    and the kind of noise, as far as you leave them open (see --method).
     """
     given = options.read_settings(typed)
     if resume is not None and (given or force or (dataset, out, recipe) != (None, None, None)):
@@ -86,6 +88,7 @@ def train(
     if dataset is not None and not Path(dataset).suffix:
         recipes.find_recipe(dataset, recipe or "default")  # report a mistake before loading torch
     with loading():
+        from ...inference.guides import GuidePosterior
         from .. import runs, sources
         from ..building import unused_globs
         from ..folders import resuming
@@ -118,16 +121,20 @@ def train(
             for note in [*notes, *known.notes]:
                 output.say(note)
         start = time.perf_counter()
-        _, posterior = runs.fit(config, known, folder, device=device, progress=sys.stderr.isatty())
+        _, posterior = runs.fit(config, known, folder, given=[*given], device=device, progress=sys.stderr.isatty())
+        config = runs.read_config(folder.path) if processes.is_first else config  # with what was chosen
     if not processes.is_first:
         return
-    seconds, last = time.perf_counter() - start, posterior.history.epochs[-1]
+    seconds = time.perf_counter() - start
+    last = posterior.history.epochs[-1] if isinstance(posterior, GuidePosterior) else None
     output.say(sources.trained_on(config, known))
     output.say(f"{posterior.status} {seconds:.0f} s.", style="green" if posterior.status else "yellow")
-    output.say(
-        f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
-        f"KL {last.kl / len(known.x_train):.4f} nats. Saved in {place}; next: pyro-bnn evaluate {place}"
-    )
+    if last is not None:
+        output.say(
+            f"Last epoch, per {'image' if config.kind == 'images' else 'row'}: NLL {known.nll_of(last):.4f} nats, "
+            f"KL {last.kl / len(known.x_train):.4f} nats."
+        )
+    output.say(f"Saved in {place}; next: pyro-bnn evaluate {place}")
     curve, pictures = runs.load_accuracy(place), []
     if curve is not None:
         pictures = [_draw_accuracy(curve, place, picture_format)]

@@ -57,9 +57,10 @@ def weights(
     with updating(run, command="weights", writes=in_format(FILES, picture_format)) as folder, own_code(config.net):
         if config.kind == "images":
             known, _ = images.load_data(config, root=data, download=download)
-            model, posterior = runs.load_run(run, known)
+            model, trained = runs.load_run(run, known)
         else:
-            model, posterior = runs.load_trained(run)
+            model, trained = runs.load_trained(run)
+        posterior = runs.variational(trained, "weights")
         rows = report_weights(model, posterior, folder, site=site, index=place, picture_format=picture_format)
         pictures = pictures_of(folder, FILES, picture_format)
     output.table("\n".join([SiteSummary.header(), *map(str, rows)]))

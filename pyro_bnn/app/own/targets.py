@@ -111,7 +111,7 @@ def guessed(cells: Cells) -> tuple[str, str]:
     if num_values <= MOST_GUESSED_CLASSES and all(text.lstrip("+-").isdecimal() for text in cells.present):
         remedy = "(for numbers: --likelihood gaussian)"
         return "categorical", f"Target {cells.name!r} holds whole numbers with {count}: classification {remedy}."
-    return "gaussian", f"Target {cells.name!r} holds numbers: regression with Gaussian noise, whose size is learned."
+    return "gaussian", f"Target {cells.name!r} holds numbers: regression."
 
 
 def learned_classes(name: str, labels: Sequence[str], shown: str) -> Target:

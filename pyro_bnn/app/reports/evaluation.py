@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...inference.guides import GuidePosterior
 from ...modelling.model import BayesianModel
 from ...results import plotting
 from ...results.prediction import predict, predict_point
@@ -19,6 +18,7 @@ from ..config import RunConfig
 from ..datasets import Dataset
 from ..folders import Folder
 from .pictures import save_picture
+from .single import single_network
 
 __all__ = ["FILES", "ClassifierScores", "Evaluation", "evaluate_classifier", "load_measured", "report_evaluation"]
 
@@ -71,14 +71,14 @@ class Evaluation:
 
     report: ClassifierScores
     ensemble: ClassificationPrediction  # test images, by the large ensemble
-    mean_weights: ClassificationPrediction
+    single: tuple[str, ClassificationPrediction]  # test images, by a single network, and its name
     foreign: ClassificationPrediction | None  # out-of-domain images, if there are any
     scores: dict[str, tuple[Tensor, Tensor]]  # test and out-of-domain images, by name of the score
 
 
 def load_measured(
     run: Path, config: RunConfig, ood: str | None, *, data: Path | None, download: bool, device: str
-) -> tuple[Dataset, Tensor | None, str, BayesianModel, GuidePosterior]:
+) -> tuple[Dataset, Tensor | None, str, BayesianModel, runs.RunPosterior]:
     """A run's rows, its unknown images and their description (None for other data), its model and posterior."""
     rows: Dataset
     unknown, name = None, ""
@@ -98,7 +98,7 @@ def load_measured(
 
 def evaluate_classifier(
     model: BayesianModel,
-    posterior: GuidePosterior,
+    posterior: runs.RunPosterior,
     data: Dataset,
     unknown: Tensor | None,
     *,
@@ -111,10 +111,12 @@ def evaluate_classifier(
         ClassificationPrediction
     )
     ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, seed=seed).as_kind(ClassificationPrediction)
-    mean_weights = predict_point(model, posterior.median(), x, y=y).as_kind(ClassificationPrediction)
+    name, values = single_network(posterior)
+    single = name, predict_point(model, values, x, y=y).as_kind(ClassificationPrediction)
     assert few.logits is not None
     ways = {f"component {i}": replace(few, probs=logits.exp()) for i, logits in enumerate(few.logits)}
-    ways |= {"mean weights": mean_weights, f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {num_samples}": ensemble}
+    ways |= dict([single])
+    ways |= {f"ensemble of {NUM_COMPONENTS}": few, f"ensemble of {num_samples}": ensemble}
     rows = [{"name": name, **way.score()} for name, way in ways.items()]
     foreign, scores = None, {}
     if unknown is not None and len(unknown):
@@ -123,12 +125,12 @@ def evaluate_classifier(
         scores = {name: (score(ensemble), score(foreign)) for name, score in SCORES.items()}
     ood = {name: metrics.ood_scores(*pair) for name, pair in scores.items()}
     report = ClassifierScores(rows, ood, len(x), 0 if unknown is None else len(unknown))
-    return Evaluation(report, ensemble, mean_weights, foreign, scores)
+    return Evaluation(report, ensemble, single, foreign, scores)
 
 
 def report_evaluation(
     model: BayesianModel,
-    posterior: GuidePosterior,
+    posterior: runs.RunPosterior,
     data: Dataset,
     unknown: Tensor | None,
     folder: Folder,
@@ -141,10 +143,9 @@ def report_evaluation(
     found = evaluate_classifier(model, posterior, data, unknown, num_samples=num_samples, seed=seed)
     folder.write_json("metrics.json", asdict(found.report))
     known, y = found.ensemble, data.y_test.to(model.device)
-    pictures = {
-        "loss.png": plotting.loss_curves(posterior.history)[0],
-        "reliability.png": plotting.reliability_diagram(known.probs, y)[0],
-    }
+    pictures = {"reliability.png": plotting.reliability_diagram(known.probs, y)[0]}
+    if not runs.is_chains(posterior):
+        pictures["loss.png"] = plotting.loss_curves(posterior.history)[0]
     if found.foreign is not None and unknown is not None:
         shown = 5
         pictures["votes.png"] = plotting.vote_histograms(

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ...inference.guides import GuidePosterior
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ...scores.uncertainty import ClassificationPrediction, Prediction, RegressionPrediction
 from ..own.targets import Target
 from ..own.units import in_units
+from ..runs import RunPosterior
 from ..sources import Sample
 from .scores import scores_of
 
@@ -31,7 +31,7 @@ EVERY_DIGIT = "%.9g"
 def write_predictions(
     file: TextIO,
     model: BayesianModel,
-    posterior: GuidePosterior,
+    posterior: RunPosterior,
     sample: Sample,
     target: Target,
     *,

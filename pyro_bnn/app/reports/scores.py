@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal, Poisson
 
-from ...inference.guides import GuidePosterior
 from ...modelling.likelihoods import PoissonLikelihood
 from ...modelling.model import BayesianModel
 from ...results import plotting
@@ -20,7 +19,9 @@ from ..datasets import Dataset
 from ..folders import Folder
 from ..own.targets import Target
 from ..own.units import in_units
+from ..runs import RunPosterior, is_chains
 from .pictures import save_picture
+from .single import single_network
 
 __all__ = ["FILES", "LEVELS", "OwnDataScores", "report_scores", "rivals_of", "scores_of", "ways_to_predict"]
 
@@ -44,7 +45,7 @@ COLUMNS = {
 }
 """Heading of each score."""
 
-ENSEMBLE = "mean weights: one network; ensemble: the Bayesian prediction, a mean over weight draws."
+ENSEMBLE = "mean weights, or one draw: one network; ensemble: the Bayesian prediction, a mean over weight draws."
 LEGENDS = {
     False: "RMSE and CRPS (units of the target) and NLL (nats per row): less is better. in 90%: share of targets in "
     "the 90 % interval, which should be 90 %.",
@@ -80,7 +81,7 @@ def _shown(name: str, value: float | None) -> str:
 
 def report_scores(
     model: BayesianModel,
-    posterior: GuidePosterior,
+    posterior: RunPosterior,
     data: Dataset,
     folder: Folder,
     *,
@@ -94,7 +95,8 @@ def report_scores(
     rows = [{"name": name, "scores": scores_of(prediction, target)} for name, prediction in ways.items()]
     report = OwnDataScores(target.name, len(data.x_test), rows, target.is_class)
     folder.write_json("metrics.json", asdict(report))
-    save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
+    if not is_chains(posterior):
+        save_picture(folder, "loss.png", plotting.loss_curves(posterior.history)[0], picture_format)
     if target.is_class:
         probs = ways[f"ensemble of {num_samples}"].as_kind(ClassificationPrediction).probs
         diagram = plotting.reliability_diagram(probs, data.y_test.to(model.device))[0]
@@ -103,14 +105,15 @@ def report_scores(
 
 
 def ways_to_predict(
-    model: BayesianModel, posterior: GuidePosterior, data: Dataset, *, num_samples: int, seed: int
+    model: BayesianModel, posterior: RunPosterior, data: Dataset, *, num_samples: int, seed: int
 ) -> dict[str, Prediction]:
-    """Predictions of the test rows: at the mean weights, by the ensemble, and then by simple methods."""
+    """Predictions of the test rows: by a single network, by the ensemble, and then by simple methods."""
     x, y, is_class = data.x_test.to(model.device), data.y_test.to(model.device), data.facts.target.is_class
     ensemble = predict(model, posterior, x, y=y, num_samples=num_samples, keep_draws=not is_class, seed=seed)
     rivals = rivals_of(data, is_count=isinstance(model.likelihood, PoissonLikelihood))
+    name, values = single_network(posterior)
     return {
-        "mean weights": predict_point(model, posterior.median(), x, y=y),
+        name: predict_point(model, values, x, y=y),
         f"ensemble of {num_samples}": ensemble,
         **{f"baseline: {name}": rival for name, rival in rivals.items()},
     }

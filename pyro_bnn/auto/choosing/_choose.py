@@ -92,7 +92,7 @@ def fit_best(
         slowness = _slowness(next(iter(candidates.values())), data, seed)
         budget = replace(budget, seconds=threads * seconds, slowness=slowness)
     is_open = len(candidates) > 1 and num_rows >= NUM_FOLDS
-    share = 1 - SEARCH if is_open else 1.0
+    share = 1 - SEARCH if is_open or seconds is None else 1.0  # the one that was chosen is fitted as if it were alone
     models = {name: make(num_rows) for name, make in candidates.items()}
     sizes = {name: _num_weights(model) for name, model in models.items()}
     lengths = {name: budget.lengths(share, num_rows, size, num_chains) for name, size in sizes.items()}

@@ -1,11 +1,20 @@
 """Networks for tables with their priors and likelihoods, among which held-out rows choose."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from ...modelling.priors import FanInNormalPrior, NormalPrior, Prior
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+"""Activations by the names in scikit-learn's own networks, and two more."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,35 @@ class Design:
         units = " + ".join(map(str, self.hidden))
         network = f"{units} {getattr(self.activation, '__name__', 'own')} units" if self.hidden else "a linear model"
         return f"{network}, {self.likelihood}, {self.prior!r}"
+
+
+FEW_VALUES = 20
+"""Heuristic: targets with at most this many distinct values get the same noise everywhere. A network that learns where
+the noise is small finds an unbounded density where equal targets meet, and is confidently wrong elsewhere."""
+
+
+def open_designs(
+    choices: Sequence[Design],
+    *,
+    hidden: tuple[int, ...] | None = None,
+    activation: Callable[[], nn.Module] | None = None,
+    prior: Prior | None = None,
+    likelihood: str | None = None,
+) -> list[Design]:
+    """The designs that differ once the given parts are fixed; None leaves a part open."""
+    parts = {"hidden": hidden, "activation": activation, "prior": prior, "likelihood": likelihood}
+    given = {name: value for name, value in parts.items() if value is not None}
+    found: list[Design] = []
+    for choice in choices:
+        design = replace(choice, **given)  # type: ignore[arg-type]  # the names are those of the parts
+        if design not in found:
+            found.append(design)
+    return found
+
+
+def has_few_values(targets: Tensor) -> bool:
+    """Whether a column of targets, shape (N, O), has few distinct values; see `FEW_VALUES`."""
+    return min(len(column.unique()) for column in targets.unbind(1)) <= FEW_VALUES
 
 
 OF_NUMBERS = (

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -175,29 +174,35 @@ def convergence(values: Tensor) -> Convergence:
     Args:
         values: M quantities at each of S draws of K chains, shape (K, S, M).
     """
+    num_chains, num_draws, num_quantities = values.shape
+    if num_draws < (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS):
+        unknown = torch.full((num_quantities,), float("nan"), dtype=torch.float64)
+        return Convergence(unknown, unknown, unknown, is_known=False)
+    return Convergence(r_hats(values), *(_by_quantity("ess", values, method=method) for method in ("bulk", "tail")))
+
+
+def r_hats(values: Tensor) -> Tensor:
+    """Rank-normalised split R-hat of M quantities at S draws of K chains, shape (K, S, M); NaN for constants."""
+    return _by_quantity("rhat", values if len(values) > 1 else _halves(values))
+
+
+def _by_quantity(function: str, values: Tensor, **options: str) -> Tensor:
+    """ArviZ's statistic of each quantity, shape (M,); NaN for one that is the same in all draws."""
     arviz = optional("arviz", "ArviZ", "mcmc")
     values = values.detach().double().cpu()
-    varies = (values != values[0, 0]).flatten(0, 1).any(0)  # all three are NaN for constants
-    columns = torch.full((3, len(varies)), float("nan"), dtype=torch.float64)
-    num_chains, num_draws, _ = values.shape
-    is_known = num_draws >= (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS)
-    if is_known and bool(varies.any()):
-        chains = values[..., varies].numpy()
-        datasets = [arviz.convert_to_dataset({"values": part}) for part in (_two_chains(chains), chains)]
+    varies = (values != values[0, 0]).flatten(0, 1).any(0)
+    found = torch.full(varies.shape, float("nan"), dtype=torch.float64)
+    if bool(varies.any()):
+        dataset = arviz.convert_to_dataset({"values": values[..., varies].numpy()})
         with np.errstate(divide="ignore", invalid="ignore"):  # of chains that never moved R-hat is infinite
-            sizes = (arviz.ess(datasets[1], method=method) for method in ("bulk", "tail"))
-            results = arviz.rhat(datasets[0]), *sizes
-        columns[:, varies] = torch.stack([torch.as_tensor(result["values"].values) for result in results])
-    r_hat, ess_bulk, ess_tail = columns
-    return Convergence(r_hat, ess_bulk, ess_tail, is_known)
+            found[varies] = torch.as_tensor(getattr(arviz, function)(dataset, **options)["values"].values)
+    return found
 
 
-def _two_chains(chains: Any) -> Any:
-    """The chains, or the two halves of a single one: ArviZ needs two to compare."""
-    if len(chains) > 1:
-        return chains
-    half = chains.shape[1] // 2
-    return np.stack([chains[0, :half], chains[0, -half:]])
+def _halves(chain: Tensor) -> Tensor:
+    """The two halves of a single chain, shape (2, S / 2, M): ArviZ needs two to compare."""
+    half = chain.shape[1] // 2
+    return torch.cat([chain[:, :half], chain[:, -half:]])
 
 
 def predictive_moments(observation: Distribution) -> Tensor:
@@ -248,12 +253,12 @@ def modes(values: Tensor) -> Modes:
     half = values.shape[1] // 2
     halves = torch.stack([values[:, :half], values[:, -half:]])  # (2, K, S / 2, M)
     columns = halves.permute(0, 2, 1, 3).flatten(2)  # the quantities of every chain side by side
-    r_hat = convergence(columns).r_hat.unflatten(0, (len(values), -1))  # NaN where a quantity never changes
+    r_hat = r_hats(columns).unflatten(0, (len(values), -1))
     within = r_hat.nan_to_num(-torch.inf, posinf=torch.inf).amax(-1)
     within = torch.where(r_hat.isnan().all(-1), torch.inf, within)
     means, total = values.mean(1), values.flatten(0, 1).var(0, correction=0)
     share = means.var(0, correction=0).sum() / total.sum().clamp_min(torch.finfo(torch.float64).tiny)
-    return Modes(within, convergence(values).worst_r_hat, float(share))
+    return Modes(within, -_smallest(-r_hats(values)), float(share))
 
 
 def diagnose(

@@ -81,6 +81,10 @@ class Kernel(ABC):
     def draw(self) -> Draws:
         """Go on until chains finish a draw. Step size and inverse mass may be changed between two calls."""
 
+    def at(self, z: Tensor) -> "Kernel | None":
+        """A kernel of the same potential at other points, shape (K, P); None if a new one takes no longer to make."""
+        return None
+
     def state(self) -> dict[str, Any]:
         """Where the chains are between two draws, as plain data: numbers, tensors, and lists and dictionaries of them.
 

@@ -95,13 +95,13 @@ class NativeKernel(Kernel):
 
     def __init__(self, sampler: Native, z: Tensor, chains: Sequence[NativeChain], *, num_threads: int) -> None:
         super().__init__(sampler.value_and_grad, z)
-        self.path = "C"
+        self.path, self.sampler = "C", sampler
         self._chains = chains
         self._is_seeded = False
         self._drawing: dict[Future[Tensor], int] = {}
         self._before: dict[int, dict[str, Any]] = {}  # states of chains that are drawing, from before
-        num_threads = min(num_threads, len(z))
-        self._pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
+        self.num_threads = min(num_threads, len(z))
+        self._pool = ThreadPoolExecutor(self.num_threads) if self.num_threads > 1 else None
 
     @abstractmethod
     def setting(self, chain: int) -> Any:
@@ -167,6 +167,10 @@ class NativeNUTSKernel(NativeKernel):
         potential, gradient = sampler.value_and_grad(z)
         points = torch.cat([z, gradient, potential[:, None], z.new_zeros(len(z), NUM_STEPS)], -1)
         super().__init__(sampler, z, [_Tree(sampler, point) for point in points], num_threads=num_threads)
+
+    def at(self, z: Tensor) -> "NativeNUTSKernel":
+        """See :meth:`Kernel.at`."""
+        return NativeNUTSKernel(self.sampler, z, num_threads=self.num_threads)
 
     def setting(self, chain: int) -> tuple[float, Tensor]:
         """Step size and inverse mass."""

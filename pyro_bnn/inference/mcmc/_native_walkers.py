@@ -35,7 +35,12 @@ class NativeMCLMCKernel(NativeKernel):
         rest = z.new_zeros(len(z), steps_per_draw)
         points = torch.cat([z, torch.zeros_like(z), gradient, potential[:, None], rest], -1)
         super().__init__(sampler, z, [_Walker(sampler, point) for point in points], num_threads=num_threads)
+        self._steps_per_draw = steps_per_draw
         self.length = torch.ones_like(self.step_size)
+
+    def at(self, z: Tensor) -> "NativeMCLMCKernel":
+        """See :meth:`Kernel.at`."""
+        return NativeMCLMCKernel(self.sampler, z, self._steps_per_draw, num_threads=self.num_threads)
 
     def setting(self, chain: int) -> tuple[float, float]:
         """Step size and scale of the noise on the direction."""

@@ -109,11 +109,13 @@ class Run:
     def start(self, starts: Tensor, descent: Descent | None) -> None:
         """Begin chains at points of shape (K, P), or where these descend to."""
         with self._stream:
+            kernel = self._new_kernel(starts)
             if descent is not None:
-                starts = descent(self._new_kernel(starts).value_and_grad, starts)
+                starts = descent(kernel.value_and_grad, starts)
+                kernel = kernel.at(starts) or self._new_kernel(starts)
             self._starts, self._chains = starts, self._new_chains(starts)
             self._densities = self._potential.value(starts)
-            self._kernel = self._new_kernel(starts)
+            self._kernel = kernel
             for chain, start in zip(self._chains, starts, strict=True):
                 chain.adaptation.restart(start, functools.partial(self._kernel.find_step, chain.index))
                 chain.adaptation.apply(self._kernel, chain.index)

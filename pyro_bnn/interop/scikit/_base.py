@@ -21,14 +21,14 @@ from ... import nets
 from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...auto import fitting
-from ...auto.choosing import Design
+from ...auto.choosing import ACTIVATIONS, Design, open_designs
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
 from ...modelling.priors import FanInNormalPrior
 from ...results.prediction import predict
 from ...scores.uncertainty import MixtureDensityPrediction, Prediction, RegressionPrediction
-from ._methods import ACTIVATIONS, METHODS, WITHOUT_VALIDATION, Settings, Task
+from ._methods import METHODS, WITHOUT_VALIDATION, Settings, Task
 
 DEFAULT = Design((20,), nn.Tanh, FanInNormalPrior(2.0), "gaussian")
 """Heuristic: defaults for all methods with a named fit, chosen for NUTS on validation rows of UCI tables
@@ -88,15 +88,10 @@ class BNNEstimator(Settings):
                 names = ", ".join(map(repr, ACTIVATIONS))
                 raise ValueError(f"`activation` must be {names} or a function that makes one, got {activation!r}.")
             activation = ACTIVATIONS[activation]
-        given: dict[str, Any] = {"activation": activation, "prior": self.prior, "likelihood": likelihood}
-        given["hidden"] = hidden if hidden is None else (hidden,) if isinstance(hidden, int) else tuple(hidden)
-        given = {name: value for name, value in given.items() if value is not None}
-        found: list[Design] = []
-        for choice in choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]:
-            design = replace(choice, **given)
-            if design not in found:
-                found.append(design)
-        return found
+        if hidden is not None:
+            hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        choices = choices if self.method == "auto" else [replace(DEFAULT, likelihood=default)]
+        return open_designs(choices, hidden=hidden, activation=activation, prior=self.prior, likelihood=likelihood)
 
     def _fit(
         self: Self,

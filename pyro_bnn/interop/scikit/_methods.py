@@ -67,16 +67,6 @@ class Settings(BaseEstimator):
     verbose: bool = False
 
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "tanh": nn.Tanh,
-    "logistic": nn.Sigmoid,
-    "silu": nn.SiLU,
-    "gelu": nn.GELU,
-}
-"""Activations by the names in scikit-learn's own networks, and two more."""
-
-
 @dataclass(frozen=True)
 class Task:
     """The task of a method."""

@@ -11,16 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
 from ..._core import checks as _checks
-from ...auto.choosing import OF_NUMBERS
+from ...auto.choosing import OF_NUMBERS, has_few_values
 from ...modelling.likelihoods import LIKELIHOODS, NOISE_PRIOR, GaussianLikelihood, make_likelihood
 from ...scores.uncertainty import RegressionPrediction
 from ._base import DTYPE, BNNEstimator, in_units, standard_units
 
 Floats = NDArray[np.float64]
-
-FEW_VALUES = 20
-"""Heuristic: targets with at most this many distinct values get the same noise everywhere. A network that learns where
-the noise is small finds an unbounded density where equal targets meet, and is confidently wrong elsewhere."""
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +113,7 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         rows, weights = self._weights(sample_weight, len(x))
         x, y_all = x[rows], y_all[rows]
         num_targets, likelihood = y_all.shape[1], self.likelihood
-        if likelihood is None and min(len(column.unique()) for column in y_all.unbind(1)) <= FEW_VALUES:
+        if likelihood is None and has_few_values(y_all):
             likelihood = "gaussian"
         designs = self._designs(OF_NUMBERS, "gaussian", likelihood)
         likelihoods = {design.likelihood: make_likelihood(design.likelihood) for design in designs}

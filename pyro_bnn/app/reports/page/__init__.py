@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ...runs import is_chains
+from .chains import chains_section
 from .classifier import accuracy_section, calibration_section, examples_section, unknown_section
 from .fit import about_section, configuration_section, of_temperature, training_section, weights_section
 from .regression import errors_section, intervals_section
@@ -20,6 +22,7 @@ SECTIONS: tuple[Callable[[Subject], Section | None], ...] = (
     errors_section,
     intervals_section,
     examples_section,
+    chains_section,
     training_section,
     weights_section,
     configuration_section,
@@ -43,10 +46,11 @@ def report_on(subject: Subject) -> Report:
     """The report on a run."""
     sections = [section for make in SECTIONS if (section := make(subject)) is not None]
     judged = sorted((v for section in sections for v in section.verdicts), key=lambda v: ORDER.index(v.level))
-    verdicts = (*of_temperature(subject.posterior.history), *judged)
+    posterior = subject.posterior
+    verdicts = judged if is_chains(posterior) else [*of_temperature(posterior.history), *judged]
     headline = first_line(verdicts, "; ".join(section.usable for section in sections if section.usable))
     subtitle = f"Report on {subject.run}, with {subject.num_samples} weight draws."
-    return Report(headline, verdicts, page_of(subject.title, subtitle, headline, verdicts, sections))
+    return Report(headline, tuple(verdicts), page_of(subject.title, subtitle, headline, verdicts, sections))
 
 
 def page_of(title: str, subtitle: str, headline: str, verdicts: Sequence[Verdict], sections: Sequence[Section]) -> str:

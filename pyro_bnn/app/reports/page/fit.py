@@ -19,6 +19,7 @@ from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
 from ...config import RunConfig
+from ...runs import is_chains
 from ...starting import OWN
 from .drawing import drawn, panel
 from .section import Section, Verdict, percent, plural, sentence
@@ -61,6 +62,8 @@ GUESSED = ("likelihood", "epochs", "batch_size", "estimator")
 
 def training_section(subject: Subject) -> Section | None:
     """The ELBO and its two terms by epoch, and whether the objective still fell at the end."""
+    if is_chains(subject.posterior):
+        return None
     history = subject.posterior.history
     if not history.epochs:
         return None
@@ -141,11 +144,15 @@ def has_settled(history: History) -> Verdict:
 
 def weights_section(subject: Subject) -> Section | None:
     """The diagnosis of the posterior, site by site, and the distribution of signal-to-noise ratios."""
+    if is_chains(subject.posterior):
+        return None
     try:
         found = subject.posterior.diagnose(subject.model)
     except ValueError as error:  # the guide has no Gaussian marginals, or there are no weights
         return Section("Weights", "weights.html", {"found": None, "why": str(error)})
-    return Section("Weights", "weights.html", {"found": found, **_signal_to_noise(subject)}, of_weights(found))
+    return Section(
+        "Weights", "weights.html", {"found": found, **_signal_to_noise(subject.posterior.guide)}, of_weights(found)
+    )
 
 
 def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
@@ -170,9 +177,8 @@ def of_weights(found: Diagnosis) -> tuple[Verdict, ...]:
     return (Verdict("note", "fit", f"{percent(found.share_at_prior, 0)} of the weights learned nothing", text, rule),)
 
 
-def _signal_to_noise(subject: Subject) -> dict[str, object]:
+def _signal_to_noise(guide: object) -> dict[str, object]:
     """Pictures of the signal-to-noise ratios, and the number of pruned weights; for a mean-field guide only."""
-    guide = subject.posterior.guide
     if not isinstance(guide, MeanFieldGuide):
         return {"removed": 0, "pictures": []}
     ratios = pruning.signal_to_noise(guide)

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ....inference.guides import GuidePosterior
 from ....modelling.likelihoods import PoissonLikelihood
 from ....modelling.model import BayesianModel
 from ....scores.uncertainty import ClassificationPrediction, RegressionPrediction
@@ -41,9 +40,9 @@ class Classified:
         return self.evaluation.ensemble
 
     @property
-    def mean_weights(self) -> ClassificationPrediction:
-        """The prediction at the mean weights."""
-        return self.evaluation.mean_weights
+    def single(self) -> tuple[str, ClassificationPrediction]:
+        """The prediction by a single network, and its name."""
+        return self.evaluation.single
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Regressed:
     y: Tensor  # targets of the test rows, (N, O)
     names: tuple[str, ...]  # of the outputs
     prediction: RegressionPrediction  # with its components
-    mean_weights: RegressionPrediction
+    single: tuple[str, RegressionPrediction]  # by a single network, and its name
     rivals: Mapping[str, RegressionPrediction]  # of simple methods
     train_mean: Tensor  # (O,): the prediction without a network
     train_scale: Tensor  # standard deviation of the training targets, (O,)
@@ -71,7 +70,7 @@ class Subject:
     num_samples: int  # weight draws in each prediction
     seed: int  # of these draws
     model: BayesianModel
-    posterior: GuidePosterior
+    posterior: runs.RunPosterior
     classified: Classified | None = None
     regressed: Regressed | None = None
 
@@ -80,7 +79,7 @@ def subject_of(
     run: Path,
     ood: str | None = None,
     *,
-    num_samples: int,
+    num_samples: int | None,
     seed: int,
     data: Path | None = None,
     download: bool = False,
@@ -96,6 +95,7 @@ def subject_of(
     rows, unknown, unknown_name, model, posterior = load_measured(
         run, config, ood, data=data, download=download, device=device
     )
+    num_samples = runs.num_draws(posterior, num_samples)
     target, is_image = rows.facts.target, config.kind == "images"
     classified, regressed = None, None
     if target.is_class:
@@ -130,10 +130,11 @@ def subject_of(
 
 
 def _regressed(
-    model: BayesianModel, posterior: GuidePosterior, rows: Dataset, *, num_samples: int, seed: int
+    model: BayesianModel, posterior: runs.RunPosterior, rows: Dataset, *, num_samples: int, seed: int
 ) -> Regressed:
     target = rows.facts.target
     ways = ways_to_predict(model, posterior, rows, num_samples=num_samples, seed=seed)
+    name, *_ = ways
     one, ensemble, *rivals = (in_units(way.as_kind(RegressionPrediction), target) for way in ways.values())
     assert ensemble.targets is not None
     y = ensemble.targets.double()
@@ -143,7 +144,7 @@ def _regressed(
         y,
         (target.name,) if target.size == 1 else tuple(f"{target.name} {i + 1}" for i in range(target.size)),
         ensemble,
-        one,
+        (name, one),
         {name.removeprefix("baseline: "): rival for name, rival in zip([*ways][2:], rivals, strict=True)},
         train_mean=train.mean(0),
         train_scale=train.std(0),

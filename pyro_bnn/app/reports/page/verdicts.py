@@ -1,4 +1,4 @@
-"""Verdicts for classifiers and regressions: whether the network beats simple methods and its own mean weights."""
+"""Verdicts for classifiers and regressions: whether the network beats simple methods and one of its own networks."""
 
 import math
 from collections.abc import Mapping
@@ -29,6 +29,10 @@ RIVALS = {
     "Bayesian ridge": "a straight line",
 }
 """Simple methods in words, where these differ from their names."""
+
+
+SINGLE = {"mean weights": "the mean weights", "one draw": "one of them"}
+"""Single networks in words."""
 
 
 def log_density(prediction: Prediction) -> Tensor:
@@ -78,8 +82,9 @@ def of_rival(name: str, own: float, theirs: float, error: float, *, points: str,
 def of_ways(
     found: Classified | Regressed, name: str, rival: Prediction, *, points: str, is_nearer: bool
 ) -> list[Verdict]:
-    """Whether the network predicts better than a rival, and than its mean weights if these differ."""
-    own, theirs, alone = (log_density(way) for way in (found.prediction, rival, found.mean_weights))
+    """Whether the network predicts better than a rival, and than a single network if these differ."""
+    one, single = found.single
+    own, theirs, alone = (log_density(way) for way in (found.prediction, rival, single))
     error = mean_and_error(own - theirs)[1]
     beaten = of_rival(name, float(own.mean()), float(theirs.mean()), error, points=points, is_nearer=is_nearer)
     gain, error = mean_and_error(own - alone)
@@ -87,7 +92,7 @@ def of_ways(
         return [beaten]
     text = (
         f"Averaging over {found.prediction.num_samples} weight draws predicts {'better' if gain > 0 else 'worse'} than "
-        f"the mean weights alone (NLL {-float(own.mean()):.3f} against {-float(alone.mean()):.3f} nats per row, gain "
+        f"{SINGLE[one]} alone (NLL {-float(own.mean()):.3f} against {-float(alone.mean()):.3f} nats per row, gain "
         f"{gain:+.3f} ± {error:.3f})."
     )
     rule = f"Said if the difference exceeds {NUM_ERRORS:g} standard errors and {SMALL_GAIN:g} nats per row."
@@ -99,7 +104,7 @@ def of_ways(
 def scores_of_ways(found: Classified | Regressed) -> list[dict[str, Any]]:
     """Scores of each way to predict, by name."""
     ways = {
-        "mean weights": found.mean_weights,
+        found.single[0]: found.single[1],
         f"average over {found.prediction.num_samples} draws": found.prediction,
         **{f"rival: {name}": rival for name, rival in found.rivals.items()},
     }

@@ -1,0 +1,94 @@
+"""Runs on tables and arrays whose network is chosen by held-out rows, and whose modes are explored by chains in C."""
+
+import functools
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._core.processes import Processes
+from ..auto.choosing import (
+    ACTIVATIONS,
+    OF_CLASSES,
+    OF_NUMBERS,
+    Design,
+    UnsuitableError,
+    fit_best,
+    has_few_values,
+    open_designs,
+)
+from ..inference.mcmc import MCMCPosterior
+from ..modelling.model import BayesianModel
+from .building import build_model
+from .config import RunConfig
+from .datasets import Dataset
+from .specs import make_prior, prior_spec
+
+PARTS = ("hidden", "activation", "prior", "likelihood")
+"""The settings that `--method auto` chooses unless they are given."""
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Chains of the network that was chosen.
+
+    Args:
+        config: The settings with what was chosen; they repeat the fit without the choice.
+        model: The model.
+        posterior: The chains, whose status says what was compared and chosen.
+    """
+
+    config: RunConfig
+    model: BayesianModel
+    posterior: MCMCPosterior
+
+
+def require_chains(device: str) -> None:
+    """Raise if chains in C cannot run in this process, whatever the model."""
+    if device != "cpu" or Processes.present().are_many:
+        raise UnsuitableError("chains in C run on a CPU, in one process")
+
+
+def fit_chains(config: RunConfig, data: Dataset, *, given: Collection[str] = PARTS, progress: bool = False) -> Chains:
+    """Choose a network, as far as the settings named in `given` leave it open, and explore its modes by chains.
+
+    Raises:
+        UnsuitableError: If no network can be drawn in C, or the time is too short for chains.
+    """
+    configs = {_in_words(choice): choice for choice in _choices(config, data, given)}
+    chosen = fit_best(
+        {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
+        (data.x_train, data.y_train),
+        seconds=config.time_limit or None,
+        progress=progress,
+        seed=config.seed,
+    )
+    return Chains(replace(configs[chosen.name], method="mclmc"), chosen.model, chosen.posterior)
+
+
+def _choices(config: RunConfig, data: Dataset, given: Collection[str]) -> list[RunConfig]:
+    """The settings of each network to be compared."""
+    own = Design(config.hidden, ACTIVATIONS[config.activation], make_prior(config.prior), config.likelihood)
+    fixed = {name: getattr(own, name) for name in PARTS if name in given or (name in OF_NET and config.net != "mlp")}
+    if not data.classes and "likelihood" not in fixed and has_few_values(data.y_train):
+        fixed["likelihood"] = config.likelihood
+    designs = open_designs(OF_CLASSES if data.classes else OF_NUMBERS, **fixed)
+    names: dict[Any, Any] = {make: name for name, make in ACTIVATIONS.items()}
+    return [
+        replace(
+            config,
+            hidden=design.hidden,
+            activation=names[design.activation],
+            prior=config.prior if "prior" in given else prior_spec(design.prior),
+            likelihood=design.likelihood,
+        )
+        for design in designs
+    ]
+
+
+OF_NET = ("hidden", "activation")
+"""The settings that describe a fully connected network, and not a network of the user's own."""
+
+
+def _in_words(config: RunConfig) -> str:
+    units = f"{' + '.join(map(str, config.hidden))} {config.activation} units" if config.hidden else "a linear model"
+    return f"{units if config.net == 'mlp' else config.net}, {config.likelihood}, prior {config.prior}"

@@ -1,0 +1,213 @@
+"""`pyro-bnn train` on tables: held-out rows choose a network, and chains explore its modes."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+import torch
+
+from pyro_bnn.app import runs
+from pyro_bnn.app.config import RunConfig
+from pyro_bnn.app.reports.page.fit import training_command
+from pyro_bnn.app.starting import VARIATIONAL
+from pyro_bnn.auto import choosing
+
+from .own_data import houses, predictions_in, scores_in, write_table
+from .test_cli import pyro_bnn  # noqa: F401  # a fixture
+
+FEW = ("--hidden", 3, "--prior", "normal:1")
+CLASSES = ("--hidden", 3, "--prior", "normal:1")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Fits in a second rather than in half a minute; their lengths still follow from the rows."""
+    monkeypatch.setattr(choosing._budget, "FEWEST_SECONDS", 0.5)
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 100)
+
+
+def train(pyro_bnn, folder, *options, out="run", num_rows=60):  # noqa: F811
+    table = folder / "houses.csv"
+    if not table.exists():
+        write_table(table, houses(num_rows))
+    return pyro_bnn("train", table, "--target", "price", *options, "--out", folder / out)
+
+
+def config_of(run):
+    return json.loads((run / "config.json").read_text())
+
+
+def states(run):
+    """The draws of a run's chains."""
+    torch.set_default_dtype(torch.float32)
+    posterior = runs.load_trained(run)[1]
+    torch.set_default_dtype(torch.float64)
+    return posterior.samples
+
+
+def test_a_network_is_chosen_and_its_chains_are_used_by_every_command(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, err = train(pyro_bnn, tmp_path, *FEW)
+    assert (code, err) == (0, "")
+    assert "chosen by held-out rows among 2: 3 relu units, " in out
+    assert "MCLMC: 8 chains" in out
+    run = tmp_path / "run"
+    config = config_of(run)
+    assert (config["method"], config["hidden"], config["prior"]) == ("mclmc", [3], "normal:1")
+    assert config["likelihood"] in ("gaussian", "heteroscedastic")
+    assert {path.name for path in run.iterdir()} == {"config.json", "data.json", "manifest.json", "posterior.pt"}
+
+    code, out, err = pyro_bnn("evaluate", run)
+    assert (code, err) == (0, "")
+    scores = scores_in(run)
+    ensemble = next(name for name in scores if name.startswith("ensemble of "))
+    assert set(scores) == {"one draw", ensemble, "baseline: mean of the targets", "baseline: Bayesian ridge"}
+    assert scores[ensemble]["rmse"] < 0.5 * scores["baseline: mean of the targets"]["rmse"]
+    assert scores[ensemble]["nll"] < scores["baseline: mean of the targets"]["nll"]
+
+    code, out, err = pyro_bnn("predict", run, tmp_path / "houses.csv", "--out", tmp_path / "out.csv")
+    assert code == 0, err
+    found = predictions_in(tmp_path / "out.csv")
+    prices = np.array([float(row[-1]) for row in houses()])
+    assert np.corrcoef(prices, [float(row["mean"]) for row in found])[0, 1] > 0.9
+
+    code, out, err = pyro_bnn("report", run)
+    assert (code, err) == (0, "")
+    page = (run / "report.html").read_text()
+    assert "<h2>Chains</h2>" in page
+    assert "<h2>Training</h2>" not in page
+    assert "<h2>Weights</h2>" not in page
+    assert "8 chains explored their modes." in page
+
+
+@pytest.mark.parametrize("command", ["prune", "weights"])
+def test_commands_that_need_a_distribution_of_each_weight_name_the_remedy(pyro_bnn, tmp_path, command):  # noqa: F811
+    train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian")
+    code, _, err = pyro_bnn(command, tmp_path / "run")
+    assert code == 2
+    assert f"`pyro-bnn {command}` needs one distribution for each weight, but this run holds chains" in err
+    assert "train with --method svi" in err
+
+
+def test_the_command_of_a_report_repeats_the_fit_to_the_bit(pyro_bnn, tmp_path):  # noqa: F811
+    train(pyro_bnn, tmp_path, *FEW)
+    config = RunConfig.from_json((tmp_path / "run" / "config.json").read_text())
+    command = shlex.split(training_command(config, tmp_path / "again"))
+    assert command[command.index("--method") + 1] == "mclmc"
+    code, out, err = pyro_bnn(*command[1:])
+    assert (code, err) == (0, "")
+    assert "among" not in out  # nothing was left to choose
+    first, again = states(tmp_path / "run"), states(tmp_path / "again")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_classes_get_a_network_of_classes(pyro_bnn, tmp_path):  # noqa: F811
+    rows = [[*row[:-1], "high" if float(row[-1]) > 220 else "low"] for row in houses(90)]
+    table = write_table(tmp_path / "houses.csv", rows)
+    code, out, err = pyro_bnn("train", table, "--target", "price", "--prior", "normal:1", "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert "chosen by held-out rows among 3: " in out  # a linear model, one hidden layer, two
+    assert config_of(tmp_path / "run")["likelihood"] == "categorical"
+    assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
+    scores = scores_in(tmp_path / "run")
+    assert scores["ensemble of 800"]["nll"] < 0.7 * scores["baseline: shares of the classes"]["nll"]
+    assert pyro_bnn("report", tmp_path / "run")[0] == 0
+
+
+def test_arrays_and_a_network_of_ones_own_are_explored_too(pyro_bnn, tmp_path):  # noqa: F811
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def make(input_shape, num_outputs):\n"
+        "    return nn.Sequential(nn.Linear(*input_shape, 3), nn.Softplus(), nn.Linear(3, num_outputs))\n"
+    )
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    np.savez(tmp_path / "data.npz", x=x, y=x[:, 0] * x[:, 1])
+    net = f"{tmp_path / 'net.py'}:make"
+    code, out, err = pyro_bnn("train", tmp_path / "data.npz", "--net", net, "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert "chosen by held-out rows among 3: " in out  # two priors, two kinds of noise
+    assert config_of(tmp_path / "run")["net"] == net
+    assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
+
+
+def test_a_target_of_few_values_has_the_same_noise_everywhere(pyro_bnn, tmp_path):  # noqa: F811
+    rows = [[*row[:-1], round(float(row[-1]), -1)] for row in houses()]
+    write_table(tmp_path / "houses.csv", rows)
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian")
+    assert code == 0
+    assert "among" not in out
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, out="open")
+    assert (code, config_of(tmp_path / "open")["likelihood"]) == (0, "gaussian")
+
+
+@pytest.mark.parametrize("setting", sorted(VARIATIONAL - {"accuracy"}))
+def test_each_setting_of_a_variational_fit_makes_it_variational(setting):
+    from pyro_bnn.app.starting import method_for
+
+    assert method_for({setting: 1, "hidden": (3,)}) == "svi"
+    with pytest.raises(ValueError, match=f"--{setting.replace('_', '-')} belongs? to --method svi"):
+        method_for({setting: 1, "method": "auto"})
+
+
+def test_a_variational_fit_says_why_it_is_one(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--lr", 0.01)
+    assert code == 0
+    assert "The fit is variational (--method svi), since --epochs and --lr are given" in out
+    assert config_of(tmp_path / "run")["method"] == "svi"
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--epochs", 3, "--method", "svi", out="named")
+    assert code == 0
+    assert "since" not in out
+
+
+def test_without_a_compiler_the_fit_is_variational_and_says_why(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("CC", "/bin/false")
+    code, out, err = train(pyro_bnn, tmp_path, "--hidden", 5, num_rows=31)
+    assert (code, err) == (0, "")
+    assert "variational inference, since" in out
+    assert "the C compiler failed" in out
+    config = config_of(tmp_path / "run")
+    assert (config["method"], config["hidden"], config["likelihood"]) == ("svi", [5], "gaussian")
+    assert pyro_bnn("evaluate", tmp_path / "run")[0] == 0
+    code, _, err = train(pyro_bnn, tmp_path, "--hidden", 6, "--method", "mclmc", out="chains")
+    assert code == 2
+    assert "the C compiler failed" in err
+    assert "choose --method svi" in err
+    assert not (tmp_path / "chains").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--method", "svi", "--time-limit", 3), "`time_limit` goes with the methods auto and mclmc only"),
+        (("--epochs", 3, "--time-limit", 3), "`time_limit` goes with the methods auto and mclmc only"),
+        (("--method", "nuts"), "nuts"),
+        (("--time-limit", -1), "-1"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(pyro_bnn, tmp_path, options, message):  # noqa: F811
+    code, _, err = train(pyro_bnn, tmp_path, *options)
+    assert code == 2
+    assert message in err
+
+
+def test_image_sets_have_no_method(pyro_bnn, tmp_path):  # noqa: F811
+    code, _, err = pyro_bnn("train", "digits", "--method", "auto", "--out", tmp_path / "run")
+    assert code == 2
+    assert "`method` goes with tables and arrays only" in err
+
+
+def test_an_interrupted_choice_leaves_nothing(pyro_bnn, tmp_path, monkeypatch):  # noqa: F811
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(choosing._choose, "fit_mcmc", stop)
+    code, _, _ = train(pyro_bnn, tmp_path, *FEW)
+    assert code == 130
+    assert {path.name for path in tmp_path.iterdir()} == {"houses.csv"}
+
+
+def test_a_limit_of_time_is_kept(pyro_bnn, tmp_path):  # noqa: F811
+    code, out, _ = train(pyro_bnn, tmp_path, *FEW, "--likelihood", "gaussian", "--time-limit", 0.2)
+    assert code == 0
+    assert config_of(tmp_path / "run")["time_limit"] == 0.2
+    assert "MCLMC" in out or "leave time for" in out
