@@ -67,6 +67,16 @@ def test_likelihood_densities_are_those_of_the_textbook():
     assert_identical(pb.CategoricalLikelihood()(output).probs, output.softmax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_only_outputs_that_add_up_to_one_are_taken_for_probabilities(dtype):
+    logits = torch.randn(3, 1000, dtype=torch.float32) * 3
+    for num_classes in (2, 1000):
+        with pytest.warns(UserWarning, match="Remove the softmax"):
+            pb.CategoricalLikelihood().check_output(logits[:, :num_classes].to(dtype).softmax(-1))
+    near = torch.tensor([[0.2334, 0.4708, 0.3035]])  # add up to 1.0077, by chance
+    pb.CategoricalLikelihood().check_output(near.to(torch.float64))
+
+
 def test_minibatches_have_the_whole_data_sets_density_on_average():
     model, _, _ = small_model(num_data=12)
     x, y = torch.randn(12, 4), torch.arange(12) % 3

@@ -97,7 +97,7 @@ def test_every_kind_of_guide_finds_the_exact_posterior(data, make, name):
 
 def test_chains_and_fits_predict_alike(data):
     x, y = data
-    chains = pb.fit_nuts(line, (x, y), num_samples=300, num_warmup=200, num_chains=2, seed=0)
+    chains = pb.fit_nuts(line, (x, y), num_samples=600, num_warmup=200, num_chains=2, seed=0)
     prediction = pb.predict(line, chains, x, keep_draws=True, seed=0)
     mean, sd = exact(x, y)
     torch.testing.assert_close(prediction.mean, mean * x, rtol=0.0, atol=float(sd))

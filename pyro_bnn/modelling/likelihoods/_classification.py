@@ -13,8 +13,9 @@ from ..._core import checks as _checks
 from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationPrediction
 from ._base import Likelihood, require_output_dims
 
-SUM_TOLERANCE = 1e-2
-"""Heuristic: probabilities add up to 1 to a few thousandths, in half precision too."""
+ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
+"""Heuristic: probabilities add up to 1 to so many units of rounding, and to a few thousandths in half precision. Those
+of other networks hardly ever do, even in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -68,12 +69,14 @@ class CategoricalLikelihood(_ClassLikelihood):
 
     def check_output(self, output: Tensor) -> None:
         """Warn if the outputs are probabilities, as those of a network that ends in a softmax."""
-        sums = output.sum(-1)
-        if output.shape[-1] > 1 and bool((output >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
+        require_output_dims("CategoricalLikelihood", output, 2, "(N, C)")
+        off, num_classes = (output.double().sum(-1) - 1).abs(), output.shape[-1]
+        tolerance = min(ROUNDING_ERRORS * torch.finfo(output.dtype).eps, SUM_TOLERANCE)
+        if num_classes > 1 and bool((output >= 0).all()) and bool((off < tolerance).all()):
             warnings.warn(
                 "the network's outputs are at least 0 and add up to 1, as after a softmax, but CategoricalLikelihood "
                 "takes logits and their softmax itself; with these outputs no class can get a probability above "
-                f"{math.e / (math.e + output.shape[-1] - 1):.2f}. Remove the softmax, or end in `nn.LogSoftmax`.",
+                f"{math.e / (math.e + num_classes - 1):.2f}. Remove the softmax, or end in `nn.LogSoftmax`.",
                 stacklevel=3,
             )
 
