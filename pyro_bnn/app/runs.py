@@ -79,7 +79,7 @@ def fit(
         return _fit_svi(config, data, folder, device=device, progress=progress)
     try:
         require_chains(device)
-        found = fit_chains(config, data, given=given, progress=progress)
+        found = fit_chains(config, data, given=PARTS if config.method == "mclmc" else given, progress=progress)
     except UnsuitableError as error:
         if config.method == "mclmc":
             raise ValueError(f"{error}; choose --method svi.") from error

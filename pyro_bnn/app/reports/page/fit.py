@@ -18,9 +18,10 @@ from ....inference.guides import Diagnosis, MeanFieldGuide
 from ....inference.history import History
 from ....results import plotting, pruning
 from ... import recipes
+from ...chains import OF_NET
 from ...config import RunConfig
 from ...runs import is_chains
-from ...starting import OWN
+from ...starting import OWN, VARIATIONAL
 from .drawing import drawn, panel
 from .section import Section, Verdict, percent, plural, sentence
 from .subject import Subject
@@ -246,7 +247,10 @@ def _options(config: RunConfig, usual: RunConfig, *, always: tuple[str, ...] = (
     for field in fields(config):
         name, value = f"--{field.name.replace('_', '-')}", getattr(config, field.name)
         is_usual = value == getattr(usual, field.name) and field.name not in always
-        if is_usual or field.name == "dataset" or (field.name == "hidden" and config.net != "mlp"):
+        is_unused = (field.name in OF_NET and config.net != "mlp") or (
+            field.name in VARIATIONAL and config.method != "svi"
+        )
+        if is_usual or is_unused or field.name == "dataset":
             continue
         if isinstance(value, bool):
             options.append(name if value else name.replace("--", "--no-", 1))
