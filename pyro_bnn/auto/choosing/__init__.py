@@ -3,8 +3,8 @@
 from ._budget import Budget as Budget
 from ._choose import Candidate as Candidate
 from ._choose import Chosen as Chosen
-from ._choose import UnsuitableError as UnsuitableError
 from ._choose import fit_best as fit_best
 from ._designs import OF_CLASSES as OF_CLASSES
 from ._designs import OF_NUMBERS as OF_NUMBERS
 from ._designs import Design as Design
+from ._unsuitable import UnsuitableError as UnsuitableError
