@@ -111,7 +111,7 @@ WRONG = {
     "pb.predict(gaussian, posterior, x).probs": 'has no attribute "probs"',
     "mean_probs(gaussian, posterior)": "incompatible type",
     "of(pb.PoissonLikelihood())": "incompatible type",
-    "pb.fit(gaussian, (x, y)).history": 'has no attribute "history"',
+    "pb.fit(gaussian, (x, y)).guide": 'has no attribute "guide"',
     "pb.fit(gaussian, (x, y), method='best')": "No overload variant",
 }
 
