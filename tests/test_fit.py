@@ -31,7 +31,7 @@ def line(num_data=40):
 
 def test_without_any_option_it_finds_the_best_gaussian():
     model, x, y, mean, precision = line()
-    posterior = pb.fit(model, (x, y), seed=0)
+    posterior = pb.fit(model, (x, y), method="svi", seed=0)
     assert posterior.status
     assert str(posterior.status).startswith("converged: the ELBO rose by less than")
     found = posterior.median()

@@ -90,6 +90,10 @@ CASES = {
     "of_any(categorical, posterior)": "Tensor",
     "pb.fit_svi(gaussian, guide, (x, y), optimizer=optimizer, num_epochs=1)": "pb.GuidePosterior",
     "pb.fit_svi(gaussian, guide, (x, y), optimizer=optimizer, num_epochs=1).history": "History",
+    "pb.fit(gaussian, (x, y))": "pb.GuidePosterior | pb.MCMCPosterior",
+    "pb.fit(gaussian, (x, y), time_limit=9)": "pb.GuidePosterior | pb.MCMCPosterior",
+    "pb.fit(gaussian, (x, y), method='svi', guide=guide)": "pb.GuidePosterior",
+    "pb.fit(gaussian, (x, y), method='mclmc', time_limit=9)": "pb.MCMCPosterior",
     "pb.fit_nuts(gaussian, (x, y))": "pb.MCMCPosterior",
     "pb.fit_mcmc(gaussian, (x, y), sampler=pb.HMC())": "pb.MCMCPosterior",
     "pb.fit_laplace(gaussian, (x, y))": "LaplacePosterior",
@@ -107,6 +111,8 @@ WRONG = {
     "pb.predict(gaussian, posterior, x).probs": 'has no attribute "probs"',
     "mean_probs(gaussian, posterior)": "incompatible type",
     "of(pb.PoissonLikelihood())": "incompatible type",
+    "pb.fit(gaussian, (x, y)).guide": 'has no attribute "guide"',
+    "pb.fit(gaussian, (x, y), method='best')": "No overload variant",
 }
 
 NUM_LINES = len(PROGRAM.splitlines())

@@ -113,10 +113,11 @@ plt.show()
 # the number of parameters of the plain network. Closest means largest ELBO, the log-likelihood that the guide
 # achieves minus its divergence from the prior, in nats.
 #
-# ``fit`` chooses a mean-field guide, Adam, and when to end, and reports these in the status. (``fit_svi`` leaves all of
-# it to you.)
+# ``fit`` with ``method="svi"`` chooses a mean-field guide, Adam, and when to end, and reports these in the status.
+# (``fit_svi`` leaves all of it to you. Without a method, ``fit`` runs Markov chains where it can: often better, but
+# there is no guide to look at.)
 
-posterior = pb.fit(model, (x, y), seed=0)
+posterior = pb.fit(model, (x, y), method="svi", seed=0)
 print(posterior.status)
 
 # %%

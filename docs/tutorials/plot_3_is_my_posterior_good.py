@@ -34,7 +34,7 @@ regions = {"data": (place >= 0.25) & (place <= 0.5), "gap": place < 0.25, "outsi
 torch.manual_seed(0)
 net = nets.mlp([1, 20, 1], activation=nn.Tanh, first=[nets.Standardize.of(x)])
 model = pb.BayesianModel(net, prior=pb.NormalPrior(2.0), likelihood=pb.GaussianLikelihood(NOISE), num_data=len(x))
-fitted = pb.fit(model, (x, y), seed=0)
+fitted = pb.fit(model, (x, y), method="svi", seed=0)
 print(fitted.status)
 
 # %%

@@ -29,7 +29,7 @@ model = pb.BayesianModel(
 )
 
 
-posterior = pb.fit(model, train, seed=0)
+posterior = pb.fit(model, train, method="svi", seed=0)
 print(posterior.status)
 
 # %%

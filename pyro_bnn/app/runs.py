@@ -85,9 +85,7 @@ def fit(
             raise ValueError(f"{error}; choose --method svi.") from error
         variational = replace(config, method="svi", time_limit=0.0)
         model, posterior = _fit_svi(variational, data, folder, device=device, progress=progress)
-        posterior.status = replace(
-            posterior.status, message=f"variational inference, since {error}: {posterior.status.message}"
-        )
+        posterior.status = error.instead(posterior.status)
         return model, posterior
     folder.write_json(CONFIG, found.config.to_dict())
     folder.write_json(DATA, plain(data.facts))

@@ -3,7 +3,6 @@
 from ._budget import Budget as Budget
 from ._choose import Candidate as Candidate
 from ._choose import Chosen as Chosen
-from ._choose import UnsuitableError as UnsuitableError
 from ._choose import fit_best as fit_best
 from ._designs import ACTIVATIONS as ACTIVATIONS
 from ._designs import OF_CLASSES as OF_CLASSES
@@ -11,3 +10,4 @@ from ._designs import OF_NUMBERS as OF_NUMBERS
 from ._designs import Design as Design
 from ._designs import has_few_values as has_few_values
 from ._designs import open_designs as open_designs
+from ._unsuitable import UnsuitableError as UnsuitableError

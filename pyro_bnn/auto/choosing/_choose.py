@@ -17,6 +17,7 @@ from ...inference.posterior import Status
 from ...modelling.model import BayesianModel
 from ...results.prediction import predict
 from ._budget import FEWEST_STEPS, MOST_STEPS, NUM_CHAINS, NUM_SEARCH_CHAINS, SEARCH, Budget, Lengths
+from ._unsuitable import UnsuitableError, require_suitable
 
 STEPS_PER_DRAW = 10
 """Steps from one draw to the next, as in Sommer et al. (2025), https://arxiv.org/abs/2502.06335."""
@@ -30,15 +31,14 @@ HELD_OUT, MOST_HELD_OUT, MOST_COMPARED = 0.2, 2000, 4000
 MOST_DIVERGING = 0.01
 """Share of draws with a step that was not taken from which on the status is not ok; heuristic."""
 
+FEW_TIMED, MOST_TIMED = 8, 2048
+"""Draws of the shortest run that is timed, most of whose time goes into preparations, and of the longest; heuristic."""
+
 MORE_TIME = "With more time, `time_limit=`, each chain explores its mode further."
 
 Rows = tuple[Tensor, Tensor]
 Candidate = Callable[[int], BayesianModel]
 """Makes a model, always the same, for a number of rows."""
-
-
-class UnsuitableError(ValueError):
-    """Chains in C are no way to fit this model in this time; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def fit_best(
         seed: Seed of everything random.
 
     Raises:
-        UnsuitableError: If a model cannot be drawn in C, or the time is too short for chains.
+        UnsuitableError: If chains cannot fit a model, C cannot draw it, or the time is too short.
     """
     begin = time.perf_counter()
     num_rows = len(data[0])
@@ -161,6 +161,7 @@ def _new(x: Tensor, fitted: Tensor, held_out: Tensor) -> Tensor:
 
 
 def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progress: bool = False) -> MCMCPosterior:
+    require_suitable(model, data[0])
     with silent_fits():
         try:
             return fit_mcmc(
@@ -177,7 +178,7 @@ def _run(model: BayesianModel, data: Rows, lengths: Lengths, seed: int, *, progr
                 seed=seed,
             )
         except NotInCError as error:
-            raise UnsuitableError(str(error)) from error
+            raise UnsuitableError(error.reason) from error
 
 
 def _status(
@@ -198,12 +199,23 @@ def _status(
 
 
 def _slowness(make: Candidate, data: Rows, seed: int) -> float:
-    """CPU seconds of a gradient here, in units of its nominal time, by a short run on all threads of torch."""
+    """CPU seconds of a gradient here, in units of its nominal time: what more draws add to a run on all threads."""
     model = make(len(data[0]))
-    lengths = Lengths(torch.get_num_threads(), 1, STEPS_PER_DRAW, 20 * STEPS_PER_DRAW)
-    seconds = _run(model, data, lengths, seed).seconds
-    assert seconds is not None
-    return seconds / (2 * lengths.num_steps) / Budget(1.0).gradient(len(data[0]), _num_weights(model))
+
+    def seconds(num_draws: int) -> float:
+        lengths = Lengths(torch.get_num_threads(), 1, STEPS_PER_DRAW, num_draws * STEPS_PER_DRAW)
+        found = _run(model, data, lengths, seed).seconds
+        assert found is not None
+        return found
+
+    seconds(FEW_TIMED)  # compiles
+    before, many = seconds(FEW_TIMED), FEW_TIMED
+    added = 0.0
+    while added < before and many < MOST_TIMED:
+        many *= 4
+        added = max(seconds(many) - before, 0.1 * before)
+    num_gradients = 2 * STEPS_PER_DRAW * (many - FEW_TIMED)
+    return added / num_gradients / Budget(1.0).gradient(len(data[0]), _num_weights(model))
 
 
 def _num_weights(model: BayesianModel) -> int:

@@ -1,7 +1,7 @@
-"""The short path: fits with defaults that work without tuning."""
+"""The short path: the best fit that the time allows, with defaults that work without tuning."""
 
-from ._fit import REMEDY as REMEDY
 from ._fit import fit as fit
 from ._plateau import Plateau as Plateau
 from ._plateau import trend_of as trend_of
 from ._validation import EarlyStopping as EarlyStopping
+from ._variational import REMEDY as REMEDY

@@ -1,66 +1,39 @@
-"""A fit with defaults that work without tuning, and a status that reports them."""
+"""The best fit of a model that the time allows: chains of its modes where they can be, else variational inference."""
 
 import functools
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
-from pyro.infer import ELBO, TraceMeanField_ELBO
+from pyro.infer import ELBO
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint
-from ..._core.fit_arguments import checked_callbacks
+from ..._core.fit_arguments import check_fit, checked_callbacks
 from ..._core.inputs import Inputs
-from ..._core.scope import seeded
-from ...inference.estimators import Estimator, LocalReparameterization
-from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
+from ...inference.estimators import Estimator
+from ...inference.guides import GuidePosterior
 from ...inference.kl import KLWeight
-from ...inference.posterior import Status
-from ...inference.svi import (
-    Callback,
-    Data,
-    Execution,
-    OptimizerMaker,
-    ScheduledMaker,
-    count_batches,
-    fit_svi,
-    require_maker,
-)
+from ...inference.mcmc import MCMCPosterior
+from ...inference.svi import Callback, Data, Execution, OptimizerMaker, ScheduledMaker, whole_data
 from ...modelling.model import BayesianModel
-from ._plateau import NEGLIGIBLE, Plateau, window_of
-from ._suits import suits_local_reparameterization
-from ._validation import EarlyStopping
+from ..choosing import UnsuitableError, fit_best
+from ._variational import fit_variational
 
-LEARNING_RATE = 0.02
-"""Adam's first learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
+METHODS = ("auto", "svi", "mclmc")
 
-INITIAL_SCALE = 0.02
-"""First standard deviation of every weight: small beside the weights, so that the noise does not hide the signal."""
-
-LARGEST_BATCH = 1000
-"""Heuristic: more rows are split into equal batches of at most this many. Smaller batches would save no time, and add
-noise."""
-
-MOST_STEPS = 20_000
-"""Heuristic: default limit of epochs. Small problems reach a plateau within a quarter of this limit."""
-
-NUM_LOOKS = 20
-"""Heuristic: number of validation checks within a window of the plateau."""
-
-FEWEST_EPOCHS = 50
-"""Heuristic: lowest value of that limit; plateaus at three learning rates take 30 epochs."""
+CHAINS = "chains from trained modes, since C can draw this network in the time"
+"""What the status of chains begins with."""
 
 
+@overload
 def fit(
     model: BayesianModel,
     data: Data,
     *,
+    method: Literal["svi"],
     guide: nn.Module | None = None,
     optimizer: OptimizerMaker | ScheduledMaker | None = None,
     max_epochs: int | None = None,
@@ -75,18 +48,90 @@ def fit(
     checkpoint: str | Path | Checkpoint | None = None,
     resume: str | Path | None = None,
     seed: int | None = None,
-) -> GuidePosterior:
-    """Fit a model to data with defaults that work without tuning; ``posterior.status`` reports them.
+) -> GuidePosterior: ...
 
-    It is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. The fit ends at a plateau of
-    the objective, that is, when a straight line through its last epochs (about 400 steps) rises by less than its
-    standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3 and
-    0.1 of the first one, since smaller steps get closer to the optimum. With `validation` rows the fit also ends when
-    their log-density has not risen in ten checks in a row; the best posterior is kept.
+
+@overload
+def fit(
+    model: BayesianModel,
+    data: Data,
+    *,
+    method: Literal["mclmc"],
+    time_limit: float | None = None,
+    progress: bool = False,
+    seed: int | None = None,
+) -> MCMCPosterior: ...
+
+
+@overload
+def fit(
+    model: BayesianModel,
+    data: Data,
+    *,
+    method: Literal["auto", "svi", "mclmc"] = "auto",
+    time_limit: float | None = None,
+    guide: nn.Module | None = None,
+    optimizer: OptimizerMaker | ScheduledMaker | None = None,
+    max_epochs: int | None = None,
+    batch_size: int | None = None,
+    validation: tuple[Inputs, Tensor] | None = None,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float | KLWeight = 1.0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> GuidePosterior | MCMCPosterior: ...
+
+
+def fit(
+    model: BayesianModel,
+    data: Data,
+    *,
+    method: Literal["auto", "svi", "mclmc"] = "auto",
+    time_limit: float | None = None,
+    guide: nn.Module | None = None,
+    optimizer: OptimizerMaker | ScheduledMaker | None = None,
+    max_epochs: int | None = None,
+    batch_size: int | None = None,
+    validation: tuple[Inputs, Tensor] | None = None,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float | KLWeight = 1.0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> GuidePosterior | MCMCPosterior:
+    """Fit a model to data as well as the time allows, without tuning; ``posterior.status`` says what was done and why.
+
+    By itself it trains eight networks and explores the mode of each by a chain in C (:class:`~pyro_bnn.MCLMC`), in the
+    same way as ``BNNRegressor()``. Where that cannot be, it makes a variational fit, which is faster and has a guide
+    and a history, but is often further from the posterior. It cannot be if C cannot draw the network (a convolution),
+    if there is no C compiler or no time, or if the model is not on a CPU, learns parameters without a prior (such as
+    the noise of ``GaussianLikelihood()``), has several inputs, or computes differently in training (dropout). The fit
+    is also variational if the data are a loader, or if any argument from `guide` to `resume` is given, except
+    `progress`.
+
+    The variational fit is :func:`fit_svi` with a default optimizer, guide, batch size and stopping rule. It ends at a
+    plateau of the objective, that is, when a straight line through its last epochs (about 400 steps) rises by less than
+    its standard error, or by less than 0.1 nats. At the first two plateaus the learning rate is lowered instead, to 0.3
+    and 0.1 of the first one, since smaller steps get closer to the optimum. With `validation` rows the fit also ends
+    when their log-density has not risen in ten checks in a row; the best posterior is kept.
 
     Args:
         model: The model.
         data: Rows (x, y) or a loader; see :func:`fit_svi` for this and all arguments without a default described here.
+        method: ``"auto"`` chooses as described above, ``"svi"`` is the variational fit, and ``"mclmc"`` raises an error
+            where there can be no chains.
+        time_limit: Seconds that chains may take on torch's threads, besides compiling; the draws then depend on the
+            machine. None sets their length by the numbers of rows and weights: about half a minute on two cores for a
+            thousand rows, ten seconds for few and two and a half minutes for many. Wide networks took twice as long.
         guide: The guide, which is fitted in place; None means a :class:`MeanFieldGuide` centred on the network's own
             weights.
         optimizer: Function from parameters to a torch optimizer; None means Adam with a learning rate of 0.02. A pair
@@ -109,11 +154,11 @@ def fit(
         seed: Seed of the fit.
 
     Returns:
-        The fitted guide as a posterior. If the fit reached the limit of epochs first, its status is not ok and says
-        what to try.
+        The draws of the chains, or the fitted guide as a posterior. A status that is not ok says what to try: a
+        variational fit reached the limit of epochs first, or steps of the chains diverged.
 
     Raises:
-        ValueError: If the arguments do not fit each other.
+        ValueError: If the arguments do not fit each other, or there can be no chains for ``method="mclmc"``.
         NonFiniteError: If a loss or gradient is not finite.
 
     Example:
@@ -122,102 +167,73 @@ def fit(
         >>> y = 2 * x
         >>> likelihood = GaussianLikelihood(0.1)
         >>> model = BayesianModel(nn.Linear(1, 1), prior=NormalPrior(), likelihood=likelihood, num_data=20)
-        >>> posterior = fit(model, (x, y), seed=0)
+        >>> posterior = fit(model, (x, y), time_limit=4, seed=0)
+        >>> str(posterior.status)[:26]
+        'chains from trained modes,'
+        >>> posterior = fit(model, (x, y), method="svi", seed=0)
         >>> str(posterior.status)[:32]
         'converged: the ELBO rose by less'
     """
     _checks.kind("model", model, BayesianModel, "a BayesianModel, which has a network, a prior and a likelihood")
+    if not isinstance(method, str) or method not in METHODS:
+        raise ValueError(f"`method` must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
     callbacks = checked_callbacks(callbacks)
-    if guide is None:
-        with seeded(seed, model.device):
-            guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
-    if elbo is None and isinstance(guide, MeanFieldGuide):
-        elbo = TraceMeanField_ELBO()
-    if estimator is None and elbo is not None and suits_local_reparameterization(model, guide, data):
-        estimator = LocalReparameterization()
-    size = _batch_size(model, data, batch_size)
-    num_batches = count_batches(data, size, num_data=model.num_data, execution=execution) or 1
-    if max_epochs is None:
-        max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
-    _checks.at_least("max_epochs", max_epochs, 1)
-    maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
-    require_maker(maker)
-    plateau = Plateau()
-    made: list[str] = []
-    every = max(window_of(num_batches) // NUM_LOOKS, 1)
-    stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
-
-    def make(parameters: list[nn.Parameter]) -> Any:
-        """The optimizer, with a learning rate that follows the plateau unless it has a schedule of its own."""
-        result = maker(parameters)
-        if isinstance(result, Optimizer):
-            result = result, LambdaLR(result, lambda _: plateau.factor)
-        elif isinstance(result, tuple):
-            plateau.decays = (1.0,)
-        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # otherwise the fit reports what is wrong
-            made.append(f"{type(result[0]).__name__} lr {result[0].param_groups[0]['lr']:g}")
-        return result
-
-    fitted = fit_svi(
-        model,
-        guide,
-        data,
-        optimizer=make,
-        num_epochs=max_epochs,
-        batch_size=size,
-        elbo=elbo,
-        estimator=estimator,
-        kl_weight=kl_weight,
-        callbacks=[plateau, *([] if stopping is None else [stopping]), *callbacks],
-        progress=progress,
-        execution=execution,
-        checkpoint=checkpoint,
-        resume=resume,
-        seed=seed,
-    )
-    if stopping is not None:
-        stopping.restore_best()
-    batches = "all rows at once" if isinstance(data, tuple) else "a loader"
-    said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
-    said += [] if estimator is None else [type(estimator).__name__]
-    return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping), fitted.history)
+    check_fit(progress=progress, checkpoint=checkpoint, resume=resume, seed=seed)
+    options = {
+        "guide": guide,
+        "optimizer": optimizer,
+        "max_epochs": max_epochs,
+        "batch_size": batch_size,
+        "validation": validation,
+        "elbo": elbo,
+        "estimator": estimator,
+        "callbacks": callbacks or None,
+        "execution": execution,
+        "checkpoint": checkpoint,
+        "resume": resume,
+    }
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(kl_weight, int | float) or kl_weight != 1:
+        given["kl_weight"] = kl_weight
+    _check_method(method, time_limit, [*given])
+    variational = functools.partial(fit_variational, model, data, **given, progress=progress, seed=seed)
+    if method == "svi" or given:
+        return variational()
+    try:
+        return _chains(model, data, time_limit, progress, seed)
+    except UnsuitableError as error:
+        if method == "mclmc":
+            raise UnsuitableError(f'method="mclmc" cannot fit this model, since {error}; use method="svi".') from error
+        reason = error
+    fitted = variational()
+    fitted.status = reason.instead(fitted.status)
+    return fitted
 
 
-def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
-    """The requested size, or one that makes few equal batches; None for all rows together or a loader."""
-    if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
-        return batch_size
-    return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
-
-
-REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily."
-"""Remedy for a fit without a plateau, in terms of :func:`fit`'s arguments."""
-
-
-def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
-    """The status of the fit, including the defaults in words and any problem that :func:`fit_svi` found."""
-    before, num_epochs = fitted.status, len(fitted.history.epochs)
-    if not before:
-        return replace(before, message=f"{before.message} ({said})")
-    said += before.detail
-    trend = plateau.trend
-    if stopping is not None and stopping.is_ended:
-        return Status(
-            True,
-            f"stopped early: the log-density of the validation rows was best after {stopping.best_epoch} epochs, whose "
-            f"posterior was kept; {said}.",
+def _check_method(method: str, time_limit: float | None, given: Sequence[str]) -> None:
+    """Raise if arguments of variational inference, whose names are given, meet those of chains."""
+    if method == "mclmc" and given:
+        raise ValueError(
+            f'`{given[0]}` is for variational inference, got method="mclmc"; leave it out, or use method="svi".'
         )
-    if plateau.is_converged and trend is not None:
-        rise = "its noise" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
-        last = f"the last {trend.num_epochs} epochs"
-        return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
-    if trend is None:
-        reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
-    elif trend.is_flat:
-        reason = f"stopped after {num_epochs} epochs, before the learning rate was lowered to its last value"
-    else:
-        reason = (
-            f"stopped after {num_epochs} epochs while the ELBO still rose: by {trend.rise:.3g} nats over "
-            f"{trend.num_epochs} epochs, with a standard error of {trend.noise:.2g}"
-        )
-    return Status(False, f"not converged: {reason}; {said}.", remedy=REMEDY)
+    if time_limit is None:
+        return
+    _checks.positive("time_limit", time_limit)
+    if method == "svi" or given:
+        got = f"`{given[0]}`, which makes the fit variational" if given else 'method="svi"'
+        raise ValueError(f"`time_limit` is for chains, got {got}; leave it out, and limit `max_epochs` instead.")
+
+
+def _chains(
+    model: BayesianModel, data: Data, time_limit: float | None, progress: bool, seed: int | None
+) -> MCMCPosterior:
+    rows = whole_data(model, data)
+    if rows is None:
+        raise UnsuitableError("the data are a loader")
+    x, y = rows
+    if not isinstance(x, Tensor):
+        raise UnsuitableError("the network has several inputs")
+    if seed is None:
+        seed = int(torch.randint(2**62, ()))
+    best = fit_best({CHAINS: lambda _: model}, (x, y), seconds=time_limit, progress=progress, seed=seed)
+    return best.posterior

@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 
 from ..._core import checks as _checks
-from ._kernel import DIVERGENCE, NOT_ASKED, Compile, Draws, Kernel, Sampler, ValueAndGrad, in_torch, leapfrog, refusal
+from ._kernel import (
+    DIVERGENCE,
+    NOT_ASKED,
+    Compile,
+    Draws,
+    Kernel,
+    NotInCError,
+    Sampler,
+    ValueAndGrad,
+    in_torch,
+    leapfrog,
+)
 from ._replayed import replayed_or_eager
 
 NOT_IN_C = "only NUTS and MCLMC are written in C"
@@ -36,7 +47,7 @@ class HMC(Sampler):
     def kernel(self, value_and_grad: ValueAndGrad, z: Tensor, *, compile: Compile = False) -> "HMCKernel":
         """The sampler on one potential, which is recorded and replayed if it can be; there is none in C."""
         if compile is True:
-            raise refusal(NOT_IN_C)
+            raise NotInCError(NOT_IN_C)
         return HMCKernel(value_and_grad, z, max_steps=self.max_steps, not_in_c=NOT_IN_C if compile else NOT_ASKED)
 
 

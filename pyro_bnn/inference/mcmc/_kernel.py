@@ -151,12 +151,18 @@ def in_torch(not_in_c: str, not_replayed: str) -> str:
 
 
 class NotInCError(ValueError):
-    """``compile=True`` is asked for where draws cannot be computed in C; the message says why."""
+    """``compile=True`` is asked for where draws cannot be computed in C.
 
+    Args:
+        reason: Why not, in words that end a sentence.
+    """
 
-def refusal(not_in_c: str) -> NotInCError:
-    """What ``compile=True`` raises where draws cannot be computed in C."""
-    return NotInCError(f'`compile=True` draws in C, but {not_in_c}; use `compile="auto"` or `compile=False`.')
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f'`compile=True` draws in C, but {self.reason}; use `compile="auto"` or `compile=False`.'
 
 
 def leapfrog(

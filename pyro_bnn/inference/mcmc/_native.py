@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..._core.scope import ProcessLock
 from ._emit import Emitted, emitted
-from ._kernel import DIVERGENCE, NOT_ASKED, Compile, ValueAndGrad, refusal
+from ._kernel import DIVERGENCE, NOT_ASKED, Compile, NotInCError, ValueAndGrad
 from ._operations import OPERATIONS
 from ._traced import UnsupportedError, traced
 
@@ -167,7 +167,7 @@ def native_or_reason(
         return native(value_and_grad, z[:1], max_tree_depth), ""
     except UnsupportedError as error:
         if compile is True:
-            raise refusal(str(error)) from error
+            raise NotInCError(str(error)) from error
         return None, str(error)
 
 

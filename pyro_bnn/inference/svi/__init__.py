@@ -2,6 +2,7 @@
 
 from ._batches import Data as Data
 from ._batches import count_batches as count_batches
+from ._batches import whole_data as whole_data
 from ._execution import Execution as Execution
 from ._fit import PosteriorWarning as PosteriorWarning
 from ._fit import fit_svi as fit_svi

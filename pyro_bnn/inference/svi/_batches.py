@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from ..._core import checks as _checks
-from ..._core.inputs import leaves, num_rows, take
+from ..._core.inputs import Inputs, leaves, named_leaves, num_rows, take
 from ..._core.processes import Processes
+from ...modelling.model import BayesianModel
 from ._arguments import Arguments
 from ._arguments import Batch as Batch
 from ._execution import Execution
@@ -141,6 +142,33 @@ class Batches:
 
     def _generators(self) -> list[torch.Generator]:
         return [self._generator, *(self._loader.generators() if self._loader is not None else [])]
+
+
+def whole_data(model: BayesianModel, data: Data) -> tuple[Inputs, Tensor] | None:
+    """All rows (x, y) of a model's data, as tensors on its device; None if the data are a loader.
+
+    Raises:
+        ValueError: If the data are neither, or not those of the model.
+    """
+    _require_kind(data)
+    if not _is_whole(data):
+        return None
+    like = torch.empty((), device=model.device, dtype=model.dtype)
+    x, y = Arguments(model.device, like, paired=True).of_data(tuple(data))
+    require_all_rows(model, x)
+    return x, y
+
+
+def require_all_rows(model: BayesianModel, x: Inputs) -> None:
+    """Raise a `ValueError` unless x has as many rows as the model's data set, all of them finite."""
+    rows = num_rows(x)
+    if rows != model.num_data:
+        raise ValueError(
+            f"the model's `num_data` is {model.num_data} but the data has {rows} rows, and the KL would get the "
+            f"wrong weight; build the model with `num_data={rows}`."
+        )
+    for name, leaf in named_leaves("x", x):
+        _checks.finite(name, leaf)
 
 
 def count_batches(data: Data, batch_size: int | None, *, num_data: int, execution: Execution | None) -> int | None:

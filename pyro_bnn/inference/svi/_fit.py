@@ -14,7 +14,6 @@ from tqdm import tqdm
 from ..._core import checks as _checks
 from ..._core.checkpointing import Checkpoint, keeping
 from ..._core.fit_arguments import check_fit, checked_callbacks
-from ..._core.inputs import named_leaves
 from ..._core.processes import Processes
 from ..._core.scope import Stream, warn_of_fit
 from ...modelling.model import BayesianModel
@@ -23,7 +22,7 @@ from ..guides import GuidePosterior, has_marginals, problems_of
 from ..history import EpochRecord, History
 from ..kl import KLWeight, as_function
 from ..posterior import Status
-from ._batches import Batches, Data
+from ._batches import Batches, Data, require_all_rows
 from ._checkpoint import KIND, fingerprint_of, restore_from
 from ._direct import DirectStep
 from ._execution import Execution
@@ -220,14 +219,7 @@ def _batches(
     options: dict[str, Any] = {"paired": True, "num_data": model.num_data, "processes": processes}
     batches = Batches(data, batch_size, model.device, generator, like, **options)
     if batches.tensors is not None:
-        x, rows = batches.tensors[0], batches.num_rows
-        if rows != model.num_data:
-            raise ValueError(
-                f"the model's `num_data` is {model.num_data} but the data has {rows} rows, and the KL would get the "
-                f"wrong weight; build the model with `num_data={rows}`."
-            )
-        for name, leaf in named_leaves("x", x):
-            _checks.finite(name, leaf)
+        require_all_rows(model, batches.tensors[0])
     return batches
 
 

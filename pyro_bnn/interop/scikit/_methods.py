@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..._core.scope import silent_fits
 from ...auto.choosing import Design, UnsuitableError, fit_best
 from ...auto.fitting import fit
 from ...inference.gauss_newton import fit_gauss_newton
-from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit, auto_delta
+from ...inference.guides import MeanFieldGuide, NetworkInit, auto_delta
 from ...inference.mcmc import MCLMC, Descent, fit_mcmc, fit_nuts
 from ...inference.posterior import EnsemblePosterior, Posterior
 from ...modelling.likelihoods import MixtureDensityLikelihood
@@ -107,8 +107,7 @@ def auto(task: Task) -> Fitted:
         )
     except UnsuitableError as error:
         fitted = svi(task)
-        status = fitted.posterior.status
-        fitted.posterior.status = replace(status, message=f"variational inference, since {error}: {status.message}")
+        fitted.posterior.status = error.instead(fitted.posterior.status)
         return fitted
     return Fitted(best.model, best.posterior, best.posterior.num_stored // best.posterior.num_chains)
 
@@ -195,9 +194,10 @@ def mclmc(task: Task) -> Fitted:
 def _fitted(task: Task, model: BayesianModel, guide: nn.Module, seed: int, *, kl_weight: float = 1.0) -> Fitted:
     settings = task.settings
     learning_rate = _checks.positive("learning_rate", settings.learning_rate)
-    posterior: GuidePosterior = fit(
+    posterior = fit(
         model,
         task.data,
+        method="svi",
         guide=guide,
         optimizer=functools.partial(torch.optim.Adam, lr=learning_rate),
         max_epochs=settings.max_iter,

@@ -1,0 +1,171 @@
+"""Variational inference with defaults that work without tuning, and a status that reports them."""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from ..._core import checks as _checks
+from ..._core.checkpointing import Checkpoint
+from ..._core.inputs import Inputs
+from ..._core.scope import seeded
+from ...inference.estimators import Estimator, LocalReparameterization
+from ...inference.guides import GuidePosterior, MeanFieldGuide, NetworkInit
+from ...inference.kl import KLWeight
+from ...inference.posterior import Status
+from ...inference.svi import (
+    Callback,
+    Data,
+    Execution,
+    OptimizerMaker,
+    ScheduledMaker,
+    count_batches,
+    fit_svi,
+    require_maker,
+)
+from ...modelling.model import BayesianModel
+from ._plateau import NEGLIGIBLE, Plateau, window_of
+from ._suits import suits_local_reparameterization
+from ._validation import EarlyStopping
+
+LEARNING_RATE = 0.02
+"""Adam's first learning rate; heuristic. Each step moves a weight by about this much, and weights are of order 1."""
+
+INITIAL_SCALE = 0.02
+"""First standard deviation of every weight: small beside the weights, so that the noise does not hide the signal."""
+
+LARGEST_BATCH = 1000
+"""Heuristic: more rows are split into equal batches of at most this many. Smaller batches would save no time, and add
+noise."""
+
+MOST_STEPS = 20_000
+"""Heuristic: default limit of epochs. Small problems reach a plateau within a quarter of this limit."""
+
+NUM_LOOKS = 20
+"""Heuristic: number of validation checks within a window of the plateau."""
+
+FEWEST_EPOCHS = 50
+"""Heuristic: lowest value of that limit; plateaus at three learning rates take 30 epochs."""
+
+
+def fit_variational(
+    model: BayesianModel,
+    data: Data,
+    *,
+    guide: nn.Module | None = None,
+    optimizer: OptimizerMaker | ScheduledMaker | None = None,
+    max_epochs: int | None = None,
+    batch_size: int | None = None,
+    validation: tuple[Inputs, Tensor] | None = None,
+    elbo: ELBO | None = None,
+    estimator: Estimator | None = None,
+    kl_weight: float | KLWeight = 1.0,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+    execution: Execution | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+    resume: str | Path | None = None,
+    seed: int | None = None,
+) -> GuidePosterior:
+    """The variational way of :func:`~pyro_bnn.fit`, which describes the arguments."""
+    if guide is None:
+        with seeded(seed, model.device):
+            guide = MeanFieldGuide(model, init=NetworkInit(INITIAL_SCALE))
+    if elbo is None and isinstance(guide, MeanFieldGuide):
+        elbo = TraceMeanField_ELBO()
+    if estimator is None and elbo is not None and suits_local_reparameterization(model, guide, data):
+        estimator = LocalReparameterization()
+    size = _batch_size(model, data, batch_size)
+    num_batches = count_batches(data, size, num_data=model.num_data, execution=execution) or 1
+    if max_epochs is None:
+        max_epochs = max(math.ceil(MOST_STEPS / num_batches), FEWEST_EPOCHS)
+    _checks.at_least("max_epochs", max_epochs, 1)
+    maker = functools.partial(torch.optim.Adam, lr=LEARNING_RATE) if optimizer is None else optimizer
+    require_maker(maker)
+    plateau = Plateau()
+    made: list[str] = []
+    every = max(window_of(num_batches) // NUM_LOOKS, 1)
+    stopping = None if validation is None else EarlyStopping(model, guide, validation, every=every)
+
+    def make(parameters: list[nn.Parameter]) -> Any:
+        """The optimizer, with a learning rate that follows the plateau unless it has a schedule of its own."""
+        result = maker(parameters)
+        if isinstance(result, Optimizer):
+            result = result, LambdaLR(result, lambda _: plateau.factor)
+        elif isinstance(result, tuple):
+            plateau.decays = (1.0,)
+        if isinstance(result, tuple) and isinstance(result[0], Optimizer):  # otherwise the fit reports what is wrong
+            made.append(f"{type(result[0]).__name__} lr {result[0].param_groups[0]['lr']:g}")
+        return result
+
+    fitted = fit_svi(
+        model,
+        guide,
+        data,
+        optimizer=make,
+        num_epochs=max_epochs,
+        batch_size=size,
+        elbo=elbo,
+        estimator=estimator,
+        kl_weight=kl_weight,
+        callbacks=[plateau, *([] if stopping is None else [stopping]), *callbacks],
+        progress=progress,
+        execution=execution,
+        checkpoint=checkpoint,
+        resume=resume,
+        seed=seed,
+    )
+    if stopping is not None:
+        stopping.restore_best()
+    batches = "all rows at once" if isinstance(data, tuple) else "a loader"
+    said = [f"{len(fitted.history.epochs)} epochs", batches if size is None else f"batches of {size}", *made]
+    said += [] if estimator is None else [type(estimator).__name__]
+    return GuidePosterior(fitted.guide, _status(fitted, ", ".join(said), plateau, stopping), fitted.history)
+
+
+def _batch_size(model: BayesianModel, data: Data, batch_size: int | None) -> int | None:
+    """The requested size, or one that makes few equal batches; None for all rows together or a loader."""
+    if batch_size is not None or not isinstance(data, tuple) or model.num_data <= LARGEST_BATCH:
+        return batch_size
+    return math.ceil(model.num_data / math.ceil(model.num_data / LARGEST_BATCH))
+
+
+REMEDY = "Raise `max_epochs`, or the learning rate by `optimizer` if the ELBO rises steadily."
+"""Remedy for a fit without a plateau, in terms of :func:`fit`'s arguments."""
+
+
+def _status(fitted: GuidePosterior, said: str, plateau: Plateau, stopping: EarlyStopping | None) -> Status:
+    """The status of the fit, including the defaults in words and any problem that :func:`fit_svi` found."""
+    before, num_epochs = fitted.status, len(fitted.history.epochs)
+    if not before:
+        return replace(before, message=f"{before.message} ({said})")
+    said += before.detail
+    trend = plateau.trend
+    if stopping is not None and stopping.is_ended:
+        return Status(
+            True,
+            f"stopped early: the log-density of the validation rows was best after {stopping.best_epoch} epochs, whose "
+            f"posterior was kept; {said}.",
+        )
+    if plateau.is_converged and trend is not None:
+        rise = "its noise" if trend.rise <= trend.noise else f"{NEGLIGIBLE:g} nats"
+        last = f"the last {trend.num_epochs} epochs"
+        return Status(True, f"converged: the ELBO rose by less than {rise} over {last}; {said}.")
+    if trend is None:
+        reason = f"stopped after {num_epochs} epochs, too few to see a plateau"
+    elif trend.is_flat:
+        reason = f"stopped after {num_epochs} epochs, before the learning rate was lowered to its last value"
+    else:
+        reason = (
+            f"stopped after {num_epochs} epochs while the ELBO still rose: by {trend.rise:.3g} nats over "
+            f"{trend.num_epochs} epochs, with a standard error of {trend.noise:.2g}"
+        )
+    return Status(False, f"not converged: {reason}; {said}.", remedy=REMEDY)

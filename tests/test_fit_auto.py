@@ -1,0 +1,282 @@
+"""`fit` by itself: chains from trained modes where they can be, else a variational fit that says why."""
+
+import functools
+import random
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import pyro_bnn as pb
+from pyro_bnn.auto import choosing
+from pyro_bnn.auto.choosing import UnsuitableError, fit_best
+from pyro_bnn.auto.fitting import _fit
+
+from .tolerances import assert_identical
+
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)
+CHAINS = "chains from trained modes, since C can draw this network in the time; MCLMC: 8 chains"
+
+
+def wave(num_data=40):
+    x = torch.rand(num_data, 1) * 4 - 2
+    return x, torch.sin(2 * x) + 0.1 * torch.randn(num_data, 1)
+
+
+def curve(*layers, num_data=40, likelihood=None, **options):
+    layers = layers or (nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1))
+    net = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+    likelihood = likelihood or pb.GaussianLikelihood(0.1)
+    return pb.BayesianModel(net.double(), prior=pb.NormalPrior(), likelihood=likelihood, num_data=num_data, **options)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Chains of 20 draws after as many of warm-up."""
+    monkeypatch.setattr(_fit, "fit_best", functools.partial(fit_best, max_draws=20))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Variational fits of three epochs."""
+    short = functools.partial(_fit.fit_variational, max_epochs=3)
+    monkeypatch.setattr(_fit, "fit_variational", short)
+
+
+@pytest.mark.parametrize("method", ["auto", "mclmc"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_small_network_gets_chains_and_says_so(method, dtype, quick):
+    x, y = (part.to(dtype) for part in wave())
+    model = curve().to(dtype)
+    posterior = pb.fit(model, (x, y), method=method, seed=0)
+    assert isinstance(posterior, pb.MCMCPosterior)
+    assert posterior.path == "C"
+    assert str(posterior.status).startswith(CHAINS)
+    assert "400 steps of each chain in C" in str(posterior.status)
+    prediction = pb.predict(model, posterior, x, y=y, seed=0)
+    assert prediction.mean.dtype == dtype
+    assert prediction.mean.sub(y).abs().mean() < 0.2
+
+
+def test_arrays_and_lists_get_chains_too(quick):
+    x, y = wave()
+    tensors, arrays = (pb.fit(curve(), data, seed=0) for data in ((x, y), [x.numpy(), y.numpy()]))
+    assert type(tensors) is type(arrays) is pb.MCMCPosterior
+
+
+def test_a_seed_repeats_chains_and_another_does_not(quick):
+    model, data = curve(), wave()
+    first, again, other = (pb.fit(model, data, seed=seed).sample(160)["net.0.weight"] for seed in (0, 0, 1))
+    assert_identical(first, again)
+    assert (first != other).any()
+
+
+def test_without_a_seed_two_fits_differ(quick):
+    model, data = curve(), wave()
+    first, other = (pb.fit(model, data).sample(160)["net.0.weight"] for _ in range(2))
+    assert (first != other).any()
+
+
+def test_nothing_global_and_nothing_of_the_model_changes(quick):
+    model, data = curve(), wave()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    pb.fit(model, data, seed=3)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]  # noqa: NPY002
+    assert not pyro.get_param_store().keys()
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_chains_predict_at_least_as_well_as_a_variational_fit(quick):
+    x, y = wave(240)
+    model, data = curve(), (x[:40], y[:40])
+    scores = {
+        method: pb.predict(model, posterior, x[40:], y=y[40:], num_samples=160, seed=0).log_density.mean()
+        for method, posterior in [
+            ("auto", pb.fit(model, data, seed=0)),
+            ("svi", pb.fit(model, data, method="svi", max_epochs=2000, seed=0)),
+        ]
+    }
+    assert scores["auto"] >= scores["svi"]
+
+
+# --- why not --------------------------------------------------------------------------------------------------------
+
+
+WITHOUT_CHAINS = {
+    # name -> layers, options, and the reason
+    "convolution": (
+        [nn.Unflatten(1, (1, 1)), nn.Conv1d(1, 1, 1), nn.Flatten()],
+        {},
+        "an operation that is not",
+    ),
+    "dropout": ([nn.Linear(1, 4), nn.Dropout(0.5), nn.Linear(4, 1)], {}, "the network is random for given weights"),
+    "dropout in draws": ([nn.Linear(1, 4), pb.nets.MCDropout(0.5), nn.Linear(4, 1)], {}, "the network is random"),
+    "batch normalisation": (
+        [nn.Linear(1, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1)],
+        {},
+        "or differs in training, as with dropout or batch normalisation",
+    ),
+    "learned noise": ([], {"likelihood": pb.GaussianLikelihood()}, r"parameters that have no prior \(likelihood.rho\)"),
+    "learned body": ([], {"where": "net.2.*"}, r"parameters that have no prior \(net.0.weight, net.0.bias\)"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_CHAINS)
+def test_a_model_that_is_not_for_chains_gets_a_variational_fit(name, quick, short):
+    layers, options, reason = WITHOUT_CHAINS[name]
+    model, data = curve(*layers, **options), wave()
+    posterior = pb.fit(model, data, seed=0)
+    assert isinstance(posterior, pb.GuidePosterior)
+    assert str(posterior.status).startswith("variational inference, since the ")
+    assert ": not converged: stopped after 3 epochs" in str(posterior.status)
+    with pytest.raises(UnsuitableError, match=rf'^method="mclmc" cannot fit this model, since .*{reason}'):
+        pb.fit(model, data, method="mclmc", seed=0)
+
+
+def test_dropout_that_is_off_is_no_obstacle(quick):
+    model = curve(nn.Linear(1, 4), nn.Dropout(0.5), nn.Linear(4, 1)).eval()
+    assert isinstance(pb.fit(model, wave(), seed=0), pb.MCMCPosterior)
+
+
+def test_without_a_compiler_the_status_says_so(monkeypatch, short):
+    monkeypatch.setenv("CC", "/bin/false")
+    model = curve(nn.Linear(1, 7), nn.Tanh(), nn.Linear(7, 1))  # of no other test, whose C would be kept
+    status = str(pb.fit(model, wave(), seed=0).status)
+    assert status.startswith("variational inference, since the C compiler failed")
+    assert "compile=" not in status
+
+
+def test_too_many_rows_for_chains_are_told(monkeypatch, short):
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 10**9)
+    said = "40 rows and 19 weights leave time for 20000 steps of each chain only"
+    assert str(pb.fit(curve(), wave(), seed=0).status).startswith(f"variational inference, since {said}")
+    with pytest.raises(ValueError, match=said):
+        pb.fit(curve(), wave(), method="mclmc", seed=0)
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_loader_gets_a_variational_fit(is_list, short):
+    x, y = wave()
+    loader = [(x, y)] if is_list else DataLoader(TensorDataset(x, y), batch_size=20)
+    posterior = pb.fit(curve(), loader, seed=0)
+    assert str(posterior.status).startswith("variational inference, since the data are a loader: ")
+    with pytest.raises(UnsuitableError, match="the data are a loader"):
+        pb.fit(curve(), loader, method="mclmc")
+
+
+def test_several_inputs_get_a_variational_fit(short):
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, first, second):
+            return self.layer(first + second)
+
+    x, y = wave()
+    posterior = pb.fit(curve(Sum()), ((x, x), y), seed=0)
+    assert str(posterior.status).startswith("variational inference, since the network has several inputs: ")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"guide": lambda model: pb.MeanFieldGuide(model)},
+        {"optimizer": ADAM},
+        {"max_epochs": 2},
+        {"batch_size": 10},
+        {"validation": wave(10)},
+        {"elbo": pyro.infer.Trace_ELBO()},
+        {"estimator": pb.LocalReparameterization()},
+        {"kl_weight": 0.5},
+        {"kl_weight": pb.kl.linear_warmup(2)},
+        {"callbacks": [lambda history: None]},
+        {"execution": pb.Execution()},
+        {"checkpoint": "fit.pt"},
+        {"resume": "fit.pt"},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_an_argument_of_a_variational_fit_asks_for_one(option, monkeypatch):
+    calls, model, data = [], curve(), wave()
+    monkeypatch.setattr(_fit, "fit_variational", lambda *args, **options: calls.append(options))
+    monkeypatch.setattr(_fit, "fit_best", None)  # no chains
+    ((name, value),) = option.items()
+    value = value(model) if name == "guide" else value
+    pb.fit(model, data, **{name: value})
+    pb.fit(model, data, method="svi", **{name: value})
+    assert [call[name] is value or call[name] == value for call in calls] == [True, True]
+    with pytest.raises(ValueError, match=rf'^`{name}` is for variational inference, got method="mclmc"; leave it out'):
+        pb.fit(model, data, method="mclmc", **{name: value})
+    with pytest.raises(ValueError, match=rf"^`time_limit` is for chains, got `{name}`, which makes"):
+        pb.fit(model, data, time_limit=3, **{name: value})
+
+
+def test_arguments_that_say_nothing_do_not(quick):
+    posterior = pb.fit(curve(), wave(), guide=None, kl_weight=1, callbacks=[], progress=False, seed=0)
+    assert isinstance(posterior, pb.MCMCPosterior)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "best"}, r"`method` must be one of 'auto', 'svi', 'mclmc', got 'best'\."),
+        ({"method": None}, "`method` must be one of 'auto', 'svi', 'mclmc', got None"),
+        ({"method": "svi", "time_limit": 3}, '`time_limit` is for chains, got method="svi"; leave it out'),
+        ({"time_limit": 0}, "`time_limit` must be a finite number above 0"),
+        ({"time_limit": "long"}, "`time_limit` must be a finite number above 0"),
+        ({"seed": -1}, "`seed` must be a whole number"),
+        ({"progress": 1}, "`progress` must be True or False"),
+    ],
+)
+def test_wrong_arguments_are_told(options, message):
+    with pytest.raises(ValueError, match=message):
+        pb.fit(curve(), wave(), **options)
+
+
+@pytest.mark.parametrize("method", ["auto", "svi", "mclmc"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (wave(30), r"the model's `num_data` is 40 but the data has 30 rows, .* build the model with `num_data=30`"),
+        ((wave(40)[0], wave(30)[1]), "`x` and `y` must have the same number of rows"),
+        ((wave()[0] * torch.nan, wave()[1]), "`x` must be finite"),
+        (wave()[:1], r"`data` must be a pair \(x, y\), got 1 part"),
+        (wave()[0], "`data` must be a DataLoader or a tuple of tensors, got Tensor"),
+    ],
+)
+def test_wrong_data_are_told_alike(data, message, method):
+    with pytest.raises(ValueError, match=message) as caught:
+        pb.fit(curve(), data, method=method)
+    assert not isinstance(caught.value, UnsuitableError)
+
+
+def test_other_faults_of_chains_are_raised(monkeypatch):
+    def fit_mcmc(*args, **kwargs):
+        raise ValueError("no start with a finite density was found")
+
+    monkeypatch.setattr(choosing._choose, "fit_mcmc", fit_mcmc)
+    with pytest.raises(ValueError, match=r"^no start with a finite density was found$"):
+        pb.fit(curve(), wave(), seed=0)
+
+
+def test_a_time_limit_sets_the_length(monkeypatch):
+    """On a machine of nominal speed; the measured speed depends on the other work of the machine."""
+    monkeypatch.setattr(choosing._choose, "FEWEST_STEPS", 1)
+    monkeypatch.setattr(choosing._choose, "_slowness", lambda *_: 1.0)
+    model, data = curve(), wave()
+    lengths = [pb.fit(model, data, time_limit=seconds, seed=0).num_stored for seconds in (0.01, 0.02)]
+    assert lengths[1] == pytest.approx(2 * lengths[0], rel=0.1)
+
+
+def test_the_speed_that_is_measured_is_that_of_draws():
+    """What comes before the first draw takes a thousand times as long as a draw of a small network."""
+    slowness = choosing._choose._slowness(lambda _: curve(), wave(), 0)
+    nominal = choosing.Budget(1.0).gradient(40, 19)
+    assert 0 < slowness * nominal < 1e-3
