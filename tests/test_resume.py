@@ -156,6 +156,7 @@ def assert_identical_to(first, second):
         assert torch.equal(value, second[0][name]), name
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # by torch 2.4's own SequentialLR
 @pytest.mark.parametrize("name", CASES)
 def test_a_fit_goes_on_to_the_bit(name, tmp_path, monkeypatch):
     case = CASES[name]

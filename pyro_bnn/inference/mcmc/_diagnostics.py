@@ -178,7 +178,8 @@ def convergence(values: Tensor) -> Convergence:
     if num_draws < (FEWEST_DRAWS if num_chains > 1 else 2 * FEWEST_DRAWS):
         unknown = torch.full((num_quantities,), float("nan"), dtype=torch.float64)
         return Convergence(unknown, unknown, unknown, is_known=False)
-    return Convergence(r_hats(values), *(_by_quantity("ess", values, method=method) for method in ("bulk", "tail")))
+    bulk, tail = (_by_quantity("ess", values, method=method) for method in ("bulk", "tail"))
+    return Convergence(r_hats(values), bulk, tail)
 
 
 def r_hats(values: Tensor) -> Tensor:
