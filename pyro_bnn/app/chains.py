@@ -59,6 +59,7 @@ def fit_chains(config: RunConfig, data: Dataset, *, given: Collection[str] = PAR
         {name: functools.partial(build_model, choice, data) for name, choice in configs.items()},
         (data.x_train, data.y_train),
         seconds=config.time_limit or None,
+        saves_search=True,  # so the settings that are written repeat the fit
         progress=progress,
         seed=config.seed,
     )

@@ -65,6 +65,7 @@ def fit_best(
     seconds: float | None = None,
     num_chains: int = NUM_CHAINS,
     max_draws: int | None = None,
+    saves_search: bool = False,
     progress: bool = False,
     seed: int,
 ) -> Chosen:
@@ -77,6 +78,8 @@ def fit_best(
             machine. None sets them by the numbers of rows and weights, and repeats on every machine with a compiler.
         num_chains: Number of chains.
         max_draws: Limit of the draws of each chain, and of those of its warm-up.
+        saves_search: Whether the time of a comparison is left unused where there is one model only. Its fit is then
+            the same as after a comparison that has chosen it, unless `seconds` are given.
         progress: Whether to show a progress bar.
         seed: Seed of everything random.
 
@@ -92,7 +95,7 @@ def fit_best(
         slowness = _slowness(next(iter(candidates.values())), data, seed)
         budget = replace(budget, seconds=threads * seconds, slowness=slowness)
     is_open = len(candidates) > 1 and num_rows >= NUM_FOLDS
-    share = 1 - SEARCH if is_open or seconds is None else 1.0  # the one that was chosen is fitted as if it were alone
+    share = 1 - SEARCH if is_open or saves_search else 1.0
     models = {name: make(num_rows) for name, make in candidates.items()}
     sizes = {name: _num_weights(model) for name, model in models.items()}
     lengths = {name: budget.lengths(share, num_rows, size, num_chains) for name, size in sizes.items()}
