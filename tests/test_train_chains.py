@@ -114,7 +114,8 @@ def test_the_report_has_a_section_on_chains_in_place_of_those_on_training_and_we
     assert ">Chains</h2>" in page
     assert ">Training</h2>" not in page
     assert ">Weights</h2>" not in page
-    assert "8 chains explored their modes." in out
+    assert "At most 1 % of the draws of 8 chains diverged." in out
+    assert "R-hat within chains" in page
 
 
 @pytest.mark.parametrize("command", ["prune", "weights"])

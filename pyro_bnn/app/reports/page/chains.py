@@ -1,4 +1,4 @@
-"""The report's section on chains: what was compared and chosen, and whether each chain explored its mode."""
+"""The report's section on chains: what was compared and chosen, and how each chain moved."""
 
 from ...runs import is_chains
 from .drawing import drawn, panel
@@ -16,11 +16,12 @@ def chains_section(subject: Subject) -> Section | None:
     status, density = posterior.status, posterior.statistics.log_density
     ax = panel()
     if density is not None:
-        ax.plot(density.T.cpu().numpy(), linewidth=0.6)
+        ax.plot(density.T.cpu().numpy(), linewidth=0.6, linestyle="-")
         ax.set(xlabel="draw", ylabel="log-density (nats)")
-    rule = "Problem: the status of the fit is not ok; for chains from modes that is if over 1 % of the draws diverged."
+    rule = "Problem: more than 1 % of the draws diverged. R-hat within the chains says how well modes were explored."
+    few = f"At most 1 % of the draws of {plural(posterior.num_chains, 'chain')} diverged."
     verdict = (
-        Verdict("good", "fit", "", f"{plural(posterior.num_chains, 'chain')} explored their modes.", rule)
+        Verdict("good", "fit", "", few, rule)
         if status
         else Verdict("problem", "fit", "the chains are in trouble", status.message, rule)
     )
