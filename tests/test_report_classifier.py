@@ -36,7 +36,7 @@ def classes(probs, y):
 def classifier(probs, y, rival):
     network = classes(probs, y)
     report = ClassifierScores([ONE_DRAW], {}, len(y), 0)
-    evaluation = Evaluation(report, network, network, None, {})
+    evaluation = Evaluation(report, network, ("mean weights", network), None, {})
     names = tuple("abcdefgh"[: probs.shape[-1]])
     rivals = {"logistic regression": classes(rival, y)}
     return Measured(classified=Classified(y, names, "row", "test rows", evaluation, rivals))
@@ -135,7 +135,7 @@ def test_of_many_classes_those_of_the_lowest_recall_are_listed():
     probs[y == 7] = probs[y == 8]
     names = tuple(f"class {i}" for i in range(25))
     network = classes(probs, y)
-    evaluation = Evaluation(ClassifierScores([ONE_DRAW], {}, 100, 0), network, network, None, {})
+    evaluation = Evaluation(ClassifierScores([ONE_DRAW], {}, 100, 0), network, ("mean weights", network), None, {})
     found = Classified(y, names, "row", "test rows", evaluation, {"logistic regression": network})
     values = accuracy_section(Measured(classified=found)).values
     assert values["classes"][0]["name"] == "class 7"
