@@ -134,7 +134,7 @@ def test_a_model_that_is_not_for_chains_gets_a_variational_fit(name, quick, shor
     posterior = pb.fit(model, data, seed=0)
     assert isinstance(posterior, pb.GuidePosterior)
     assert str(posterior.status).startswith("variational inference, since the ")
-    assert ": not converged: stopped after 3 epochs" in str(posterior.status)
+    assert "3 epochs" in str(posterior.status)
     with pytest.raises(UnsuitableError, match=rf'^method="mclmc" cannot fit this model, since .*{reason}'):
         pb.fit(model, data, method="mclmc", seed=0)
 
