@@ -97,7 +97,7 @@ class Likelihood(PyroModule, Generic[P_co], metaclass=AbstractPyroModule):  # ty
         super()._apply(fn, recurse)
         for name, exact in kept.items():
             old, new = before[name], self.get_buffer(name)
-            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a loaded file has changed it
+            if not (old.is_meta or new.is_meta) and torch.equal(exact.to(old), old):  # else a loaded file changed it
                 new.copy_(exact)
                 if not bool((torch.isfinite(new) & ((new > 0) == (exact > 0))).all()):
                     raise ValueError(

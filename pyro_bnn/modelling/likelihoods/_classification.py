@@ -14,8 +14,8 @@ from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationP
 from ._base import Likelihood, require_output_dims
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: probabilities add up to 1 within so many units of rounding, or within 1e-2 in half precision. Other outputs
-hardly ever do, even in a single row."""
+"""Heuristic: probabilities add up to 1 within so many units of rounding, at most 1e-2. Other outputs hardly ever do, even
+in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
@@ -48,8 +48,7 @@ class CategoricalLikelihood(_ClassLikelihood):
     With class weights a fit multiplies each row's log-probability by the weight of its class, for example where rare
     classes should count as much as common ones; :class:`Likelihood` says what this means. The weights are not
     normalised. For weights inverse to the frequencies of the classes, and of mean 1 over the data, pass
-    ``len(y) / (C * torch.bincount(y, minlength=C))``; to give other weights this mean, use
-    ``weights / weights[y].mean()``.
+    ``len(y) / (C * torch.bincount(y, minlength=C))``; ``weights / weights[y].mean()`` gives any weights this mean.
 
     Args:
         class_weights: Weight of each class above 0, C numbers; None weights all alike.
