@@ -14,8 +14,8 @@ from ...scores.uncertainty import Accumulator, ClassAccumulator, ClassificationP
 from ._base import Likelihood, require_output_dims
 
 ROUNDING_ERRORS, SUM_TOLERANCE = 16, 1e-2
-"""Heuristic: probabilities add up to 1 within so many units of rounding, at most 1e-2. Other outputs hardly ever do, even
-in a single row."""
+"""Heuristic: probabilities add up to 1 within so many units of rounding, at most 1e-2. Other outputs hardly ever
+do, even in a single row."""
 
 
 class _ClassLikelihood(Likelihood[ClassificationPrediction]):
