@@ -189,7 +189,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picking(indices: Sequence[Value | None]) -> tuple[int, Callable[[Index], Index]]:
-    """The axis along which a vector of integers picks elements, and a function that puts the integers into an index."""
+    """The axis along which a vector of integers picks elements, and a function from an index to the one it picks."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:

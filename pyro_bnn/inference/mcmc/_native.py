@@ -38,7 +38,7 @@ NUM_KEPT = 64
 """Number of compiled functions to keep, those used last. Each takes some kilobytes."""
 
 FLAGS = ("-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-std=gnu11")
-"""Options of the C compiler: infinities and NaN keep their meaning, and sums are reordered only where the text says."""
+"""Options of the C compiler: infinities and NaN keep their meaning, and only sums with a pragma are reordered."""
 
 FORMATS = {torch.float64: "_double.c", torch.float32: "_single.c"}
 """The file of C text for each dtype."""

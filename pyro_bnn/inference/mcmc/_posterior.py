@@ -179,7 +179,7 @@ def _check_samples(samples: Mapping[str, Tensor]) -> None:
 
 
 def _read_samples(mcmc: MCMC) -> dict[str, Tensor]:
-    """Draws of a run of Pyro's own, ``{site: shape (K, S, *event)}``."""
+    """Draws of Pyro's own `MCMC`, ``{site: shape (K, S, *event)}``."""
     _checks.kind("mcmc", mcmc, MCMC, "a pyro.infer.MCMC")
     samples = mcmc.get_samples(group_by_chain=True)  # None before the run
     if not samples:

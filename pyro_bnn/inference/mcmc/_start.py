@@ -25,7 +25,7 @@ class FreshInit(Init):
     """
 
     def __call__(self, site: Site) -> tuple[Tensor, Tensor]:
-        """Zeros or the prior's median, and the rho of the standard deviation; see :meth:`Init.__call__`."""
+        """Zeros or the prior's median, and the standard deviation as rho; see :meth:`Init.__call__`."""
         start = site.unconstrained_start
         if start.dim() < 2:
             loc = torch.zeros_like(start) if site.transform is None else start

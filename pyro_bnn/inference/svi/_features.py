@@ -121,7 +121,7 @@ class Features:
         return is_usable, [buffer for buffer, _ in changed]
 
     def _watch(self, changing: Sequence[Tensor], is_watched: bool) -> None:
-        """Note what must not change, apart from the tensors that steps change."""
+        """Note the present state, which must stay the same; only the tensors `changing` may change."""
         left_out = {module for memory in self._memories.values() for m in memory.modules for module in m.modules()}
         modules = list(self._model.network.modules())
         # These modules may change: recurrent layers with random weights, which store the weights of their last call,

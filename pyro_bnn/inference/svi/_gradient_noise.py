@@ -117,7 +117,7 @@ def gradient_noise(
     found = guide.guide if isinstance(guide, GuidePosterior) else guide
     _checks.kind("guide", found, nn.Module, "a guide that is a module, or the posterior from a fit of one")
     assert isinstance(found, nn.Module)
-    pair: Any = copied(nn.ModuleList([model, found]))  # together: a guide may hold its model
+    pair: Any = copied(nn.ModuleList([model, found]))  # copied together, since a guide may hold its model
     model, own = pair
     frozen = functools.partial(torch.optim.SGD, lr=0.0)
     means: dict[str, Tensor] = {}

@@ -100,8 +100,8 @@ class Loader:
 
     def _refuse_length(self, got: str, number: int) -> NoReturn:
         raise ValueError(
-            f"the loader has length {self._length} but gave {got} in epoch {number}; give it its true length, since "
-            "the weights of the KL depend on it, or none."
+            f"the loader has length {self._length} but gave {got} in epoch {number}; give it its true length, or none: "
+            "the weights of the KL depend on it."
         )
 
     def _require_end(self, rows: int, number: int) -> None:

@@ -22,7 +22,7 @@ from ._optimizers import skipping, skips_on_flag
 REMEDY = "Try a lower learning rate, `clipped`, a smaller initial scale, or inputs of unit scale."
 
 LARGE = 1e3
-"""Heuristic: an error at a step that is not finite names a larger KL weight. Schedules reach the number of batches."""
+"""Heuristic: error messages mention a KL weight above this. Schedules reach the number of batches."""
 
 
 class NonFiniteError(RuntimeError):
