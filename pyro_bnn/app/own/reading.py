@@ -157,7 +157,7 @@ def feature_names(table: Table, *, target: str, features: Sequence[str], ignore:
 
 
 def complete_rows(table: Table, names: Sequence[str], *, drop: bool) -> np.ndarray:
-    """Which rows have a value in all of the columns, shape (N,); without `drop`, raise unless all rows have."""
+    """Which rows have a value in all of the columns, shape (N,); without `drop`, raise unless all rows do."""
     missing = table.frame[[*dict.fromkeys(names)]].isna()
     lacking = missing.any(axis=1).to_numpy()
     where, empty = list(missing.columns[missing.any()]), list(missing.columns[missing.all()])

@@ -24,7 +24,7 @@ class Target:
         name: Name of the target.
         classes: Names of the classes; empty for numbers.
         mean: Number that is subtracted from each output's target; empty for classes.
-        scale: Number that it is divided by, above 0; empty for classes.
+        scale: Number that the difference is divided by, above 0; empty for classes.
         written: How numbers are written in a table; see :mod:`~pyro_bnn.app.own.cells`.
     """
 

@@ -106,7 +106,7 @@ class Welford:
 
     @classmethod
     def like(cls, vector: Tensor) -> "Welford":
-        """The start, with no vectors taken in, for vectors of this length."""
+        """Statistics of no vectors so far, for vectors of this length."""
         return cls(torch.zeros_like(vector), torch.zeros_like(vector))
 
     def update(self, value: Tensor) -> None:

@@ -84,8 +84,8 @@ class Blocks:
 def blocks_of(nodes: Sequence[Node], results: Mapping[Node, Any]) -> Blocks | None:
     """The parts of a recorded function; None if it has few rows, or an operation may mix rows.
 
-    The first node is the point. Each node has its operation in its `meta`. A constant has rows if the length of one of
-    its axes is their number. Other tensors have rows if they are computed from rows, or repeat one number for each row.
+    The first node is the point. Each node has its operation in its `meta`. A constant has rows if one of its axes has
+    their number as its length. Other tensors have rows if they are computed from rows, or repeat a number for each row.
     """
     point, *constants = [node for node in nodes if node.op == "placeholder"]
     sizes = {size for node in constants for size in results[node].shape}

@@ -52,8 +52,8 @@ def fit_mcmc(
 ) -> MCMCPosterior:
     r"""Draws from the exact posterior, by Markov chains.
 
-    The model is the one that SVI uses; all data are seen at once. Chains move in unconstrained space, where a noise
-    scale is a logarithm, and the density has the Jacobian. All chains run side by side, in one batch or on several
+    The model is the one that SVI uses; every step uses all data. Chains move in unconstrained space, where a noise
+    scale is a logarithm, and the density includes the Jacobian. All chains run side by side, in one batch or on several
     cores (`compile`). During warm-up each chain learns its own step size and diagonal mass matrix.
 
     In a group of processes (`torch.distributed` is initialised), each draws a share of the chains, and each returns all

@@ -29,7 +29,7 @@ def inserted(axis: int, number: int) -> Callable[[Index], Index]:
 
 
 def view(indices: Callable[..., Index]) -> Callable[..., Value]:
-    """An operation that reads its first argument at other indices: functions of index, shape and other arguments."""
+    """An operation that reads its first argument where `indices` says, from index, shape and other arguments."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return source.read_at(result.shape, lambda index: indices(index, source.shape, *others))

@@ -24,8 +24,8 @@ class MCLMC(Sampler):
 
     The posterior of a network has many modes, and a chain stays in one. Give every chain the mode of a trained
     network (``init=`` an :class:`~pyro_bnn.EnsemblePosterior` or :class:`~pyro_bnn.inference.mcmc.Descent`): the draws
-    of all chains are then an ensemble of explored modes with equal weights. The posterior differs from it: there, the
-    weight of a mode is its probability.
+    of all chains are then an ensemble of explored modes with equal weights. This is not the posterior, where the weight
+    of a mode is its probability.
 
     Args:
         steps_per_draw: Number of steps from one draw to the next.

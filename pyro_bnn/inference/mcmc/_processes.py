@@ -52,6 +52,6 @@ class ChainProcesses(Processes):
                     )
 
     def of_first(self, make: Callable[[], T]) -> T:
-        """The result of a function that only the first process calls, in all processes."""
+        """Call a function in the first process only; all processes get its result."""
         value: T = self.from_first(make() if self.is_first else None)
         return value

@@ -38,7 +38,7 @@ def traced(function: Callable[..., Any], example: Sequence[Tensor]) -> Traced:
     """A function recorded as plain tensor operations, without Pyro and autograd.
 
     Results that depend on constants alone, such as the normaliser of the likelihood, are computed here, once. A
-    function that cannot be recorded, for example since it branches on a value, raises an :class:`UnsupportedError`.
+    function that cannot be recorded, such as one that branches on a value, raises an :class:`UnsupportedError`.
     """
     with unsupported_if_it_fails():
         graph = make_fx(lambda *tensors: function(*tensors))(*example)

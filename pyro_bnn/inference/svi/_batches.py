@@ -25,7 +25,7 @@ class Batches:
 
     The data are a tuple with all rows, whose order `generator` draws anew in each epoch, or a loader with its own
     order. For `device`, `like` and `paired` see :class:`Arguments`. If several processes fit together, each takes its
-    share of every batch of a tuple, but a loader must give the share itself.
+    share of every batch of a tuple, but a loader must give each process its share.
     """
 
     def __init__(

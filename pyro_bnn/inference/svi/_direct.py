@@ -122,7 +122,7 @@ class DirectStep(GradientStep):
         self._stack.close()
 
     def remember(self, batches: Batches, *, is_watched: bool) -> Features:
-        """Compute the outputs of frozen layers for all rows; all further steps must then use the last of `batches`.
+        """Compute the outputs of frozen layers for all rows; all further steps must use the last batch of `batches`.
 
         Set `is_watched` if the user's code runs between epochs, since it may change these layers.
         """

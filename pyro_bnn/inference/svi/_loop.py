@@ -136,9 +136,9 @@ class Loop:
         return True
 
     def _first_checks(self, batch: Batch) -> AbstractContextManager[None]:
-        """Costly checks, in the first epoch only: are inputs finite, and are the outputs of the first step valid.
+        """Costly checks, in the first epoch only: inputs are finite, and the outputs of the first step are valid.
 
-        On a device where reading a number takes a wait, the step itself does not check targets, so this method does.
+        Where reading a number means waiting for a device, the step does not check targets, so this method does.
         """
         model = self.step.model
         if not isinstance(model, BayesianModel):

@@ -29,7 +29,7 @@ would magnify rounding errors."""
 
 
 class PyroStep(GradientStep):
-    """A step with one of Pyro's ELBOs; the only options of `execution` that it uses are the processes."""
+    """A step with one of Pyro's ELBOs; it ignores all options of `execution` except the processes."""
 
     def __init__(
         self,

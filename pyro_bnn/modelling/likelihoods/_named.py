@@ -12,7 +12,7 @@ from ._regression import GaussianLikelihood, HeteroscedasticGaussianLikelihood, 
 
 NOISE_PRIOR = (-1.5, 1.5)
 """Heuristic: log-normal prior of a Gaussian's noise scale, for targets of standard deviation 1. 95 % of it lie between
-0.012 and 4.2: from a hundredth of the targets' scale to far more than all of it."""
+0.012 and 4.2: from a hundredth of the targets' scale to four times this scale."""
 
 
 def gaussian(scale: float | None = None) -> GaussianLikelihood:
@@ -62,8 +62,8 @@ def make_likelihood(spec: str) -> Likelihood:
     """The likelihood that a text names; :meth:`Likelihood.num_outputs` says how many outputs the network needs.
 
     Args:
-        spec: A name of :data:`LIKELIHOODS`, or a name and a number: ``gaussian:0.5`` has that noise scale and
-            ``mixture:5`` so many components. ``gaussian`` alone learns its noise scale, for targets in standard units.
+        spec: A name of :data:`LIKELIHOODS`, or a name and a number: the noise scale in ``gaussian:0.5``, the number of
+            components in ``mixture:5``. ``gaussian`` alone learns its noise scale, for targets in standard units.
 
     Raises:
         ValueError: If there is no such likelihood, or a number is missing, out of range or too many.
