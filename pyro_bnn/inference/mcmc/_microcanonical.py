@@ -121,5 +121,5 @@ def turned(direction: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, T
 
 
 def refreshment(step: Tensor, length: Tensor, num_weights: int) -> Tensor:
-    """Scale of the noise on each number of a direction after a step; the chain then forgets its direction over `length`."""
+    """Scale of the noise on each number of a direction after a step; chains forget their direction over `length`."""
     return (torch.expm1(2 * step / length) / num_weights).sqrt()

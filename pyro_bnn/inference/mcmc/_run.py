@@ -79,7 +79,7 @@ class Chain:
             self.records[name] = [] if values is None else list(values.to(device, copy=True))
             if len(self.records[name]) not in ({num_recorded} if name == "z" else {0, num_recorded}):
                 raise ValueError(
-                    f"a chain must have one value of `{name}` for each of its {num_recorded} draws, got "
+                    f"a chain of {num_recorded} draws must have one value of `{name}` for each, got "
                     f"{len(self.records[name])}; pass another file."
                 )
 
