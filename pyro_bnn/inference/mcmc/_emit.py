@@ -1,8 +1,8 @@
-"""Recorded functions of small tensors written out as loops in C, without calls, allocations or transposed copies.
+"""Writes recorded functions of small tensors as loops in C, without calls, allocations or transposed copies.
 
-A value is a piece of C for its element at some indices. Most operations only combine such pieces; those that are used
-more than once, and all that go over an axis, are written to memory, with the longest axis innermost, over which the C
-compiler makes vector instructions. `_operations.py` has the operations.
+A value is a C expression for its element at given indices. Most operations only combine such expressions. A result is
+written to memory if it is used more than once, or if its operation runs over an axis. The longest axis is innermost, so
+that the C compiler can vectorise over it. `_operations.py` has the operations.
 """
 
 import math
@@ -26,11 +26,11 @@ class Value:
     """A tensor in C."""
 
     shape: tuple[int, ...]
-    at: Callable[[Index], str]  # from one expression per axis to the expression of the element
-    is_stored: bool = False  # whether the element is only read from memory, and may be used any number of times
+    at: Callable[[Index], str]  # the element's expression, from one expression per axis
+    is_stored: bool = False  # whether the element is in memory, so that using it often is cheap
     is_scratch: bool = False  # whether that memory may be written to
     is_filled: bool = False  # whether zeros follow the rows of a block
-    example: Tensor | None = None  # the tensor for the example, once it is known
+    example: Tensor | None = None  # the tensor of the example run, once it is known
 
     @property
     def size(self) -> int:
@@ -38,7 +38,7 @@ class Value:
         return math.prod(self.shape)
 
     def read_at(self, shape: Sequence[int], index_of: Callable[[Index], Index]) -> "Value":
-        """A tensor of another shape whose elements are those at other indices."""
+        """A tensor of another shape that reads this one at other indices."""
         return replace(self, shape=tuple(shape), at=lambda index: self.at(index_of(index)), example=None)
 
 
@@ -95,7 +95,7 @@ class Writer:
         self.lines: list[str] = []
         self.num_scratch = 0
         self.num_products = 0
-        self.size = 0  # rows that the block has room for within which the text stands; 0 outside
+        self.size = 0  # rows that fit into the block that is being written; 0 outside of blocks
         self._count = 0
 
     def name(self, prefix: str) -> str:
@@ -119,7 +119,7 @@ class Writer:
     ) -> Iterator[list[str]]:
         """Loops over some axes, all by default; yields an index for each axis, 0 for the others.
 
-        `pragma` is for the innermost loop. `rows` is the number of rows of a block in C: "room" is rounded up.
+        `pragma` is for the innermost loop. `rows` is the C variable with the rows of a block; "room" is rounded up.
         """
         index = ["0"] * len(shape)
         opened = [axis for axis in (order(shape) if axes is None else axes) if shape[axis] > 1]
@@ -134,16 +134,16 @@ class Writer:
 
     @contextmanager
     def each(self, shape: Sequence[int]) -> Iterator[list[str]]:
-        """Loops over all axes for a line that reads nothing that it writes for other elements.
+        """Loops over all axes for a line that computes each element independently of the others.
 
-        A compiler sees that by itself where it knows how long the loop is.
+        Where the length of the loop is known, a compiler sees this independence without a pragma.
         """
         is_known = self.size == 0 or self.size != max(shape, default=0)
         with self.loops(shape, pragma="" if is_known else "omp simd") as index:
             yield index
 
     def fill(self, value: Value, axis: int) -> bool:
-        """Write zeros after the rows of a block, which are along an axis; returns whether they are there."""
+        """Write zeros after the last row of a block along an axis, if possible; returns whether zeros are there."""
         if not value.is_scratch:
             return value.is_filled
         self.add("if (rows < room) {")
@@ -196,7 +196,7 @@ class Writer:
     def reduction(
         self, shape: Sequence[int], axes: Sequence[int], names: Sequence[str], rows: str = "rows"
     ) -> Iterator[list[str]]:
-        """Loops over axes that add to variables; the order of their terms is the compiler's."""
+        """Loops over axes that add to variables; the compiler may add the terms in any order."""
         if not axes:
             yield ["0"] * len(shape)
             return
@@ -236,14 +236,14 @@ class Emitted:
     """A function in C."""
 
     text: str  # its definition
-    num_scratch: int  # numbers of memory that it needs
-    num_products: int  # multiplications in its matrix products; if it has blocks, those of one
-    blocks: Blocks | None  # how it goes through the rows of data block by block, if it does
+    num_scratch: int  # how many numbers its working memory holds
+    num_products: int  # multiplications in its matrix products, for one block if it has blocks
+    blocks: Blocks | None  # its blocks of rows, if it has any
     constants: Sequence[Node]  # its arguments after the point
 
     @property
     def has_blocks(self) -> bool:
-        """Whether it goes through the rows of data block by block, and is told their number when it runs."""
+        """Whether it computes block by block, and takes the number of rows as an argument."""
         return self.blocks is not None
 
     @property
@@ -265,7 +265,7 @@ class Emitted:
 
 
 Values = dict[Node, Any]
-"""The value in C of each node so far; a list of them where it returns several."""
+"""The value in C of each node so far; a list for a node with several results."""
 
 Results = Mapping[Node, Any]
 """What each node returns for the example."""
@@ -275,9 +275,9 @@ Operation = Callable[..., Any]
 
 
 def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[Any, Operation]) -> Emitted:
-    """A recorded function of one point, shape (1, P), and of constants that returns a number and its gradient, in C.
+    """Write a recorded function in C. It maps one point, shape (1, P), and constants to a number and its gradient.
 
-    C is given the constants in `data`; see :meth:`Emitted.laid_out`.
+    C reads the constants from `data`; see :meth:`Emitted.laid_out`.
 
     Raises:
         UnsupportedError: If an operation is not in the table of operations; the message names it.
@@ -289,7 +289,7 @@ def emitted(graph: GraphModule, example: Sequence[Tensor], operations: Mapping[A
     placeholders = [node for node in nodes if node.op == "placeholder"]
     rest = nodes[len(placeholders) :]
     for node in graph.graph.nodes:
-        node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # whichever overload it is
+        node.meta["packet"] = getattr(node.target, "overloadpacket", node.target)  # the same for all overloads
     for node in rest:
         if node.op != "call_function" or node.meta["packet"] not in operations:
             raise UnsupportedError(str(node.target))
@@ -320,7 +320,7 @@ def _write(
     """Write operations one after the other, and add their values to `values`."""
     for node in nodes:
         try:
-            arguments = map_arg(_arguments(node), values.get)  # zeros may be written before what they are like
+            arguments = map_arg(_arguments(node), values.get)  # `zeros_like` may come before its argument
             value = operations[node.meta["packet"]](writer, results[node], *arguments)
         except UnsupportedError as error:
             raise UnsupportedError(f"{node.target} {error}") from error
@@ -338,7 +338,7 @@ def _write_blocks(
     values: Values,
     results: Results,
 ) -> None:
-    """Write operations on rows as a loop over blocks of them; add their sums. `Blocks.bounds` has the same blocks."""
+    """Write operations on rows as a loop over blocks, and add up the sums. `Blocks.bounds` has the same blocks."""
     totals = {node: writer.memory(results[node].shape) for node in blocks.inside if node in blocks.sums}
     for total in totals.values():
         with writer.loops(total.shape) as index:
@@ -369,14 +369,14 @@ def _write_blocks(
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
-    """The positional arguments of an operation, with the defaults of those that are left out."""
+    """The positional arguments of an operation, with defaults for missing ones."""
     schema: Any = getattr(node.target, "_schema", None)  # Python's `getitem` has none
     if schema is None:
         return node.args
     if schema.is_mutable:
         source: Any = node.args[0]
         if source.op != "call_function" or source.meta["packet"] in VIEWS or len(source.users) > 1:
-            raise UnsupportedError("of what is read elsewhere")
+            raise UnsupportedError("on a tensor that is used elsewhere")
     if node.kwargs and node.meta["packet"] not in VIEWS | VALUELESS:
         raise UnsupportedError(f"with {node.kwargs}")
     missing = schema.arguments[len(node.args) :]
@@ -384,12 +384,12 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _cut(result: Any, blocks: Blocks) -> Any:
-    """Tensors without values that have the shape and type of a result with rows in a block."""
+    """Tensors without values, with the shape and type that a result with rows has in a block."""
     if isinstance(result, tuple | list):
         return [_cut(part, blocks) for part in result]
     return result.new_empty(blocks.shape(result.shape), device="meta")
 
 
 def _num_uses(node: Node) -> int:
-    """Number of operations that read a result, itself or a view of it."""
+    """Number of operations that read a result, directly or through views."""
     return sum(max(1, _num_uses(user)) if user.meta["packet"] in VIEWS else 1 for user in node.users)

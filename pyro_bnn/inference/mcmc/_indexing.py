@@ -1,7 +1,7 @@
-"""Operations that give elements other indices, in C; `_operations.py` has the table of all.
+"""Operations that change the indices of elements, in C; `_operations.py` has the table of all operations.
 
-An operation is a function of the writer, of what the operation returns for the example, and of its arguments, in which
-values in C stand for tensors.
+An operation is a function that takes the writer, the operation's result in the example run, and the operation's
+arguments, with values in C in place of tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def inserted(axis: int, number: int) -> Callable[[Index], Index]:
 
 
 def view(indices: Callable[..., Index]) -> Callable[..., Value]:
-    """An operation that reads its first argument at other indices: a function of index, shape and other arguments."""
+    """An operation that reads its first argument where `indices` says, from index, shape and other arguments."""
 
     def write(writer: Writer, result: Tensor, source: Value, *others: Any) -> Value:
         return source.read_at(result.shape, lambda index: indices(index, source.shape, *others))
@@ -82,7 +82,7 @@ def squeeze(writer: Writer, result: Tensor, source: Value, axes: Any = None) -> 
 
 
 def reshape(writer: Writer, result: Tensor, source: Value, *_: Any) -> Value:
-    """The elements, in their order, with other axes; axes of size 1 only come and go in most networks."""
+    """The elements in the same order with other axes; in most networks only axes of size 1 are added or removed."""
     shape = tuple(result.shape)
     from_axes = [axis for axis, n in enumerate(source.shape) if n > 1]
     to_axes = [axis for axis, n in enumerate(shape) if n > 1]
@@ -161,7 +161,7 @@ def select_backward(writer: Writer, result: Tensor, source: Value, _: Any, axis:
 def slice_backward(
     writer: Writer, result: Tensor, source: Value, _: Any, axis: int, begin: int, __: Any, step: int
 ) -> Value:
-    """Zeros but for a slice; torch 2.4 has it where later versions pad."""
+    """Zeros but for a slice; torch 2.4 uses it where later versions pad."""
     memory, axis = writer.memory(result.shape), axis % result.dim()
     first = begin + result.shape[axis] if begin < 0 else begin
     with writer.each(memory.shape) as index:
@@ -176,7 +176,7 @@ def gather(writer: Writer, result: Tensor, source: Value, axis: int, which: Valu
 
 
 def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: Value, source: Value) -> Value:
-    """Where one number per row goes to one of its elements."""
+    """Adds one number per row to one element of the row."""
     shape, axis = tuple(result.shape), axis % result.dim()
     if which.shape != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise UnsupportedError(f"of {which.shape}")
@@ -189,7 +189,7 @@ def scatter_add(writer: Writer, result: Tensor, base: Value, axis: int, which: V
 
 
 def _picking(indices: Sequence[Value | None]) -> tuple[int, Callable[[Index], Index]]:
-    """The axis along which a vector of integers picks elements, and the function that puts them into an index."""
+    """The axis along which a vector of integers picks elements, and a function from an index to the one it picks."""
     axes = [axis for axis, which in enumerate(indices) if which is not None]
     which = indices[axes[0]]
     if len(axes) != 1 or which is None or which.example is None:
@@ -208,7 +208,7 @@ def take(writer: Writer, result: Tensor, source: Value, indices: Sequence[Value 
 
 
 def put(writer: Writer, result: Tensor, base: Value, indices: Sequence[Value | None], added: Value, _: Any) -> Value:
-    """A tensor to which slices are added where a vector of integers says, along one axis."""
+    """A tensor with slices added to it along one axis, at the positions in a vector of integers."""
     axis, target = _picking(indices)
     which = indices[axis]
     assert which is not None
