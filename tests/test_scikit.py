@@ -341,8 +341,7 @@ def test_a_random_state_repeats_and_none_leaves_numpys_generator():
     [
         (
             {"method": "mcmc"},
-            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', 'laplace', 'kronecker', 'ensemble', "
-            "got 'mcmc'",
+            "`method` must be one of 'auto', 'svi', 'natural', 'nuts', 'mclmc', 'laplace', 'kronecker'",
         ),
         ({"likelihood": "normal"}, "unknown likelihood 'normal'; choose"),
         ({"likelihood": "categorical"}, "use a BNNClassifier"),
