@@ -11,9 +11,11 @@ SECONDS_PER_ROW = 0.06
 FEWEST_SECONDS, MOST_SECONDS = 20.0, 300.0
 """Least and most CPU seconds of a fit for which the user sets no limit."""
 
-SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 3e-10, 4e-8
-"""CPU seconds of a gradient in C and single precision: for each pair of a row and a weight, and for each weight.
-Measured on networks of 450 to 700 weights with 691 rows."""
+SECONDS_PER_PRODUCT, SECONDS_PER_WEIGHT = 1.8e-10, 4e-8
+"""CPU seconds of a gradient in C, in single precision, for each pair of a row and a weight, and for each weight.
+
+Networks of 420 to 3400 weights on 150 to 7000 rows took 0.4e-10 to 1.5e-10 for each pair on one machine; the value here
+is for slower ones."""
 
 SEARCH = 0.35
 """Share of the time for comparing candidates, if there are several; heuristic."""
