@@ -23,6 +23,7 @@ from ..._core import checks as _checks
 from ..._core.scope import seeded
 from ...auto import fitting
 from ...auto.choosing import ACTIVATIONS, Design, open_designs
+from ...inference.posterior import Posterior
 from ...modelling.distributions import NormalMixture
 from ...modelling.likelihoods import Likelihood
 from ...modelling.model import BayesianModel
@@ -56,11 +57,16 @@ P = TypeVar("P", bound=Prediction)
 class BNNEstimator(Settings):
     """A network with a posterior over its weights, fitted to a table."""
 
+    model_: BayesianModel
+    posterior_: Posterior
+    _units: tuple[Tensor, Tensor]  # mean and scale of the inputs
+    _design: Design  # that of the first part of the data
+
     def _table(self, X: Any, y: Any, *, is_next: bool, **options: Any) -> tuple[Tensor, np.ndarray]:
         """Checked inputs, shape (N, D), and targets of a fit; `is_next` if a part of the data came before."""
         least = 1 if is_next else 2
         inputs, targets = validate_data(
-            self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=least, reset=not is_next, **options
+            self, X, y, dtype=np.float64, accept_sparse="csr", ensure_min_samples=least, reset=not is_next, **options
         )
         return _dense(inputs), targets
 
@@ -173,7 +179,7 @@ class BNNEstimator(Settings):
     def _prediction(self, X: Any, kind: type[P], *, keep_draws: bool) -> P:
         """The prediction of a table; repeated calls use the same draws."""
         check_is_fitted(self)
-        inputs = _dense(validate_data(self, X, dtype=np.float64, accept_sparse=True, reset=False))
+        inputs = _dense(validate_data(self, X, dtype=np.float64, accept_sparse="csr", reset=False))
         stored = self.posterior_.num_stored
         if self.num_samples is None:
             num_samples = NUM_SAMPLES if stored is None else min(MOST_STORED, stored)

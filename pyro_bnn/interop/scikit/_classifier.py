@@ -108,6 +108,7 @@ class BNNClassifier(ClassifierMixin, BNNEstimator):
         is_part: bool = False,
         is_next: bool = False,
     ) -> "BNNClassifier":
+        labels: Any
         x, labels = self._table(X, y, is_next=is_next, multi_output=True)
         check_classification_targets(labels)
         is_multilabel = type_of_target(labels) == "multilabel-indicator"

@@ -92,6 +92,8 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     """
 
     likelihood: str | None = field(default=None, kw_only=True)
+    _mean: torch.Tensor = field(init=False)
+    _scale: torch.Tensor = field(init=False)
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "BNNRegressor":
         """Fit the network to a table.
