@@ -73,12 +73,101 @@ def classified(name: str, method: str, split: int, folder: Path) -> dict[str, An
     }
 
 
-def regressed(name: str, seed: int, folder: Path, limit: float | None) -> dict[str, Any]:
-    """Scores of `BNNRegressor()` in the published protocol; `nll` is the Gaussian's with the mixture's moments."""
+Gaussians = tuple[np.ndarray, np.ndarray]
+"""Means and standard deviations of test targets, each of shape (N,)."""
+
+
+def by_xgboost(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> Gaussians:
+    """Means alone; one standard deviation, that of the errors on a tenth of the rows, which also end the training."""
+    import xgboost
+
+    x, x_held, y, y_held = train_test_split(x, y, test_size=0.1, random_state=seed)
+    model = xgboost.XGBRegressor(
+        n_estimators=5000, learning_rate=0.03, early_stopping_rounds=50, n_jobs=1, random_state=seed
+    )
+    model.fit(x, y, eval_set=[(x_held, y_held)], verbose=False)
+    scale = np.sqrt(np.square(model.predict(x_held) - y_held).mean())
+    return model.predict(x_test), np.full(len(x_test), scale)
+
+
+def by_catboost(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> Gaussians:
+    """A Gaussian at each row."""
+    import catboost
+
+    x, x_held, y, y_held = train_test_split(x, y, test_size=0.1, random_state=seed)
+    options = {"loss_function": "RMSEWithUncertainty", "posterior_sampling": True, "thread_count": 1}
+    model = catboost.CatBoostRegressor(iterations=2000, random_seed=seed, allow_writing_files=False, **options)
+    model.fit(x, y, eval_set=(x_held, y_held), verbose=False)
+    mean, variance = model.predict(x_test).T
+    return mean, np.sqrt(variance)
+
+
+def by_ngboost(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> Gaussians:
+    """A Gaussian at each row."""
+    import ngboost
+
+    x, x_held, y, y_held = train_test_split(x, y, test_size=0.1, random_state=seed)
+    model = ngboost.NGBRegressor(n_estimators=3000, learning_rate=0.03, random_state=seed, verbose=False)
+    found = model.fit(x, y, X_val=x_held, Y_val=y_held, early_stopping_rounds=50).pred_dist(x_test)
+    return found.params["loc"], found.params["scale"]
+
+
+def by_bde(members: int, warmup: int, samples: int) -> Callable[..., Gaussians]:
+    """The package of the published table, with its network and numbers of members and steps."""
+
+    def fit(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int) -> Gaussians:
+        import bde
+
+        model = bde.BdeRegressor(
+            n_members=members,
+            hidden_layers=[16] * 4,
+            seed=seed,
+            epochs=1000,
+            patience=25,
+            warmup_steps=warmup,
+            n_samples=samples // 10,
+            n_thinning=10,
+        )
+        mean, scale = model.fit(x.astype(np.float32), y.astype(np.float32)).predict(
+            x_test.astype(np.float32), mean_and_std=True
+        )
+        return np.asarray(mean, float), np.asarray(scale, float)
+
+    return fit
+
+
+RIVALS: dict[str, Callable[..., Gaussians]] = {
+    "XGBoost": by_xgboost,
+    "CatBoost": by_catboost,
+    "NGBoost": by_ngboost,
+    "sklearn-contrib-bde, 4 x 6,000": by_bde(4, 5000, 1000),
+    "sklearn-contrib-bde, 10 x 51,000": by_bde(10, 50_000, 1000),
+}
+"""Regression by other packages, which must be installed; not run unless named."""
+
+
+def of_rival(method: str, train: np.ndarray, test: np.ndarray, seed: int) -> dict[str, Any]:
+    """Scores of another package's Gaussians."""
+    begin, begin_cpu = time.perf_counter(), processor_seconds()
+    mean, scale = RIVALS[method](train[:, :-1], train[:, -1], test[:, :-1], seed)
+    seconds, cpu = time.perf_counter() - begin, processor_seconds() - begin_cpu
+    moments = torch.distributions.Normal(torch.from_numpy(mean), torch.from_numpy(scale))
+    return {
+        "rmse": float(np.sqrt(np.square(mean - test[:, -1]).mean())),
+        "nll": -float(moments.log_prob(torch.from_numpy(test[:, -1])).mean()),
+        "seconds": round(seconds, 1),
+        "cpu seconds": round(cpu, 1),
+    }
+
+
+def regressed(name: str, method: str, seed: int, folder: Path, limit: float | None) -> dict[str, Any]:
+    """Scores in the published protocol; `nll` is the Gaussian's with the mixture's moments."""
     frame = pd.read_csv(folder / "tables" / f"{name}.csv").drop(columns=IGNORED.get(name, []))
     train, test = train_test_split(frame.to_numpy(), test_size=0.2, random_state=0)
     scaler = StandardScaler().fit(train)
     train, test = scaler.transform(train), scaler.transform(test)
+    if method in RIVALS:
+        return of_rival(method, train, test, seed)
     begin, begin_cpu = time.perf_counter(), processor_seconds()
     model = BNNRegressor(random_state=seed, time_limit=limit).fit(train[:, :-1], train[:, -1])
     seconds, cpu = time.perf_counter() - begin, processor_seconds() - begin_cpu
@@ -102,7 +191,7 @@ def table(rows: list[dict[str, Any]], columns: list[str]) -> Iterator[str]:
     for row in rows:
         cells.setdefault((row["dataset"], row["method"]), []).append(row)
     for (name, method), some in cells.items():
-        found = (cell_of([float(row[column]) for row in some], 3) for column in columns)
+        found = (cell_of([float(row[column]) for row in some if column in row], 3) for column in columns)
         yield line_of([name, method, str(len(some)), *found])
 
 
@@ -116,7 +205,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--datasets", nargs="+", default=[*CLASS_SETS, "airfoil", "bikesharing"], metavar="NAME")
-    parser.add_argument("--methods", nargs="+", choices=[*CLASSIFIERS], default=[*CLASSIFIERS], metavar="NAME")
+    parser.add_argument("--methods", nargs="+", choices=[*CLASSIFIERS, "BNNRegressor()", *RIVALS], metavar="NAME")
     parser.add_argument("--runs", type=int, default=10, help="splits of classes; seeds of the others are at most five")
     parser.add_argument("--time-limit", type=float, help="of airfoil and bikesharing, in seconds")
     options = parser.parse_args()
@@ -126,14 +215,16 @@ def main() -> None:
     for run in range(options.runs):
         for name in options.datasets:
             is_classes = name in CLASS_SETS
-            for method in options.methods if is_classes else ["BNNRegressor()"]:
+            offered = [*CLASSIFIERS] if is_classes else ["BNNRegressor()", *RIVALS]
+            usual = [*CLASSIFIERS] if is_classes else ["BNNRegressor()"]
+            for method in [way for way in options.methods or usual if way in offered]:
                 done = {(row["dataset"], row["method"], row["run"]) for row in read_rows(file)}
                 if (name, method, run) in done or (not is_classes and run >= 5):
                     continue
                 found = (
                     classified(name, method, run, folder)
                     if is_classes
-                    else regressed(name, run, folder, options.time_limit)
+                    else regressed(name, method, run, folder, options.time_limit)
                 )
                 add_row(file, {"dataset": name, "method": method, "run": run, **found})
                 print(f"# {name} {run} {method}: {found}", flush=True)
