@@ -40,11 +40,6 @@ class Emitted:
     constants: Sequence[Node]  # its arguments after the point
 
     @property
-    def has_blocks(self) -> bool:
-        """Whether it goes through the rows of data block by block, and is told their number when it runs."""
-        return self.blocks is not None
-
-    @property
     def num_rows(self) -> int:
         """Number of rows; 0 if it has no blocks."""
         return 0 if self.blocks is None else self.blocks.num_rows

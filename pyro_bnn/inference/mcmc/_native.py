@@ -108,7 +108,7 @@ def _require_machine(z: Tensor) -> None:
 
 
 def _require_small(potential: Emitted) -> None:
-    most = MOST_PRODUCTS_OF_BLOCKS if potential.has_blocks else MOST_PRODUCTS
+    most = MOST_PRODUCTS if potential.blocks is None else MOST_PRODUCTS_OF_BLOCKS
     if potential.num_products > most:
         raise UnsupportedError(
             f"the density takes {potential.num_products:,} multiplications, over {most:,}, which torch does faster"
